@@ -1,0 +1,156 @@
+"""The two clocks of a tenant: what it is guaranteed, and how the surplus is shared.
+
+Source: BWFQ (2025), section 3.1, in the form that a shared store can keep (ARCHITECTURE.md, "Two clocks").
+The paper keeps two counters that grow for ever, credits earned and credits spent. Here each tenant carries two numbers
+that move only when it is dispatched or settled, so an index ordered by them never goes stale:
+
+- `tat` (wall clock, seconds): the theoretical arrival time of the generic cell rate algorithm (ITU-T I.371). A tenant
+  is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
+  paper's bucket, with the burst limit that the paper lacks.
+- `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
+  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, V being the pool's virtual time.
+
+A dispatch out of profile is surplus: it moves `vft` alone, so capacity that nobody was owed costs its user nothing of
+its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true - estimated) service
+over the rate and the weight *recorded at the dispatch*: changing a tenant's terms never distorts what is in flight.
+
+Units: cost in service units (policies/service.py), rate in service units a second, burst in service units, weight
+without dimension. Rate 0 means no guarantee: such a tenant is never in profile and lives on the surplus.
+
+Every move is a `Step`, which a store can apply as one conditional write: concurrent charges of one tenant commute as
+long as they stay in the same branch, so nothing is ever read, modified and written back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+LEAD_MAX = 50_000.0
+"""Default bound on how far a tenant's vft may run ahead of V (service units a weight of 1): a tenant that enjoyed a
+large guarantee pays back at most this much when others return. 50,000 is about half a minute of one busy GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a tenant is owed. Raises ValueError for a weight that is not positive, or a negative rate or burst."""
+
+    weight: float = 1.0
+    rate_per_s: float = 0.0
+    burst: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < inf:
+            raise ValueError(f"weight must be a positive number, not {self.weight!r}")
+        if not 0 <= self.rate_per_s < inf:
+            raise ValueError(f"rate_per_s must be zero or a positive number, not {self.rate_per_s!r}")
+        if not 0 <= self.burst < inf:
+            raise ValueError(f"burst must be zero or a positive number, not {self.burst!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """A tenant's two numbers. The defaults are those of a tenant never seen: bucket full, no lead."""
+
+    tat: float = 0.0
+    vft: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One clock's move: new = (old if base is None else base) + delta, valid only while low <= old <= high."""
+
+    base: float | None
+    delta: float
+    low: float = -inf
+    high: float = inf
+
+    def apply(self, old: float) -> float | None:
+        """The clock's new value, or None where `old` has left the branch that this step was computed for."""
+        if not self.low <= old <= self.high:
+            return None
+        return (old if self.base is None else self.base) + self.delta
+
+
+STAY = Step(base=None, delta=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a dispatch charged, recorded with the invocation until it is settled."""
+
+    cost: float
+    in_profile: bool
+    rate_per_s: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Debit:
+    """A charge and the two steps that take it from a tenant's clocks."""
+
+    charge: Charge
+    tat: Step
+    vft: Step
+    start_stamp: float
+
+
+def in_profile(clocks: Clocks, terms: Terms, now: float) -> bool:
+    """Whether the tenant's guarantee covers a dispatch at `now`."""
+    return terms.rate_per_s > 0 and clocks.tat <= now
+
+
+def debit(
+    clocks: Clocks,
+    terms: Terms,
+    cost: float,
+    now: float,
+    virtual_time: float,
+    *,
+    rate_scale: float = 1.0,
+    lead_max: float = LEAD_MAX,
+) -> Debit:
+    """The dispatch of `cost` service units at `now`, as steps valid while the clocks stay in today's branch.
+
+    `rate_scale` (0 < scale <= 1) shrinks guarantees while the active tenants' rates add up to more than the capacity.
+    """
+    vft = _clamped(clocks.vft, virtual_time, virtual_time + lead_max, cost / terms.weight)
+    start = clocks.vft if vft.base is None else vft.base
+    rate = terms.rate_per_s * rate_scale
+    if not in_profile(clocks, terms, now):
+        beyond = Step(None, 0.0, low=_after(now)) if rate > 0 else STAY
+        return Debit(Charge(cost, False, rate, terms.weight), beyond, vft, start)
+    tat = _clamped(clocks.tat, now - terms.burst / rate, now, cost / rate)
+    return Debit(Charge(cost, True, rate, terms.weight), tat, vft, start)
+
+
+def lift(clocks: Clocks, virtual_time: float, *, lead_max: float = LEAD_MAX) -> Step:
+    """The counter lift of a tenant that had nothing waiting and now joins those who wait."""
+    return _clamped(clocks.vft, virtual_time, virtual_time + lead_max, 0.0)
+
+
+def settlement(charge: Charge, true_cost: float) -> tuple[Step, Step]:
+    """The steps (tat, vft) that replace the estimate by the true service. Always valid, in any branch."""
+    error = true_cost - charge.cost
+    tat = Step(None, error / charge.rate_per_s) if charge.in_profile else STAY
+    return tat, Step(None, error / charge.weight)
+
+
+def is_forgettable(clocks: Clocks, terms: Terms, now: float, virtual_time: float) -> bool:
+    """Whether a tenant with nothing waiting or running is indistinguishable from one never seen."""
+    bucket_full = terms.rate_per_s == 0 or clocks.tat <= now - terms.burst / terms.rate_per_s
+    return bucket_full and clocks.vft <= virtual_time
+
+
+def _clamped(old: float, floor: float, ceiling: float, delta: float) -> Step:
+    """The step from clamp(old, floor, ceiling) by delta."""
+    if old < floor:
+        return Step(floor, delta, high=floor)
+    if old > ceiling:
+        return Step(ceiling, delta, low=ceiling)
+    return Step(None, delta, low=floor, high=ceiling)
+
+
+def _after(now: float) -> float:
+    """The lowest tat that is out of profile at `now` (a store compares with <=, so the tie needs naming)."""
+    return now

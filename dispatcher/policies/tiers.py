@@ -1,0 +1,22 @@
+"""Tiers: how urgent a tenant's work is. Rank 0 is the most urgent; adapters convert where an engine counts otherwise.
+
+Source: the practitioner's design for tiered preemption. Who preempts whom is decided in the worker
+(gpu_worker/policies); the gate only carries the tier along, and the client cannot set it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Tier(str, Enum):
+    PREMIUM = "premium"
+    STANDARD = "standard"
+    BACKGROUND = "background"
+
+    @property
+    def rank(self) -> int:
+        return _RANK[self]
+
+
+_RANK = {Tier.PREMIUM: 0, Tier.STANDARD: 1, Tier.BACKGROUND: 2}

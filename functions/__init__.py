@@ -1,0 +1,1 @@
+"""The Lambda entry points: one folder a function, a thin handler each."""

@@ -1,0 +1,1 @@
+"""Adapters that put the queue policies inside real engines."""

@@ -1,0 +1,1 @@
+"""What people touch: the command line, the tenant client, the local stand-in for AWS."""

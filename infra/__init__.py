@@ -1,0 +1,1 @@
+"""The CDK app that puts headgate on AWS."""
