@@ -118,7 +118,7 @@ def debit(
     start = clocks.vft if vft.base is None else vft.base
     rate = terms.rate_per_s * rate_scale
     if not in_profile(clocks, terms, now):
-        beyond = Step(None, 0.0, low=_after(now)) if rate > 0 else STAY
+        beyond = Step(None, 0.0, low=now) if rate > 0 else STAY
         return Debit(Charge(cost, False, rate, terms.weight), beyond, vft, start)
     tat = _clamped(clocks.tat, now - terms.burst / rate, now, cost / rate)
     return Debit(Charge(cost, True, rate, terms.weight), tat, vft, start)
@@ -149,8 +149,3 @@ def _clamped(old: float, floor: float, ceiling: float, delta: float) -> Step:
     if old > ceiling:
         return Step(ceiling, delta, low=ceiling)
     return Step(None, delta, low=floor, high=ceiling)
-
-
-def _after(now: float) -> float:
-    """The lowest tat that is out of profile at `now` (a store compares with <=, so the tie needs naming)."""
-    return now

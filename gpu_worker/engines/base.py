@@ -1,0 +1,117 @@
+"""What a worker asks of an engine, whatever runs behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One sequence to generate. `prompt` is text; chat messages were rendered by `Engine.render_chat`."""
+
+    request_id: str
+    tenant: str
+    prompt: str
+    max_tokens: int
+    weight: float = 1.0
+    temperature: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt was tokenized and admitted to the engine's queue."""
+
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Newly generated text; `output_tokens` counts all tokens so far, those held back or cut by `stop` too."""
+
+    text: str
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    reason: FinishReason
+    input_tokens: int
+    output_tokens: int
+
+
+EngineEvent = Started | Token | Finished
+
+
+class EngineError(Exception):
+    """The engine cannot serve this request. `code` is stable, `message` is for the tenant."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class PromptTooLong(EngineError):
+    """Prompt and max_tokens do not fit the model's context or the engine's cache."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("context_length_exceeded", message)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the fleet must know of a model: its name for tenants, its context and how text becomes tokens."""
+
+    model: str
+    context_tokens: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantService:
+    """Service that one tenant has received from this engine since it started."""
+
+    input_tokens: int
+    output_tokens: int
+    service: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    waiting: int
+    running: int
+    kv_use: float
+    """Share of the KV cache in use, 0 to 1."""
+    tenants: dict[str, TenantService]
+
+
+class Engine(Protocol):
+    """Generates for many requests at once; its queue policy decides who enters the batch."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str: ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
+        """Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
+
+        Raises PromptTooLong before Started, EngineError if the engine fails.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request from outside: its iterator yields Finished("aborted", …) with what was generated."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
