@@ -1,0 +1,115 @@
+"""Every error of the gate, in one tree.
+
+HeadgateError
+├── TenantError            the tenant's to mend; carries OpenAI's error fields and an HTTP status
+│   ├── InvalidRequest         400  malformed, out of range, unknown field
+│   │   └── RequestTooLarge    413
+│   ├── Unauthorized           401  missing, unknown, expired or revoked key
+│   ├── UnknownModel           404
+│   ├── IdempotencyConflict    409  the same key with another body
+│   └── Refused                429  with a limit, a reason and when to come back
+├── ServiceError           ours; HTTP 5xx, FunctionError for lambda.invoke
+│   ├── NoWorker               503  nobody serves this model
+│   ├── WorkerFailed           502  the worker broke off
+│   ├── DeadlineExceeded       504
+│   └── StoreUnavailable       503  the table cannot be reached: closed, not open
+└── ConfigurationError     the operator's to mend; exit code 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class HeadgateError(Exception):
+    """Base of all."""
+
+
+@dataclass(eq=False)
+class AnsweredError(HeadgateError):
+    """An error with an answer: OpenAI's fields, an HTTP status, and when to come back where that is known."""
+
+    message: str
+    code: str
+    param: str | None = None
+    status: int = 500
+    type: str = "server_error"
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, object]:
+        """OpenAI's error object."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+class TenantError(AnsweredError):
+    pass
+
+
+class InvalidRequest(TenantError):
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message, code, param, 400, "invalid_request_error")
+
+
+class RequestTooLarge(InvalidRequest):
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message, param, "request_too_large")
+        self.status = 413
+
+
+class Unauthorized(TenantError):
+    def __init__(self, message: str = "Incorrect API key provided.") -> None:
+        super().__init__(message, "invalid_api_key", None, 401, "invalid_request_error")
+
+
+class UnknownModel(TenantError):
+    def __init__(self, model: str) -> None:
+        message = f"The model '{model[:100]}' does not exist or you do not have access to it."
+        super().__init__(message, "model_not_found", "model", 404, "invalid_request_error")
+
+
+class UnknownInvocation(TenantError):
+    def __init__(self) -> None:
+        super().__init__("No such invocation.", "not_found", "id", 404, "invalid_request_error")
+
+
+class IdempotencyConflict(TenantError):
+    def __init__(self) -> None:
+        message = "This idempotency key was used before with another request body."
+        super().__init__(message, "idempotency_conflict", None, 409, "invalid_request_error")
+
+
+class Refused(TenantError):
+    def __init__(self, message: str, code: str, retry_after_s: float) -> None:
+        super().__init__(message, code, None, 429, "rate_limit_error", retry_after_s)
+
+
+class ServiceError(AnsweredError):
+    pass
+
+
+class NoWorker(ServiceError):
+    def __init__(self, message: str = "No worker serves this model at the moment.") -> None:
+        super().__init__(message, "no_worker", None, 503, "server_error", 5.0)
+
+
+class WorkerFailed(ServiceError):
+    def __init__(self, message: str = "The worker broke off before the answer was complete.") -> None:
+        super().__init__(message, "worker_failed", None, 502, "server_error")
+
+
+class DeadlineExceeded(ServiceError):
+    def __init__(self, message: str = "The deadline passed before the answer was complete.") -> None:
+        super().__init__(message, "deadline_exceeded", None, 504, "server_error")
+
+
+class StoreUnavailable(ServiceError):
+    def __init__(self, message: str = "The tenant store cannot be reached.") -> None:
+        super().__init__(message, "store_unavailable", None, 503, "server_error", 1.0)
+
+
+class ConfigurationError(HeadgateError):
+    """One line that says what is wrong and what to do."""
