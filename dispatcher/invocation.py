@@ -14,14 +14,14 @@ arrives under an older attempt is fenced off.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
 from dispatcher.policies.clocks import Charge
 
 ATTEMPTS_MAX = 3
 
 
-class State(str, Enum):
+class State(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"

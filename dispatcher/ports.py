@@ -200,11 +200,11 @@ class InvocationStore(Protocol):
         """
         ...
 
-    async def enqueue(self, invocation: Invocation, lift: Step, waiting_max: int) -> Written:
-        """Write a new QUEUED invocation and put it into its line, together; `lift` applies if nothing waited before.
+    async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
+        """Write a new QUEUED invocation and put it into its line, together.
 
-        FULL at `waiting_max`; EXISTS if the invocation is there already; CONFLICT if `lift` left its branch.
-        Marks the pool as backlogged.
+        `lift` moves the line's vft where nothing waited before, and is None where someone did: CONFLICT if that is no
+        longer so, or the clock left the lift's branch. FULL at `waiting_max`; EXISTS if the invocation is there already.
         """
         ...
 
@@ -253,7 +253,7 @@ class InvocationStore(Protocol):
         ...
 
     async def drop(self, ended: Invocation) -> Settled:
-        """End a QUEUED invocation (expired, cancelled): state and answer; out of its line; the reservation undone."""
+        """End a QUEUED invocation (expired, cancelled): state and answer; out of its line."""
         ...
 
     async def detach(self, tenant: str, invocation_id: str, body: str) -> Written:

@@ -6,10 +6,10 @@ Source: the practitioner's design for tiered preemption. Who preempts whom is de
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Tier(str, Enum):
+class Tier(StrEnum):
     PREMIUM = "premium"
     STANDARD = "standard"
     BACKGROUND = "background"
