@@ -113,9 +113,13 @@ def retried(invocation: Invocation) -> Invocation:
     return replace(invocation, state=State.QUEUED, slot=None, charge=None, dispatched_at=None)
 
 
-def may_retry(invocation: Invocation, now: float) -> bool:
-    """Whether a lost execution is tried again: someone can still execute it, in time, within the attempts."""
-    return invocation.body is not None and invocation.attempt < ATTEMPTS_MAX and now < invocation.deadline_at
+def may_retry(invocation: Invocation, now: float, *, holding: bool) -> bool:
+    """Whether a lost execution is tried again: in time, within the attempts, and by someone who has the request.
+
+    `holding`: a connection is open and its process has the request; otherwise it must have been kept.
+    """
+    executable = invocation.body is not None if invocation.detached else holding
+    return executable and invocation.attempt < ATTEMPTS_MAX and now < invocation.deadline_at
 
 
 def ended(

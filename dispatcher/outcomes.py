@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dispatcher.fleet import Worker
 from dispatcher.invocation import Invocation
 
 
@@ -22,10 +23,10 @@ class Written(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """Admitted at once: execute `invocation` on its slot."""
+    """Admitted at once: execute `invocation` on its slot at `worker`."""
 
     invocation: Invocation
-    worker_url: str
+    worker: Worker
 
 
 @dataclass(frozen=True, slots=True)

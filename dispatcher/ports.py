@@ -6,14 +6,41 @@ hint. Times are Unix seconds, costs service units.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from dispatcher.fleet import SEATS_MAX, Lease, Line, Pool, Snapshot, WaitingLine, Worker
 from dispatcher.invocation import Invocation, Slot
 from dispatcher.outcomes import Settled, Written
-from dispatcher.policies.clocks import Clocks, Debit, Step, Terms
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.clocks import Debit, Step
+from dispatcher.tenants import KeyRecord, Tenant
+from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
+
+__all__ = [
+    "SEATS_MAX",
+    "Clock",
+    "Ids",
+    "InvocationStore",
+    "KeyRecord",
+    "Launcher",
+    "Lease",
+    "Line",
+    "Pool",
+    "Snapshot",
+    "Store",
+    "Tenant",
+    "TenantStore",
+    "WaitingLine",
+    "WorkEvent",
+    "WorkFinished",
+    "WorkOrder",
+    "WorkRefused",
+    "WorkStarted",
+    "WorkToken",
+    "Worker",
+    "WorkerClient",
+    "WorkerRegistry",
+]
 
 
 class Clock(Protocol):
@@ -32,39 +59,6 @@ class Ids(Protocol):
     def secret(self) -> str:
         """At least 128 random bits, safe in a URL, for keys."""
         ...
-
-
-# ── Tenants ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A tenant's configuration. Limits of 0 mean none of it is allowed; bounds are checked before anything is queued."""
-
-    name: str
-    line: str
-    """The line its invocations wait in: its own name; under the `fcfs` order everybody's."""
-    pool: str = "default"
-    terms: Terms = field(default_factory=Terms)
-    tier: Tier = Tier.STANDARD
-    models: tuple[str, ...] | None = None
-    """Models it may use; None for all of the pool."""
-    queue_items_max: int = 1000
-    """Most invocations that may wait in its line."""
-    max_tokens_max: int = 4096
-    """Highest max_tokens that it may ask for."""
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """An API key as it is stored: never the key itself."""
-
-    prefix: str
-    digest: str
-    """SHA-256 of the whole key, hexadecimal."""
-    tenant: str
-    expires_at: float | None = None
 
 
 class TenantStore(Protocol):
@@ -89,102 +83,6 @@ class TenantStore(Protocol):
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]: ...
 
 
-# ── The pool: its workers, its lines, its invocations ─────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A slot's expiring claim. It lives while the worker's heartbeats name it; before the first one, for a grace."""
-
-    tenant: str
-    invocation: str
-    attempt: int
-    granted_at: float
-
-    @property
-    def execution(self) -> str:
-        """Names (tenant, invocation, attempt) in heartbeats."""
-        return f"{self.tenant}/{self.invocation}#{self.attempt}"
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker as it registered and last beat."""
-
-    id: str
-    pool: str
-    url: str
-    model: str
-    slots: int
-    seat: int = 0
-    """Its place in the pool's directory, 0 to SEATS_MAX - 1: given by the store at registration."""
-    context_tokens: int = 0
-    bytes_per_token: float = 1.0
-    alive_until: float = 0.0
-    draining: bool = False
-    kv_use: float = 0.0
-    queue_length: int = 0
-    service_per_s: float = 0.0
-    """Measured capacity in service units a second; 0 while unknown."""
-    live: frozenset[str] = frozenset()
-    """Executions (Lease.execution) that it reported running at its last heartbeat."""
-    leases: Mapping[int, Lease] = field(default_factory=dict)
-
-    def takes_work(self, now: float) -> bool:
-        return not self.draining and now < self.alive_until
-
-    def free_slots(self) -> list[int]:
-        return [number for number in range(self.slots) if number not in self.leases]
-
-
-SEATS_MAX = 16
-"""Most workers in one shard of a pool: all of them, the pool's clock and a line are read in one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A tenant's clocks and its waiting invocations."""
-
-    name: str
-    clocks: Clocks = field(default_factory=Clocks)
-    waiting: int = 0
-    reserved: float = 0.0
-    """Sum of the open estimates (service units)."""
-    spent: float = 0.0
-    """Sum of the settled service (service units)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What all lines of a pool share."""
-
-    name: str
-    virtual_time: float = 0.0
-    """V. It may lag by the dispatches whose note has not been written yet (`note_pool`): never ahead, never falling."""
-    backlogged: bool = False
-    """A hint that somebody waits, so that an arrival does not overtake; never the proof that nobody does."""
-    rate_scale: float = 1.0
-    """Factor on guaranteed rates while they are overbooked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One consistent-enough look: every write that follows from it checks again what it relies on."""
-
-    pool: Pool
-    line: Line
-    workers: tuple[Worker, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingLine:
-    """A line as an index shows it: a hint."""
-
-    name: str
-    tat: float
-    vft: float
-
-
 class InvocationStore(Protocol):
     """Invocations, lines, slots. Each write method is one atomic, conditional statement."""
 
@@ -204,7 +102,7 @@ class InvocationStore(Protocol):
         """Write a new QUEUED invocation and put it into its line, together.
 
         `lift` moves the line's vft where nothing waited before, and is None where someone did: CONFLICT if that is no
-        longer so, or the clock left the lift's branch. FULL at `waiting_max`; EXISTS if the invocation is there already.
+        longer so, or the clock left the lift's branch. FULL at `waiting_max`; EXISTS if the invocation is there.
         """
         ...
 
@@ -287,65 +185,8 @@ class Store(TenantStore, InvocationStore, WorkerRegistry, Protocol):
     """All three, as one backend implements them."""
 
 
-# ── Workers, as the gate calls them ────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class WorkOrder:
-    """One execution as the worker is asked for it. The tenant's weight and tier are set here and nowhere else."""
-
-    tenant: str
-    invocation: str
-    attempt: int
-    slot: int
-    model: str
-    weight: float
-    tier: Tier
-    deadline_at: float
-    prompt: str | None
-    messages: tuple[Mapping[str, str], ...] | None
-    max_tokens: int
-    temperature: float
-    seed: int | None
-    stop: tuple[str, ...]
-
-    @property
-    def execution(self) -> str:
-        return f"{self.tenant}/{self.invocation}#{self.attempt}"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkStarted:
-    input_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkToken:
-    text: str
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkFinished:
-    reason: str
-    input_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkRefused:
-    """The worker will not or cannot serve this: `status` as HTTP has it; a tenant's error where it is below 500."""
-
-    status: int
-    code: str
-    message: str
-
-
-WorkEvent = WorkStarted | WorkToken | WorkFinished | WorkRefused
-
-
 class WorkerClient(Protocol):
-    def execute(self, url: str, order: WorkOrder) -> AsyncIterator[WorkEvent]:
+    def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed where the stream breaks."""
         ...
 

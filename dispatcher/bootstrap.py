@@ -1,0 +1,140 @@
+"""Puts a dispatcher together from its environment: the one place where the real clock, ids and clients are made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.config import Config, load_config
+from dispatcher.errors import ConfigurationError
+from dispatcher.operations.context import Context
+from dispatcher.operations.directory import Directory
+from dispatcher.ports import Clock, Launcher, Store
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+SECRET_CHARS_MIN = 16
+
+
+class RealClock:
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class RealIds:
+    def new(self) -> str:
+        return secrets.token_hex(16)
+
+    def secret(self) -> str:
+        return secrets.token_urlsafe(33)
+
+
+def real_random() -> Random:
+    """For jitter alone: nothing secret comes of it."""
+    return Random(secrets.randbits(64))
+
+
+@dataclass(frozen=True, slots=True)
+class SqsLauncher:
+    """Starts detached executions by a message that names them; the prompt stays in the table."""
+
+    client: SQSClient
+    queue_url: str
+    threads: ThreadPoolExecutor
+
+    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
+        message = json.dumps({"tenant": tenant, "id": invocation_id, "attempt": attempt})
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(
+            self.threads, lambda: self.client.send_message(QueueUrl=self.queue_url, MessageBody=message)
+        )
+
+
+class NoLauncher:
+    """Where no queue is configured: the reaper takes the lease back after its grace, and in the end refunds."""
+
+    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
+        return None
+
+
+def make_store(config: Config) -> Store:
+    """The DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
+    import boto3  # here, so that nothing loads it that does not talk to AWS
+
+    from dispatcher.stores.dynamodb import DynamoStore, client_config
+
+    client = boto3.client("dynamodb", config=client_config(config.store_threads))
+    return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
+
+
+def make_launcher(config: Config) -> Launcher:
+    if not config.queue_url:
+        return NoLauncher()
+    import boto3
+
+    return SqsLauncher(boto3.client("sqs"), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
+
+
+def worker_secret(config: Config) -> bytes:
+    """The secret that grants are signed with. Raises ConfigurationError."""
+    secret = config.worker_secret
+    if not secret and config.worker_secret_arn:
+        import boto3
+
+        secret = boto3.client("secretsmanager").get_secret_value(SecretId=config.worker_secret_arn)["SecretString"]
+    if len(secret) < SECRET_CHARS_MIN:
+        raise ConfigurationError(
+            f"HEADGATE_WORKER_SECRET must have at least {SECRET_CHARS_MIN} characters, "
+            "or HEADGATE_WORKER_SECRET_ARN must name a secret"
+        )
+    return secret.encode()
+
+
+def make_context(config: Config | None = None, *, store: Store | None = None, clock: Clock | None = None) -> Context:
+    """A dispatcher as the environment describes it. Raises ConfigurationError."""
+    from dispatcher.worker_client import HttpWorkerClient
+
+    config = config or load_config()
+    clock = clock or RealClock()
+    store = store or make_store(config)
+    return Context(
+        store=store,
+        directory=Directory(store, clock, config.order),
+        workers=HttpWorkerClient(secret=worker_secret(config), clock=clock),
+        launcher=make_launcher(config),
+        clock=clock,
+        ids=RealIds(),
+        settings=config.gate_settings(),
+    )
+
+
+class Runtime:
+    """A dispatcher that lives as long as its Lambda sandbox: one event loop, one context, many handler calls."""
+
+    def __init__(self, context: Context | None = None) -> None:
+        self._runner = asyncio.Runner()
+        self.context = context or self._runner.run(_made())
+
+    def run(self, work: Any) -> Any:
+        """Run a coroutine, and all that it spawned, to the end: nothing goes on while the sandbox is frozen."""
+        return self._runner.run(self._finished(work))
+
+    async def _finished(self, work: Any) -> Any:
+        try:
+            return await work
+        finally:
+            await self.context.finish()
+
+
+async def _made() -> Context:
+    return make_context()

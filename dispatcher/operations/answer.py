@@ -1,0 +1,101 @@
+"""answer: an accepted invocation, from the wait for its dispatch to its end, for a caller on an open connection.
+
+Closing the iterator is a disconnect: a waiting invocation is cancelled (operations/execute.py tells of a running one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+from dispatcher.errors import DeadlineExceeded, UnknownInvocation, WorkerFailed
+from dispatcher.invocation import Invocation, Result, State, ended
+from dispatcher.operations.context import Context
+from dispatcher.operations.drain import drain
+from dispatcher.operations.execute import Collected, Render, again_after, attempt
+from dispatcher.operations.results import error_of
+from dispatcher.operations.settle import settle
+from dispatcher.operations.submit import Submission
+from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
+from dispatcher.outcomes import Dispatched, Known, Queued, Settled, Written
+from dispatcher.work import WorkEvent
+
+
+async def answer(
+    context: Context, submission: Submission, accepted: Dispatched | Queued, render: Render | None = None
+) -> AsyncGenerator[WorkEvent, None]:
+    """Events until the invocation is settled. With `render`, its answer is kept for whoever asks again.
+
+    Raises TenantError where the worker finds the request impossible, WorkerFailed, DeadlineExceeded.
+    """
+    invocation, request = accepted.invocation, submission.request
+    worker = accepted.worker if isinstance(accepted, Dispatched) else None
+    while True:
+        if worker is None:
+            invocation = await _dispatched(context, invocation)
+            worker = await context.worker_of(invocation)
+        collected = Collected()
+        try:
+            async with aclosing(
+                attempt(context, submission.tenant, invocation, request, worker, collected, render)
+            ) as events:
+                async for event in events:
+                    yield event
+            return
+        except WorkerFailed:
+            again = await again_after(context, invocation, worker, collected)
+            if again is None:
+                raise
+            invocation, worker = again, None
+
+
+async def result_of(context: Context, known: Known) -> Result:
+    """The answer of an invocation seen before, awaited where it is still under way.
+
+    Raises what it ended with, or DeadlineExceeded.
+    """
+    invocation: Invocation | None = known.invocation
+    if invocation is not None and not invocation.state.is_terminal:
+        remaining = invocation.deadline_at - context.clock.now()
+        invocation = await context.wakeups.wait(invocation, TERMINAL, remaining, partial(drain, context))
+    if invocation is None:
+        raise DeadlineExceeded()
+    if invocation.result is None:
+        raise UnknownInvocation()
+    if invocation.state is not State.DONE:
+        raise error_of(invocation.result)
+    return invocation.result
+
+
+async def abandon(context: Context, invocation: Invocation) -> None:
+    """Its caller went away while it waited: cancel it, also where it has been dispatched in the meantime."""
+    now = context.clock.now()
+    if await context.store.drop(ended(invocation, State.CANCELLED, now)) is Settled.SETTLED:
+        return
+    current = await context.store.get(invocation.tenant, invocation.id)
+    if current is not None and current.state is State.RUNNING:
+        await settle(context, current, State.CANCELLED)
+
+
+async def let_go(context: Context, invocation: Invocation, body: str) -> bool:
+    """The caller returns while its invocation waits; the queue's consumer will execute it. False if it runs by now."""
+    return await context.store.detach(invocation.tenant, invocation.id, body) is Written.DONE
+
+
+async def _dispatched(context: Context, invocation: Invocation) -> Invocation:
+    """Wait until somebody's drain dispatched it."""
+    context.spawn(drain(context, invocation.pool))
+    remaining = invocation.deadline_at - context.clock.now()
+    try:
+        current = await context.wakeups.wait(invocation, ANY_CHANGE, remaining, partial(drain, context))
+    except (asyncio.CancelledError, GeneratorExit):
+        context.spawn(abandon(context, invocation))
+        raise
+    if current is None:
+        context.spawn(abandon(context, invocation))
+        raise DeadlineExceeded()
+    if current.state is not State.RUNNING:
+        raise error_of(current.result) if current.result else DeadlineExceeded()
+    return current

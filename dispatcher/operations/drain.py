@@ -1,0 +1,157 @@
+"""drain: give free slots to those who wait, the one due first before all others.
+
+Run by whoever frees capacity (a settlement, a reaped lease), by the sweep, and by every process in which somebody
+waits. Capacity first, then choose: nothing is popped before a slot is there to take it, so a better request can
+overtake until the moment of dispatch. What the indexes say is a hint; the transaction checks everything again, and
+where it finds otherwise the drain looks again. Runs of one process are folded into one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dispatcher.errors import DeadlineExceeded
+from dispatcher.invocation import Invocation, State, dispatched, ended
+from dispatcher.operations.context import Context
+from dispatcher.operations.results import error_result
+from dispatcher.operations.slots import free_slot
+from dispatcher.outcomes import Written
+from dispatcher.policies.clocks import Clocks, Debit, Terms, debit, in_profile
+from dispatcher.ports import Lease, Pool, WaitingLine, Worker
+
+CONFLICTS_MAX = 8
+"""A run gives up after this many lost races: whoever won them is draining too."""
+
+
+async def drain(context: Context, pool: str) -> int:
+    """Dispatch while slots are free and somebody waits. Returns how many; 0 also where this process drains already."""
+    if pool in context.draining:
+        context.drain_again.add(pool)
+        return 0
+    context.draining.add(pool)
+    total = 0
+    try:
+        while True:
+            context.drain_again.discard(pool)
+            total += await _run(context, pool)
+            if pool not in context.drain_again:
+                return total
+    finally:
+        context.draining.discard(pool)
+
+
+@dataclass(slots=True)
+class _View:
+    """What one run believes: refreshed whenever a write says that it is out of date."""
+
+    pool: Pool
+    workers: tuple[Worker, ...]
+    lines: list[WaitingLine]
+
+
+async def _run(context: Context, pool: str) -> int:
+    count, conflicts = 0, 0
+    view = await _look(context, pool)
+    while view is not None and count < context.settings.drain_max and conflicts < CONFLICTS_MAX:
+        written = await _dispatch_best(context, view)
+        if written is None:
+            break
+        if written is Written.DONE:
+            count += 1
+        else:
+            conflicts += 1
+            view = await _look(context, pool)
+    return count
+
+
+async def _look(context: Context, pool: str) -> _View | None:
+    """The pool with its free slots and waiting lines; None where there is nothing to do."""
+    snapshot = await context.store.look(pool, line="")
+    context.remember(snapshot.workers)
+    now = context.clock.now()
+    if not any(context.may_use(worker, now) and worker.free_slots() for worker in snapshot.workers):
+        return None
+    lines = await context.store.waiting_lines(pool, now, context.settings.lines_per_look)
+    if not lines and snapshot.pool.backlogged:
+        await context.store.note_pool(pool, backlogged=False)
+    return _View(snapshot.pool, snapshot.workers, list(lines)) if lines else None
+
+
+async def _dispatch_best(context: Context, view: _View) -> Written | None:
+    """One dispatch of the line that is due first among those a slot is free for; None where there is none."""
+    now = context.clock.now()
+    for line, terms in await _in_order(context, view, now):
+        head = await context.store.head_of(line.name)
+        if head is None:
+            view.lines.remove(line)
+        elif head.deadline_at <= now:
+            await expire(context, head, now)
+            return Written.CONFLICT
+        elif (slot := free_slot(context, view.workers, head.model, now)) is not None:
+            clocks = Clocks(line.tat, line.vft)
+            scale, lead = view.pool.rate_scale, context.settings.lead_max
+            charged = debit(clocks, terms, head.estimate, now, view.pool.virtual_time, rate_scale=scale, lead_max=lead)
+            return await _dispatch(context, view, line, dispatched(head, slot, charged.charge, now), charged)
+    return None
+
+
+async def _in_order(context: Context, view: _View, now: float) -> list[tuple[WaitingLine, Terms]]:
+    """BWFQ's order: in profile before surplus, within either the lowest vft first."""
+    known = [(line, await context.directory.terms_of(line.name)) for line in view.lines]
+
+    def due(entry: tuple[WaitingLine, Terms]) -> tuple[bool, float, str]:
+        line, terms = entry
+        return (not in_profile(Clocks(line.tat, line.vft), terms, now), line.vft, line.name)
+
+    return sorted(known, key=due)
+
+
+async def _dispatch(
+    context: Context, view: _View, line: WaitingLine, invocation: Invocation, charged: Debit
+) -> Written:
+    written = await context.store.dispatch(invocation, charged, invocation.dispatched_at or 0.0)
+    if written is not Written.DONE:
+        return Written.CONFLICT
+    virtual_time = _virtual_time(context, view, charged)
+    _apply(view, line, invocation, charged)
+    if virtual_time > view.pool.virtual_time:
+        await context.store.note_pool(view.pool.name, virtual_time=virtual_time)
+        view.pool = replace(view.pool, virtual_time=virtual_time)
+    if invocation.detached:
+        await context.launcher.launch(invocation.tenant, invocation.id, invocation.attempt)
+    else:
+        context.wakeups.notify(invocation)
+    return Written.DONE
+
+
+def _virtual_time(context: Context, view: _View, charged: Debit) -> float:
+    """V after this dispatch: the lowest start stamp of those waiting and the one dispatched, never falling.
+
+    Where more lines wait than one look shows, the lowest may be among the unseen: V stays.
+    """
+    if len(view.lines) >= context.settings.lines_per_look:
+        return view.pool.virtual_time
+    return max(view.pool.virtual_time, min([charged.start_stamp, *(line.vft for line in view.lines)]))
+
+
+def _apply(view: _View, line: WaitingLine, invocation: Invocation, charged: Debit) -> None:
+    """Carry the dispatch over into the view, so that a run of many dispatches need not look after each."""
+    tat, vft = charged.tat.apply(line.tat), charged.vft.apply(line.vft)
+    view.lines.remove(line)
+    if tat is not None and vft is not None:
+        view.lines.append(WaitingLine(line.name, tat, vft))
+    slot = invocation.slot
+    if slot is None:
+        return
+    lease = Lease(invocation.tenant, invocation.id, invocation.attempt, invocation.dispatched_at or 0.0)
+    view.workers = tuple(
+        replace(worker, leases={**worker.leases, slot.number: lease}) if worker.id == slot.worker else worker
+        for worker in view.workers
+    )
+
+
+async def expire(context: Context, invocation: Invocation, now: float) -> None:
+    """End a waiting invocation whose deadline has passed, and tell its waiter."""
+    gone = ended(invocation, State.EXPIRED, now, result=error_result(DeadlineExceeded()))
+    await context.store.drop(gone)
+    context.wakeups.notify(gone)

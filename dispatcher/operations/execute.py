@@ -1,0 +1,165 @@
+"""execute: one attempt on one worker, settled before its last event is passed on.
+
+An attempt that is lost before anything reached a caller is given back to its line and tried again under the next
+number; one that is lost later ends, charged for what was delivered. Closing the iterator is a disconnect: the worker
+notices that its reader is gone, aborts the engine's work and settles the exact count itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from dispatcher.errors import DeadlineExceeded, ServiceError, TenantError, WorkerFailed
+from dispatcher.invocation import Invocation, Result, State
+from dispatcher.operations.context import Context
+from dispatcher.operations.results import error_result
+from dispatcher.operations.settle import give_back, settle
+from dispatcher.ports import Tenant, Worker
+from dispatcher.requests import Request, request_from_json
+from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
+
+RETRIED_STATUSES = frozenset({401, 409, 503})
+"""Refusals that say something of the worker (its clock, its slots, its draining) and nothing of the request."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What an execution has delivered so far."""
+
+    texts: list[str] = field(default_factory=list)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reason: str = "stop"
+
+    def note(self, event: WorkEvent) -> None:
+        if isinstance(event, WorkStarted):
+            self.input_tokens = event.input_tokens
+        elif isinstance(event, WorkToken):
+            self.texts.append(event.text)
+            self.output_tokens = event.output_tokens
+        elif isinstance(event, WorkFinished):
+            self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
+            self.reason = event.reason
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+Render = Callable[[Collected], Result]
+
+
+async def attempt(
+    context: Context,
+    tenant: Tenant,
+    invocation: Invocation,
+    request: Request,
+    worker: Worker | None,
+    collected: Collected,
+    render: Render | None,
+) -> AsyncGenerator[WorkEvent, None]:
+    """One execution on one worker, settled before its last event is passed on. Raises WorkerFailed unsettled."""
+    if worker is None:
+        raise WorkerFailed("The worker that was chosen is gone.")
+    order = _order(context, tenant, invocation, request)
+    async with aclosing(context.workers.execute(worker, order)) as events:
+        async for event in events:
+            collected.note(event)
+            if isinstance(event, WorkRefused):
+                await _refused(context, invocation, event)
+            elif isinstance(event, WorkFinished):
+                await _finished(context, invocation, collected, render)
+            yield event
+
+
+async def execute_detached(
+    context: Context, tenant: str, invocation_id: str, attempt_number: int, render: Callable[[Invocation], Render]
+) -> bool:
+    """Execute what the drain dispatched and nobody holds. False where nothing is left to do: a message is a hint."""
+    invocation = await context.store.get(tenant, invocation_id)
+    config = await context.directory.tenant_named(tenant)
+    if invocation is None or config is None or invocation.body is None:
+        return False
+    if invocation.state is not State.RUNNING or invocation.attempt != attempt_number or not invocation.detached:
+        return False
+    worker = await context.worker_of(invocation)
+    collected = Collected()
+    request = request_from_json(invocation.body)
+    try:
+        async for _ in attempt(context, config, invocation, request, worker, collected, render(invocation)):
+            pass
+    except WorkerFailed:
+        await again_after(context, invocation, worker, collected, redo=True)
+    except (TenantError, ServiceError):
+        return True  # settled already, with the error as its answer
+    return True
+
+
+async def again_after(
+    context: Context, invocation: Invocation, worker: Worker | None, collected: Collected, *, redo: bool = False
+) -> Invocation | None:
+    """After a lost attempt: the invocation back in its line, or None where it ended. `redo`: nothing was passed on."""
+    if worker is not None:
+        context.suspect(worker, context.clock.now())
+    if collected.output_tokens and not redo:
+        await settle(
+            context,
+            invocation,
+            State.FAILED,
+            result=error_result(WorkerFailed()),
+            input_tokens=collected.input_tokens,
+            output_tokens=collected.output_tokens,
+        )
+        return None
+    return await give_back(context, invocation, holding=not redo)
+
+
+async def _finished(context: Context, invocation: Invocation, collected: Collected, render: Render | None) -> None:
+    late = collected.reason == "aborted"
+    result = error_result(DeadlineExceeded()) if late else render(collected) if render else None
+    settling = settle(
+        context,
+        invocation,
+        State.FAILED if late else State.DONE,
+        result=result,
+        input_tokens=collected.input_tokens,
+        output_tokens=collected.output_tokens,
+    )
+    await asyncio.shield(context.spawn(settling))
+    if late:
+        raise DeadlineExceeded()
+
+
+async def _refused(context: Context, invocation: Invocation, refusal: WorkRefused) -> None:
+    if refusal.status in RETRIED_STATUSES:
+        raise WorkerFailed(f"The worker refused: {refusal.code}.")
+    if refusal.status >= 500:
+        error: TenantError | ServiceError = WorkerFailed()
+    else:
+        error = TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
+    await settle(context, invocation, State.FAILED, result=error_result(error))
+    raise error
+
+
+def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Request) -> WorkOrder:
+    if invocation.slot is None:
+        raise ValueError("only a dispatched invocation is executed")
+    return WorkOrder(
+        tenant=tenant.name,
+        invocation=invocation.id,
+        attempt=invocation.attempt,
+        slot=invocation.slot.number,
+        model=request.model,
+        weight=tenant.terms.weight,
+        tier=tenant.tier,
+        deadline_at=invocation.deadline_at,
+        prompt=request.prompt,
+        messages=request.messages,
+        max_tokens=request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max),
+        temperature=request.temperature,
+        seed=request.seed,
+        stop=request.stop,
+    )

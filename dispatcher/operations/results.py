@@ -1,0 +1,19 @@
+"""Answers as they are kept with an invocation."""
+
+from __future__ import annotations
+
+import json
+
+from dispatcher.errors import AnsweredError, ServiceError, TenantError
+from dispatcher.invocation import Result
+
+
+def error_result(error: AnsweredError) -> Result:
+    return Result(error.status, json.dumps(error.body()))
+
+
+def error_of(result: Result) -> AnsweredError:
+    """The error again, as it was answered the first time."""
+    fields = json.loads(result.body)["error"]
+    kind = TenantError if result.status < 500 else ServiceError
+    return kind(fields["message"], fields["code"], fields["param"], result.status, fields["type"])

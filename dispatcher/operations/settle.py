@@ -1,0 +1,86 @@
+"""settle: the end of every execution. True service replaces the estimate, once, fenced by the attempt.
+
+Every path ends here: success, error, disconnect, deadline, lost lease. Who settles may be the front that streamed the
+answer, the worker whose gate went away, or the reaper; the store lets exactly one of them through.
+"""
+
+from __future__ import annotations
+
+from dispatcher.errors import WorkerFailed
+from dispatcher.invocation import Invocation, Result, State, ended, may_retry
+from dispatcher.operations.context import Context
+from dispatcher.operations.drain import drain
+from dispatcher.operations.results import error_result
+from dispatcher.outcomes import Settled
+from dispatcher.policies.clocks import settlement
+from dispatcher.policies.service import ServiceFunction
+from dispatcher.ports import Clock, InvocationStore
+
+
+async def settle(
+    context: Context,
+    invocation: Invocation,
+    state: State,
+    *,
+    result: Result | None = None,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+) -> Settled:
+    """End a running invocation at its true service, and drain what its slot can now take."""
+    settled = await settle_in(
+        context.store,
+        context.clock,
+        context.service,
+        invocation,
+        state,
+        result=result,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+    )
+    context.spawn(drain(context, invocation.pool))
+    return settled
+
+
+async def settle_in(
+    store: InvocationStore,
+    clock: Clock,
+    service: ServiceFunction,
+    invocation: Invocation,
+    state: State,
+    *,
+    result: Result | None = None,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+) -> Settled:
+    """The settlement alone, for a worker whose gate went away: it has the exact counts, but drains nothing."""
+    if invocation.charge is None:
+        raise ValueError("only a running invocation is settled")
+    served = service(input_tokens, output_tokens)
+    over = ended(
+        invocation,
+        state,
+        clock.now(),
+        result=result,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        served=served,
+    )
+    tat, vft = settlement(invocation.charge, served)
+    return await store.settle(over, tat, vft)
+
+
+async def give_back(context: Context, invocation: Invocation, *, holding: bool = False) -> Invocation | None:
+    """A lost execution, before any of it reached the caller: back into its line, refunded.
+
+    None where it may not be tried again, and was ended instead, refunded too. The attempt number fences what is lost.
+    `holding`: the caller still has the request in its hands, so that the store need not have kept it.
+    """
+    if not may_retry(invocation, context.clock.now(), holding=holding):
+        await settle(context, invocation, State.FAILED, result=error_result(WorkerFailed()))
+        return None
+    if invocation.charge is None:
+        raise ValueError("only a running invocation is given back")
+    tat, vft = settlement(invocation.charge, 0.0)
+    await context.store.requeue(invocation, tat, vft)
+    context.spawn(drain(context, invocation.pool))
+    return await context.store.get(invocation.tenant, invocation.id)

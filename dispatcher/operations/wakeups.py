@@ -1,0 +1,81 @@
+"""Waking those who wait on an open connection.
+
+A drain in the same process wakes its waiter directly. A drain elsewhere only changes the table, so while anybody waits
+here, one poller reads all their invocations in one request every `poll_s`; that poll is also the heartbeat of "a waiter
+that notices": it calls `on_poll`, which drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from dispatcher.errors import StoreUnavailable
+from dispatcher.invocation import Invocation, State
+from dispatcher.ports import Clock, Store
+
+Key = tuple[str, str]
+Poll = Callable[[str], Awaitable[object]]
+
+ANY_CHANGE = frozenset(State) - {State.QUEUED}
+TERMINAL = frozenset(state for state in State if state.is_terminal)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    pool: str
+    until: frozenset[State]
+    future: asyncio.Future[Invocation]
+
+
+class Wakeups:
+    def __init__(self, store: Store, clock: Clock, poll_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._poll_s = poll_s
+        self._waiters: dict[Key, list[_Waiter]] = {}
+        self._poller: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(waiters) for waiters in self._waiters.values())
+
+    async def wait(
+        self, invocation: Invocation, until: frozenset[State], timeout_s: float, on_poll: Poll
+    ) -> Invocation | None:
+        """Until the invocation is in one of the states `until`, or None after `timeout_s` seconds."""
+        key = (invocation.tenant, invocation.id)
+        waiter = _Waiter(invocation.pool, until, asyncio.get_running_loop().create_future())
+        self._waiters.setdefault(key, []).append(waiter)
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.ensure_future(self._poll(on_poll))
+        try:
+            return await asyncio.wait_for(waiter.future, max(0.0, timeout_s))
+        except TimeoutError:
+            return None
+        finally:
+            self._forget(key, waiter)
+
+    def notify(self, invocation: Invocation) -> None:
+        """Wake whoever waits for this in this process."""
+        for waiter in self._waiters.get((invocation.tenant, invocation.id), ()):
+            if invocation.state in waiter.until and not waiter.future.done():
+                waiter.future.set_result(invocation)
+
+    async def _poll(self, on_poll: Poll) -> None:
+        while self._waiters:
+            await self._clock.sleep(self._poll_s)
+            try:
+                for invocation in await self._store.get_many(list(self._waiters)):
+                    self.notify(invocation)
+                for pool in {waiter.pool for waiters in self._waiters.values() for waiter in waiters}:
+                    await on_poll(pool)
+            except StoreUnavailable:
+                continue  # the next tick tries again; every waiter has its own deadline
+
+    def _forget(self, key: Key, waiter: _Waiter) -> None:
+        waiters = self._waiters[key]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[key]

@@ -1,0 +1,45 @@
+"""What a tenant asks for, once validated: one form for chat and completion. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    model: str
+    chat: bool
+    prompt: str | None
+    messages: tuple[Mapping[str, str], ...] | None
+    max_tokens: int | None
+    temperature: float
+    seed: int | None
+    stop: tuple[str, ...]
+    stream: bool = False
+    include_usage: bool = False
+
+    def prompt_bytes(self) -> int:
+        """UTF-8 bytes of all that the model will read, its template not counted."""
+        if self.prompt is not None:
+            return len(self.prompt.encode())
+        return sum(len(part.encode()) for message in self.messages or () for part in message.values())
+
+    def fingerprint(self) -> str:
+        """SHA-256 over what decides the answer: streaming or not, the same question is the same invocation."""
+        asked = {name: value for name, value in asdict(self).items() if name not in ("stream", "include_usage")}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def request_from_json(text: str) -> Request:
+    """Back from `Request.to_json`."""
+    raw: dict[str, Any] = json.loads(text)
+    raw["stop"] = tuple(raw["stop"])
+    raw["messages"] = None if raw["messages"] is None else tuple(raw["messages"])
+    return Request(**{field.name: raw[field.name] for field in fields(Request)})

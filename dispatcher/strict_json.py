@@ -1,0 +1,71 @@
+"""JSON from strangers, parsed within bounds: size, depth, no NaN, no duplicate keys, no lone surrogates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dispatcher.errors import InvalidRequest, RequestTooLarge
+
+BODY_BYTES_MAX = 1_000_000
+DEPTH_MAX = 16
+
+
+def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+    """The JSON object in `raw`. Raises InvalidRequest (400) or RequestTooLarge (413)."""
+    data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
+    if len(data) > bytes_max:
+        raise RequestTooLarge(f"The request body has {len(data)} bytes; at most {bytes_max} are accepted.")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest("The request body is not UTF-8.", code="invalid_json") from None
+    value = _loads(text)
+    _check_depth(value)
+    if not isinstance(value, dict):
+        raise InvalidRequest("The request body must be a JSON object.", code="invalid_json")
+    _check_text(value)
+    return value
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except InvalidRequest:
+        raise
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidRequest(f"The request body is not valid JSON{where}.", code="invalid_json") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise InvalidRequest(f"{name} is not valid JSON.", code="invalid_json")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidRequest("The request body names one key twice.", code="invalid_json")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    """Bounded nesting keeps every later walk over the value bounded too (the parser itself stops near 1,000)."""
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return
+    raise InvalidRequest(f"The request body is nested deeper than {DEPTH_MAX}.", code="invalid_json")
+
+
+def _children(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _check_text(value: Any) -> None:
+    """Lone surrogates parse as JSON but cannot be encoded again: refuse them here, not in the middle of a log line."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest("The request body contains a lone surrogate.", code="invalid_json") from None
