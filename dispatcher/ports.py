@@ -154,8 +154,11 @@ class InvocationStore(Protocol):
         """End a QUEUED invocation (expired, cancelled): state and answer; out of its line."""
         ...
 
-    async def detach(self, tenant: str, invocation_id: str, body: str) -> Written:
-        """The caller let go of a QUEUED invocation: keep its request so that the queue's consumer can execute it."""
+    async def detach(self, tenant: str, invocation_id: str) -> Written:
+        """The caller let go of a QUEUED invocation whose request was kept: the queue's consumer is to execute it.
+
+        CONFLICT if it is not queued any more.
+        """
         ...
 
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
+from math import inf
 
 from dispatcher.errors import DeadlineExceeded, UnknownInvocation, WorkerFailed
 from dispatcher.invocation import Invocation, Result, State, ended
@@ -51,14 +52,14 @@ async def answer(
             invocation, worker = again, None
 
 
-async def result_of(context: Context, known: Known) -> Result:
-    """The answer of an invocation seen before, awaited where it is still under way.
+async def result_of(context: Context, known: Known, timeout_s: float = inf) -> Result:
+    """The answer of an invocation seen before, awaited for at most `timeout_s` seconds where it is still under way.
 
     Raises what it ended with, or DeadlineExceeded.
     """
     invocation: Invocation | None = known.invocation
     if invocation is not None and not invocation.state.is_terminal:
-        remaining = invocation.deadline_at - context.clock.now()
+        remaining = min(timeout_s, invocation.deadline_at - context.clock.now())
         invocation = await context.wakeups.wait(invocation, TERMINAL, remaining, partial(drain, context))
     if invocation is None:
         raise DeadlineExceeded()
@@ -79,9 +80,22 @@ async def abandon(context: Context, invocation: Invocation) -> None:
         await settle(context, current, State.CANCELLED)
 
 
-async def let_go(context: Context, invocation: Invocation, body: str) -> bool:
-    """The caller returns while its invocation waits; the queue's consumer will execute it. False if it runs by now."""
-    return await context.store.detach(invocation.tenant, invocation.id, body) is Written.DONE
+async def turn_within(context: Context, invocation: Invocation, timeout_s: float) -> Dispatched | None:
+    """Wait for the dispatch at most `timeout_s` seconds, then let go: the queue's consumer executes it in its turn.
+
+    The request must have been kept with the invocation. Raises what it ended with where it ended.
+    """
+    context.spawn(drain(context, invocation.pool))
+    waiting = context.wakeups.wait(invocation, ANY_CHANGE, timeout_s, partial(drain, context))
+    current = await waiting
+    if current is None and await context.store.detach(invocation.tenant, invocation.id) is Written.DONE:
+        return None
+    current = current or await context.store.get(invocation.tenant, invocation.id)
+    running = _running(current)
+    worker = await context.worker_of(running)
+    if worker is None:
+        raise WorkerFailed("The worker that was chosen is gone.")
+    return Dispatched(running, worker)
 
 
 async def _dispatched(context: Context, invocation: Invocation) -> Invocation:
@@ -96,6 +110,11 @@ async def _dispatched(context: Context, invocation: Invocation) -> Invocation:
     if current is None:
         context.spawn(abandon(context, invocation))
         raise DeadlineExceeded()
-    if current.state is not State.RUNNING:
-        raise error_of(current.result) if current.result else DeadlineExceeded()
+    return _running(current)
+
+
+def _running(current: Invocation | None) -> Invocation:
+    """Raises what it ended with where it is not running."""
+    if current is None or current.state is not State.RUNNING:
+        raise error_of(current.result) if current is not None and current.result else DeadlineExceeded()
     return current

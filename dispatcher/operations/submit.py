@@ -32,6 +32,8 @@ class Submission:
     deadline_s: float
     keep_body: bool
     """Keep the request with the invocation, so that an attempt after a lost one, or the queue, can execute it."""
+    keep_answer: bool = False
+    """Keep the answer for whoever asks again under the same id."""
     detached: bool = False
 
 

@@ -1,0 +1,1 @@
+"""headgate-execute: runs detached invocations from the queue."""

@@ -1,0 +1,43 @@
+"""headgate-execute: the queue's consumer. A message names what the drain dispatched; it is only a hint.
+
+Duplicates, late and reordered messages find the invocation ended or under another attempt, and do nothing. What fails
+here is taken back by the reaper, so only a table that cannot be reached sends a message back to its queue.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from dispatcher.invocation import Invocation
+from dispatcher.operations.execute import Render, execute_detached
+from dispatcher.requests import request_from_json
+from functions.observability import count, logger, metrics, tracer
+from functions.rendering import rendering
+from functions.runtime import runtime
+
+processor = BatchProcessor(event_type=EventType.SQS)
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> Any:
+    return process_partial_response(event=event, record_handler=execute_record, processor=processor, context=context)
+
+
+@tracer.capture_method(capture_response=False)
+def execute_record(record: SQSRecord) -> None:
+    message = json.loads(record.body)
+    tenant, invocation_id, attempt = message["tenant"], message["id"], message["attempt"]
+    done = runtime().run(execute_detached(runtime().context, tenant, invocation_id, attempt, _render))
+    count("executed" if done else "executed_already")
+    logger.info("detached execution", extra={"invocation_id": invocation_id, "attempt": attempt, "done": done})
+
+
+def _render(invocation: Invocation) -> Render:
+    return rendering(invocation, chat=request_from_json(invocation.body or "{}").chat)

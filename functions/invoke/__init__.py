@@ -1,0 +1,1 @@
+"""headgate-invoke: OpenAI's body in a lambda.invoke."""

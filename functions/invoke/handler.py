@@ -1,0 +1,94 @@
+"""headgate-invoke: the payload is OpenAI's body with `api_key` beside it, and optionally `idempotency_key`.
+
+A user's error is a normal payload with `error` and `status`; FunctionError is for faults of our own. Lambda retries an
+`Event` invoke and an SDK may retry any: the id (the key given, else the Lambda request id) makes them one invocation,
+whose answer `headgate-result` gives again. When the function's time runs out before its turn came, the invocation stays
+in its line and the queue's consumer executes it: the payload then says `queued`.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from dispatcher.errors import InvalidRequest, TenantError
+from dispatcher.invocation import Result
+from dispatcher.operations.answer import answer, result_of, turn_within
+from dispatcher.operations.context import Context
+from dispatcher.operations.execute import Collected, Render
+from dispatcher.operations.submit import Submission, submit
+from dispatcher.outcomes import Dispatched, Known, Queued
+from dispatcher.strict_json import parse_object
+from dispatcher.wire import parse_request
+from functions.envelope import api_key_of, error_payload, id_of
+from functions.observability import count, log_ended, logger, metrics, tracer
+from functions.rendering import rendering
+from functions.runtime import runtime
+
+MARGIN_S = 5.0
+"""Kept back from the function's time, to let go of what still waits and to answer."""
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
+    remaining_s = context.get_remaining_time_in_millis() / 1000 - MARGIN_S
+    work = invoke(runtime().context, event, context.aws_request_id, remaining_s)
+    payload: dict[str, Any] = runtime().run(work)
+    return payload
+
+
+async def invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
+    """One invocation, answered within `remaining_s` seconds. Raises ServiceError for what is ours."""
+    try:
+        return await _invoke(context, event, request_id, remaining_s)
+    except TenantError as error:
+        count("refused")
+        return error_payload(error)
+
+
+async def _invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
+    fields = parse_object(json.dumps(event))
+    tenant = await context.directory.tenant_of(api_key_of(fields))
+    invocation_id = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
+    request = parse_request(fields)
+    if request.stream:
+        raise InvalidRequest("lambda.invoke does not stream; use the HTTP face.", "stream", "unsupported_parameter")
+    deadline_s = context.settings.deadline_s
+    submission = Submission(tenant, request, invocation_id, deadline_s, keep_body=True, keep_answer=True)
+    accepted = await submit(context, submission)
+    if isinstance(accepted, Known):
+        return _payload(await result_of(context, accepted, remaining_s))
+    render = rendering(accepted.invocation, chat=request.chat)
+    collected = await _collected(context, submission, accepted, render, remaining_s)
+    if collected is None:
+        return {"id": invocation_id, "status": "queued"}
+    elapsed_ms = (context.clock.now() - accepted.invocation.arrived_at) * 1000
+    log_ended("invoke", accepted.invocation, "done", ttft_ms=None, duration_ms=elapsed_ms)
+    count("output_tokens", collected.output_tokens)
+    return _payload(render(collected))
+
+
+async def _collected(
+    context: Context, submission: Submission, accepted: Dispatched | Queued, render: Render, remaining_s: float
+) -> Collected | None:
+    """The whole answer; None where its turn did not come in time and the queue's consumer has it now."""
+    if isinstance(accepted, Queued):
+        running = await turn_within(context, accepted.invocation, remaining_s)
+        if running is None:
+            return None
+        accepted = running
+    collected = Collected()
+    async with aclosing(answer(context, submission, accepted, render)) as events:
+        async for item in events:
+            collected.note(item)
+    return collected
+
+
+def _payload(result: Result) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads(result.body)
+    return payload

@@ -1,0 +1,34 @@
+"""Logger, Metrics and Tracer of all functions. No line, metric or trace ever carries a prompt, an answer or a key."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger, Metrics, Tracer
+from aws_lambda_powertools.metrics import MetricUnit
+
+from dispatcher.invocation import Invocation
+
+SERVICE = "headgate"
+
+logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
+metrics = Metrics(namespace=SERVICE, service=SERVICE)
+tracer = Tracer(service=SERVICE)
+
+
+def log_ended(face: str, invocation: Invocation, outcome: str, *, ttft_ms: float | None, duration_ms: float) -> None:
+    """The one line that every invocation leaves."""
+    logger.info(
+        "invocation ended",
+        extra={
+            "face": face,
+            "invocation_id": invocation.id,
+            "tenant": invocation.tenant,
+            "attempt": invocation.attempt,
+            "outcome": outcome,
+            "ttft_ms": None if ttft_ms is None else round(ttft_ms, 1),
+            "duration_ms": round(duration_ms, 1),
+        },
+    )
+
+
+def count(name: str, value: float = 1.0, unit: MetricUnit = MetricUnit.Count) -> None:
+    metrics.add_metric(name=name, unit=unit, value=value)

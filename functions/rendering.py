@@ -1,0 +1,19 @@
+"""How an invocation's whole answer is written: the same whether it is sent, kept, or made by the queue's consumer."""
+
+from __future__ import annotations
+
+import json
+
+from dispatcher.answers import AnswerHead
+from dispatcher.invocation import Invocation, Result
+from dispatcher.operations.execute import Collected, Render
+
+
+def rendering(invocation: Invocation, *, chat: bool) -> Render:
+    head = AnswerHead(invocation.id, int(invocation.arrived_at), invocation.model, chat)
+    return lambda collected: rendered(head, collected)
+
+
+def rendered(head: AnswerHead, collected: Collected) -> Result:
+    body = head.body(collected.text, collected.reason, collected.input_tokens, collected.output_tokens)
+    return Result(200, json.dumps(body))

@@ -1,0 +1,1 @@
+"""headgate-result: what became of an invocation."""

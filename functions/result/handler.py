@@ -1,0 +1,59 @@
+"""headgate-result: `{"api_key", "id"}` in, what became of that invocation out.
+
+Another tenant's invocation looks byte for byte like one that never was.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from dispatcher.errors import InvalidRequest, TenantError, UnknownInvocation
+from dispatcher.invocation import Invocation, State
+from dispatcher.operations.context import Context
+from dispatcher.strict_json import parse_object
+from functions.envelope import api_key_of, error_payload, id_of
+from functions.observability import logger, metrics, tracer
+from functions.runtime import runtime
+
+STATUS_OF = {
+    State.QUEUED: "queued",
+    State.RUNNING: "running",
+    State.DONE: "done",
+    State.FAILED: "failed",
+    State.EXPIRED: "expired",
+    State.CANCELLED: "failed",
+}
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
+    payload: dict[str, Any] = runtime().run(result(runtime().context, event))
+    return payload
+
+
+async def result(context: Context, event: Any) -> dict[str, Any]:
+    """`{"id", "status", "response" or "error"}`, or a user's error as a payload."""
+    try:
+        fields = parse_object(json.dumps(event))
+        tenant = await context.directory.tenant_of(api_key_of(fields))
+        invocation_id = id_of(fields.pop("id", None), "id")
+        if invocation_id is None or fields:
+            raise InvalidRequest("The payload is {api_key, id} and nothing else.", "id", "missing_required_parameter")
+        invocation = await context.store.get(tenant.name, invocation_id)
+        if invocation is None:
+            raise UnknownInvocation()
+    except TenantError as error:
+        return error_payload(error)
+    return {"id": invocation.id, "status": STATUS_OF[invocation.state], **_outcome(invocation)}
+
+
+def _outcome(invocation: Invocation) -> dict[str, Any]:
+    if invocation.result is None:
+        return {}
+    body = json.loads(invocation.result.body)
+    return {"response": body} if invocation.state is State.DONE else {"error": body["error"]}

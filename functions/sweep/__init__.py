@@ -1,0 +1,1 @@
+"""headgate-sweep: the periodic truth behind all hints."""
