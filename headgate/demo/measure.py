@@ -1,0 +1,156 @@
+"""What a played workload came to. Pure: samples in, a report out. Times in seconds since the play began.
+
+A tenant counts as backlogged while one of its requests has arrived and has no token yet. The share of service is taken
+over the time in which all tenants were backlogged at once: only then does each want more than it gets, and only then
+is a share a matter of scheduling rather than of demand. Service is weighted tokens (dispatcher/policies/service.py).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+
+
+@dataclass(slots=True)
+class Sample:
+    """One request as its tenant saw it. A time that never came is None."""
+
+    tenant: str
+    face: str
+    arrival_s: float
+    first_token_s: float | None = None
+    end_s: float | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    token_times_s: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Only a streamed answer shows when its first token came."""
+        if self.face != "http" or self.first_token_s is None:
+            return None
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def latency_s(self) -> float | None:
+        return None if self.end_s is None or self.error else self.end_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class TenantReport:
+    requests: int
+    served: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    service: float
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    share_while_backlogged: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """`backlogged_s`: how long all tenants were backlogged at once. Throughput counts input and output tokens."""
+
+    tenants: dict[str, TenantReport]
+    total_time_s: float
+    throughput_tokens_per_s: float
+    backlogged_s: float
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """By nearest rank; None of nothing."""
+    if not values:
+        return None
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def report(samples: Sequence[Sample], service: ServiceFunction = WEIGHTED_TOKENS) -> RunReport:
+    names = sorted({sample.tenant for sample in samples})
+    together = _overlap([_backlog(sample for sample in samples if sample.tenant == name) for name in names])
+    total_time_s = max((sample.end_s or 0.0 for sample in samples), default=0.0)
+    tokens = sum(s.input_tokens + s.output_tokens for s in samples if not s.error)
+    within = {name: _service_within(samples, name, together, service) for name in names}
+    return RunReport(
+        tenants={name: _tenant(samples, name, within, service) for name in names},
+        total_time_s=total_time_s,
+        throughput_tokens_per_s=tokens / total_time_s if total_time_s else 0.0,
+        backlogged_s=sum(end - start for start, end in together),
+    )
+
+
+def _tenant(samples: Sequence[Sample], name: str, within: dict[str, float], service: ServiceFunction) -> TenantReport:
+    own = [sample for sample in samples if sample.tenant == name]
+    served = [sample for sample in own if not sample.error]
+    ttfts = [sample.ttft_s for sample in served if sample.ttft_s is not None]
+    latencies = [sample.latency_s for sample in served if sample.latency_s is not None]
+    all_service = sum(within.values())
+    return TenantReport(
+        requests=len(own),
+        served=len(served),
+        failed=len(own) - len(served),
+        input_tokens=sum(sample.input_tokens for sample in served),
+        output_tokens=sum(sample.output_tokens for sample in served),
+        service=sum(service(sample.input_tokens, sample.output_tokens) for sample in served),
+        ttft_p50_s=percentile(ttfts, 0.5),
+        ttft_p99_s=percentile(ttfts, 0.99),
+        latency_p50_s=percentile(latencies, 0.5),
+        latency_p99_s=percentile(latencies, 0.99),
+        share_while_backlogged=within[name] / all_service if all_service else None,
+    )
+
+
+Spans = list[tuple[float, float]]
+
+
+def _backlog(samples: Iterable[Sample]) -> Spans:
+    """When at least one request had arrived and had no token yet, as sorted, disjoint spans."""
+    waits = sorted((s.arrival_s, s.first_token_s or s.end_s or s.arrival_s) for s in samples)
+    spans: Spans = []
+    for start, end in waits:
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        elif end > start:
+            spans.append((start, end))
+    return spans
+
+
+def _overlap(many: Sequence[Spans]) -> Spans:
+    if len(many) < 2:
+        return []
+    common = many[0]
+    for spans in many[1:]:
+        pairs = ((max(a, c), min(b, d)) for a, b in common for c, d in spans)
+        common = [(start, end) for start, end in pairs if end > start]
+    return common
+
+
+def _service_within(samples: Sequence[Sample], name: str, spans: Spans, service: ServiceFunction) -> float:
+    """Service that reached a tenant inside the spans: the prompt's with its first piece, the rest by pieces alike.
+
+    A streamed piece may carry several tokens (text is held back until it is whole), so pieces share the true count.
+    """
+    inside = _membership(spans)
+    total = 0.0
+    for sample in samples:
+        if sample.tenant != name or sample.error:
+            continue
+        decoded = service(sample.input_tokens, sample.output_tokens) - service(sample.input_tokens, 0)
+        for number, time_s in enumerate(sample.token_times_s):
+            if inside(time_s):
+                total += decoded / len(sample.token_times_s)
+                total += service(sample.input_tokens, 0) if number == 0 else 0.0
+    return total
+
+
+def _membership(spans: Spans) -> Callable[[float], bool]:
+    starts = [start for start, _ in spans]
+    return lambda time_s: (i := bisect_right(starts, time_s)) > 0 and time_s <= spans[i - 1][1]

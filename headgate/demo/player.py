@@ -1,0 +1,139 @@
+"""Plays a workload against a running stack as its tenants would: the official openai SDK, streaming, and boto3.
+
+Open loop: a request is sent when it is due, however many are still under way. Most go over HTTP; every so many-th goes
+through `lambda.invoke`, which answers whole, so it shows a latency and no first token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config as BotoConfig
+from openai import APIError, AsyncOpenAI
+
+from headgate.demo.measure import Sample
+from headgate.workloads.traces import Arrival
+
+if TYPE_CHECKING:
+    from mypy_boto3_lambda import LambdaClient
+
+REQUEST_TIMEOUT_S = 280.0
+LAMBDA_THREADS = 4
+WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
+
+
+@dataclass(slots=True)
+class Player:
+    """One play. `samples` grows as requests are sent; each is filled in as its answer comes."""
+
+    base_url: str
+    aws_url: str
+    keys: Mapping[str, str]
+    model: str
+    bytes_per_token: float
+    lambda_every: Mapping[str, int]
+    """Per tenant: every so many-th request goes through lambda.invoke; 0 for none."""
+    samples: list[Sample] = field(default_factory=list)
+    _start_s: float = 0.0
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._start_s if self._start_s else 0.0
+
+    async def play(self, arrivals: Sequence[Arrival], on_sent: Callable[[], None] = lambda: None) -> list[Sample]:
+        """Send every arrival at its time and wait for all answers. Cancelling it abandons what is under way."""
+        threads = ThreadPoolExecutor(LAMBDA_THREADS, "headgate-demo-lambda")
+        clients = {name: self._openai(key) for name, key in self.keys.items()}
+        lambda_client = self._lambda()
+        self._start_s = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, arrival in enumerate(arrivals):
+                    await asyncio.sleep(arrival.arrival_s - self.elapsed_s())
+                    sample = Sample(arrival.tenant, self._face(arrival.tenant), self.elapsed_s())
+                    self.samples.append(sample)
+                    prompt = self.prompt(arrival.input_tokens, number)
+                    if sample.face == "http":
+                        group.create_task(self._over_http(clients[arrival.tenant], sample, prompt, arrival))
+                    else:
+                        group.create_task(self._over_lambda(threads, lambda_client, sample, prompt, arrival))
+                    on_sent()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            await asyncio.gather(*(client.close() for client in clients.values()), return_exceptions=True)
+        return self.samples
+
+    def prompt(self, input_tokens: int, number: int) -> str:
+        """Text of about that many tokens, different for each request."""
+        size = max(1, round(input_tokens * self.bytes_per_token))
+        words = (WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(size))
+        return f"{number} {' '.join(words)}"[:size]
+
+    def _face(self, tenant: str) -> str:
+        every = self.lambda_every.get(tenant, 0)
+        sent = sum(sample.tenant == tenant for sample in self.samples)
+        return "lambda" if every and sent % every == every - 1 else "http"
+
+    async def _over_http(self, client: AsyncOpenAI, sample: Sample, prompt: str, arrival: Arrival) -> None:
+        try:
+            stream = await client.chat.completions.create(
+                model=self.model,
+                messages=[{"role": "user", "content": prompt}],
+                max_tokens=arrival.output_tokens,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            async for chunk in stream:
+                if chunk.choices and chunk.choices[0].delta.content:
+                    sample.token_times_s.append(self.elapsed_s())
+                    sample.first_token_s = sample.first_token_s or self.elapsed_s()
+                if chunk.usage is not None:
+                    sample.input_tokens = chunk.usage.prompt_tokens
+                    sample.output_tokens = chunk.usage.completion_tokens
+        except APIError as error:
+            sample.error = str(error.code or type(error).__name__)
+        sample.end_s = self.elapsed_s()
+
+    async def _over_lambda(
+        self, threads: ThreadPoolExecutor, client: LambdaClient, sample: Sample, prompt: str, arrival: Arrival
+    ) -> None:
+        payload = {
+            "api_key": self.keys[arrival.tenant],
+            "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": arrival.output_tokens,
+        }
+        answer = await asyncio.get_running_loop().run_in_executor(threads, _invoke, client, payload)
+        sample.end_s = self.elapsed_s()
+        if "usage" in answer:
+            sample.input_tokens = answer["usage"]["prompt_tokens"]
+            sample.output_tokens = answer["usage"]["completion_tokens"]
+        else:
+            sample.error = str(answer.get("error", {}).get("code") or answer.get("errorType") or "unknown")
+
+    def _openai(self, key: str) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=REQUEST_TIMEOUT_S)
+
+    def _lambda(self) -> LambdaClient:
+        config = BotoConfig(
+            connect_timeout=5,
+            read_timeout=REQUEST_TIMEOUT_S,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=LAMBDA_THREADS,
+        )
+        return boto3.client("lambda", endpoint_url=self.aws_url, region_name="us-east-1", config=config)
+
+
+def _invoke(client: LambdaClient, payload: dict[str, Any]) -> dict[str, Any]:
+    try:
+        reply = client.invoke(FunctionName="headgate-invoke", Payload=json.dumps(payload).encode())
+    except client.exceptions.TooManyRequestsException:
+        return {"errorType": "TooManyRequestsException"}
+    answer: dict[str, Any] = json.loads(reply["Payload"].read())
+    return answer

@@ -1,0 +1,64 @@
+"""The demo's last word: a table for people, one object for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headgate.demo.measure import RunReport, TenantReport
+from headgate.demo.verdict import Verdict
+
+TITLES = {"fcfs": "without (first come, first served)", "headgate": "with headgate"}
+
+
+def as_json(runs: Mapping[str, RunReport], verdict: Verdict) -> dict[str, Any]:
+    """`{"runs": {"fcfs": R, "headgate": R}, "verdict": {"passed", "checks"}}`; times in seconds."""
+    return {"runs": {name: asdict(run) for name, run in runs.items()}, "verdict": asdict(verdict)}
+
+
+def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdict) -> None:
+    console.print(_table(runs))
+    for name, run in runs.items():
+        console.print(
+            f"{TITLES[name]}: {run.throughput_tokens_per_s:.0f} tokens/s over {run.total_time_s:.1f} s; "
+            f"both backlogged for {run.backlogged_s:.1f} s"
+        )
+    for check in verdict.checks:
+        console.print(f"[{'green' if check.passed else 'red'}]{'✔' if check.passed else '✘'}[/] {check.detail}")
+    colour, word = ("green", "passed") if verdict.passed else ("red", "failed")
+    console.print(f"[bold {colour}]verdict: {word}[/]")
+
+
+def _table(runs: Mapping[str, RunReport]) -> Table:
+    table = Table(title="The same workload, twice", title_justify="left")
+    table.add_column("run")
+    table.add_column("tenant")
+    for heading in ("requests", "failed", "tokens in", "out", "first token P50", "P99", "latency P99", "share*"):
+        table.add_column(heading, justify="right")
+    for name, run in runs.items():
+        for number, (tenant, figures) in enumerate(run.tenants.items()):
+            table.add_row(TITLES[name] if number == 0 else "", tenant, *_cells(figures), end_section=number > 0)
+    table.caption = "* of the service delivered while both tenants were backlogged"
+    return table
+
+
+def _cells(figures: TenantReport) -> list[str]:
+    share = figures.share_while_backlogged
+    return [
+        str(figures.requests),
+        str(figures.failed),
+        str(figures.input_tokens),
+        str(figures.output_tokens),
+        _seconds(figures.ttft_p50_s),
+        _seconds(figures.ttft_p99_s),
+        _seconds(figures.latency_p99_s),
+        "–" if share is None else f"{share:.0%}",
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} s"

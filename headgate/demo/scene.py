@@ -1,0 +1,59 @@
+"""The workload of the demo: two tenants on one engine, sized to the machine that it runs on.
+
+What is asked for is a multiple of what this engine was just measured to serve, so that the flood is a flood on a
+laptop and on a GPU alike. Arrival times and lengths keep the pattern of their source (a profile or a trace); only
+their scale is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from headgate.workloads.traces import Arrival
+
+QUIET, FLOOD = "quiet", "flood"
+QUIET_LOAD = 0.2
+"""Of the engine's capacity: well under the half that is the quiet tenant's share."""
+FLOOD_LOAD = 1.6
+"""More than three times the flooding tenant's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    arrivals: tuple[Arrival, ...]
+    seconds: float
+
+
+def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: float, seconds: float) -> Scene:
+    """Both tenants' arrivals over `seconds`, at their loads of `capacity_per_s` (service units a second).
+
+    Raises ValueError where a source has too few requests to make a load of.
+    """
+    parts = [
+        *_at_load(quiet, QUIET, QUIET_LOAD * capacity_per_s, seconds),
+        *_at_load(flood, FLOOD, FLOOD_LOAD * capacity_per_s, seconds),
+    ]
+    return Scene(tuple(sorted(parts, key=lambda arrival: (arrival.arrival_s, arrival.tenant))), seconds)
+
+
+def calibration(flood: Sequence[Arrival], requests: int, random: Random) -> list[Arrival]:
+    """A short burst of typical requests, all at once: what it takes is what the engine can do."""
+    chosen = random.sample(list(flood), min(requests, len(flood)))
+    return [replace(arrival, arrival_s=0.0, tenant=FLOOD) for arrival in chosen]
+
+
+def _at_load(source: Sequence[Arrival], tenant: str, service_per_s: float, seconds: float) -> list[Arrival]:
+    """The first requests of `source` that make up the load, their arrival pattern stretched to fill `seconds`."""
+    wanted, chosen = service_per_s * seconds, []
+    for arrival in source:
+        if wanted <= 0:
+            break
+        wanted -= WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens)
+        chosen.append(arrival)
+    if len(chosen) < 2:
+        raise ValueError(f"the workload has too few requests for {tenant}")
+    start, span = chosen[0].arrival_s, max(chosen[-1].arrival_s - chosen[0].arrival_s, 1e-9)
+    return [replace(a, tenant=tenant, arrival_s=(a.arrival_s - start) / span * seconds) for a in chosen]
