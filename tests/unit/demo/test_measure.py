@@ -36,7 +36,7 @@ def test_throughput_counts_input_and_output_over_the_whole_time() -> None:
 
 def test_share_is_taken_only_while_all_are_backlogged() -> None:
     waiting = [sample("a", 0.0, 10.0, 10.0, 1), sample("b", 5.0, 8.0, 8.0, 1)]
-    served_meanwhile = [sample("a", 5.5, 6.0, 7.0, 3), sample("b", 0.0, 1.0, 2.0, 5)]
+    served_meanwhile = [sample("a", 5.5, 6.0, 7.0, 3), sample("b", 1.0, 1.0, 2.0, 5)]
     run = report(waiting + served_meanwhile)
     assert run.backlogged_s == pytest.approx(3.0)  # from 5, when b joins, to 8, when it has its token
     a, b = run.tenants["a"], run.tenants["b"]
