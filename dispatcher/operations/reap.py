@@ -9,6 +9,7 @@ from __future__ import annotations
 from dispatcher.invocation import Slot, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain, expire
+from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.settle import give_back
 from dispatcher.outcomes import Written
 from dispatcher.ports import Lease, Worker
@@ -29,11 +30,12 @@ async def reap(context: Context, pool: str) -> int:
 
 
 async def sweep(context: Context, pool: str) -> dict[str, int]:
-    """The periodic truth behind all hints: reap, expire what is overdue, drain. Returns what it did, for the log."""
+    """The periodic truth behind all hints: reap, expire what is overdue, scale guarantees, drain. Returns what it did."""
     reaped = await reap(context, pool)
     overdue = await context.store.overdue(pool, context.clock.now(), OVERDUE_MAX)
     for invocation in overdue:
         await expire(context, invocation, context.clock.now())
+    await scale_guarantees(context, pool)
     return {"reaped": reaped, "expired": len(overdue), "dispatched": await drain(context, pool)}
 
 
