@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,9 @@ from dispatcher.operations.wakeups import Wakeups
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, Ids, Launcher, Store, Worker, WorkerClient
+
+
+logger = logging.getLogger("headgate.gate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +67,21 @@ class Context:
         self.wakeups = Wakeups(self.store, self.clock, self.settings.wait_poll_s)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run beside the request; `finish` waits for it. An error in it is the task's own to report."""
+        """Run beside the request; `finish` waits for it. All that is spawned can fail safely: the sweep makes it good."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
     async def finish(self) -> None:
         """Until everything spawned is done: a Lambda handler freezes when it returns."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background work failed: %s", type(error).__name__)
 
     def remember(self, workers: Iterable[Worker]) -> None:
         self.addresses = {worker.id: worker for worker in workers} or self.addresses

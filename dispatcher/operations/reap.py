@@ -30,7 +30,7 @@ async def reap(context: Context, pool: str) -> int:
 
 
 async def sweep(context: Context, pool: str) -> dict[str, int]:
-    """The periodic truth behind all hints: reap, expire what is overdue, scale guarantees, drain. Returns what it did."""
+    """The periodic truth behind all hints: reap, expire, scale guarantees, drain. Returns what it did, for the log."""
     reaped = await reap(context, pool)
     overdue = await context.store.overdue(pool, context.clock.now(), OVERDUE_MAX)
     for invocation in overdue:
