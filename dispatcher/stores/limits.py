@@ -1,0 +1,31 @@
+"""What a store keeps of an invocation, whatever the backend: sizes and how long."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from dispatcher.errors import RequestTooLarge
+from dispatcher.invocation import Invocation, Result, State
+
+TEXT_BYTES_MAX = 350_000
+"""Longest body or answer kept. An item of DynamoDB holds 400 KB with everything in it; never both texts at once."""
+
+RETENTION_S = 24 * 3600.0
+"""How long an ended invocation and its answer can be fetched, and its id is recognised as a retry."""
+
+
+def checked_body(body: str | None) -> str | None:
+    """Raises RequestTooLarge for a request too long to be kept for somebody else to execute."""
+    if body is not None and len(body.encode()) > TEXT_BYTES_MAX:
+        raise RequestTooLarge(f"A request that has to wait may have at most {TEXT_BYTES_MAX} bytes.")
+    return body
+
+
+def fitting(ended: Invocation) -> Invocation:
+    """The settlement must not fail for its answer's size: one too long is replaced by an error, the charge stands."""
+    if ended.result is None or len(ended.result.body.encode()) <= TEXT_BYTES_MAX:
+        return ended
+    message = f"The answer is longer than {TEXT_BYTES_MAX} bytes and was not kept; stream it instead."
+    error = {"message": message, "type": "server_error", "param": None, "code": "result_too_large"}
+    return replace(ended, state=State.FAILED, result=Result(500, json.dumps({"error": error})))
