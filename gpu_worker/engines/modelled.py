@@ -1,0 +1,199 @@
+"""A modelled engine: the queue policy and the batching are real, the GPU is a time model, the tokens are placeholders.
+
+It needs no torch. Steps take the time that the model gives them:
+
+    prefill_s = prefill_base_s + prefill_per_token_s x prompt tokens admitted in this step
+    decode_s  = decode_base_s + decode_per_request_s x requests in the batch + decode_per_kv_token_s x KV tokens held
+
+(the form in which the VTC artifact's own profile of an A10G was fitted). A request is admitted when a batch slot is
+free and the pool has room for its prompt and all that it may generate, so nothing is ever evicted. A placeholder token
+is a word; a prompt's tokens are its bytes over BYTES_PER_TOKEN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from gpu_worker.engines.base import (
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    FinishReason,
+    PromptTooLong,
+    Started,
+    TenantService,
+    Token,
+)
+from gpu_worker.engines.text import StopMatcher
+from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+
+BYTES_PER_TOKEN = 4.0
+WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """Seconds; the defaults make about 300 tokens a second in a full batch of 8."""
+
+    prefill_base_s: float = 0.002
+    prefill_per_token_s: float = 0.00005
+    decode_base_s: float = 0.012
+    decode_per_request_s: float = 0.0018
+    decode_per_kv_token_s: float = 0.0000005
+
+    def prefill_s(self, tokens: int) -> float:
+        return self.prefill_base_s + self.prefill_per_token_s * tokens if tokens else 0.0
+
+    def decode_s(self, requests: int, kv_tokens: int) -> float:
+        return self.decode_base_s + self.decode_per_request_s * requests + self.decode_per_kv_token_s * kv_tokens
+
+
+INSTANT = TimeModel(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`kv_tokens`: the pool; `batch`: most requests at once; `context_tokens`: most of one request."""
+
+    kv_tokens: int = 16_384
+    batch: int = 8
+    context_tokens: int = 4096
+
+
+@dataclass(eq=False, slots=True)
+class _Sequence:
+    request: EngineRequest
+    input_tokens: int
+    events: asyncio.Queue[EngineEvent]
+    stops: StopMatcher
+    output_tokens: int = 0
+    reason: FinishReason | None = None
+
+    @property
+    def kv_reserved(self) -> int:
+        return self.input_tokens + self.request.max_tokens
+
+
+@dataclass(eq=False)
+class ModelledEngine:
+    """`sleep`: handed in, so that tests run in virtual time."""
+
+    policy: QueuePolicy
+    model: str = "headgate-modelled"
+    time_model: TimeModel = field(default_factory=TimeModel)
+    shape: Shape = field(default_factory=Shape)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        self.facts = EngineFacts(self.model, self.shape.context_tokens, BYTES_PER_TOKEN)
+        self._sequences: dict[str, _Sequence] = {}
+        self._batch: dict[str, _Sequence] = {}
+        self._arrived = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        return "\n".join(f"{message['role']}: {message['content']}" for message in messages) + "\nassistant:"
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        input_tokens = max(1, math.ceil(len(request.prompt.encode()) / BYTES_PER_TOKEN))
+        limit = min(self.shape.context_tokens, self.shape.kv_tokens)
+        if input_tokens + request.max_tokens > limit:
+            raise PromptTooLong(f"prompt ({input_tokens}) and max_tokens ({request.max_tokens}) exceed {limit} tokens")
+        sequence = _Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
+        self.policy.enqueue(QueueRequest(request.request_id, request.tenant, input_tokens, request.weight))
+        self._sequences[request.request_id] = sequence
+        self._arrived.set()
+        try:
+            yield Started(input_tokens)
+            while True:
+                event = await sequence.events.get()
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            await self.abort(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.reason is not None:
+            return
+        if request_id in self._batch:
+            sequence.reason = "aborted"  # leaves the batch, and frees its cache, at the end of the step under way
+        else:
+            self.policy.cancel(request_id)
+            self._end(sequence, "aborted")
+
+    def stats(self) -> EngineStats:
+        tenants = {
+            name: TenantService(got.input_tokens, got.output_tokens, got.service)
+            for name, got in self.policy.received.items()
+        }
+        return EngineStats(self.policy.waiting, len(self._batch), self._kv_used() / self.shape.kv_tokens, tenants)
+
+    async def start(self) -> None:
+        self._loop = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+        for sequence in list(self._sequences.values()):
+            self._end(sequence, "aborted")
+
+    async def _run(self) -> None:
+        while True:
+            if not self._sequences:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self.step()
+
+    async def step(self) -> None:
+        """One pass: admit, prefill, decode one token for each."""
+        admitted = self._admit()
+        requests, kv_tokens = len(self._batch), self._kv_used()
+        await self.sleep(self.time_model.prefill_s(admitted) + self.time_model.decode_s(requests, kv_tokens))
+        for sequence in list(self._batch.values()):
+            self._decode(sequence)
+
+    def _admit(self) -> int:
+        """Fill the batch in the policy's order; the first that does not fit ends it. Returns prompt tokens admitted."""
+        tokens = 0
+        while len(self._batch) < self.shape.batch and (head := self.policy.peek()) is not None:
+            sequence = self._sequences[head.request_id]
+            reserved = sum(other.kv_reserved for other in self._batch.values())
+            if reserved + sequence.kv_reserved > self.shape.kv_tokens:
+                break
+            self.policy.admit(head.request_id)
+            self._batch[head.request_id] = sequence
+            tokens += sequence.input_tokens
+        return tokens
+
+    def _decode(self, sequence: _Sequence) -> None:
+        if sequence.reason is None:
+            sequence.output_tokens += 1
+            self.policy.generated(sequence.request.request_id, sequence.output_tokens)
+            word = WORDS[sequence.output_tokens % len(WORDS)]
+            text = sequence.stops.feed(word if sequence.output_tokens == 1 else f" {word}")
+            if sequence.stops.stopped:
+                sequence.reason = "stop"
+            elif sequence.output_tokens >= sequence.request.max_tokens:
+                text += sequence.stops.flush()
+                sequence.reason = "length"
+            sequence.events.put_nowait(Token(text, sequence.output_tokens))
+        if sequence.reason is not None:
+            del self._batch[sequence.request.request_id]
+            self.policy.finish(sequence.request.request_id)
+            self._end(sequence, sequence.reason)
+
+    def _end(self, sequence: _Sequence, reason: FinishReason) -> None:
+        sequence.reason = reason
+        self._sequences.pop(sequence.request.request_id, None)
+        sequence.events.put_nowait(Finished(reason, sequence.input_tokens, sequence.output_tokens))
+
+    def _kv_used(self) -> int:
+        return sum(sequence.input_tokens + sequence.output_tokens for sequence in self._batch.values())
