@@ -157,8 +157,8 @@ class MemoryStore:
     async def drop(self, ended: Invocation) -> Settled:
         return await self._request("drop", partial(self._invocations.drop, ended))
 
-    async def detach(self, tenant: str, invocation_id: str, body: str) -> Written:
-        return await self._request("detach", partial(self._invocations.detach, (tenant, invocation_id), body))
+    async def detach(self, tenant: str, invocation_id: str) -> Written:
+        return await self._request("detach", partial(self._invocations.detach, (tenant, invocation_id)))
 
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
         return await self._request("overdue", partial(self._invocations.overdue, pool, now, limit))

@@ -129,11 +129,11 @@ class MemoryInvocations:
         self._end(ended)
         return Settled.SETTLED
 
-    def detach(self, key: InvocationKey, body: str) -> Written:
+    def detach(self, key: InvocationKey) -> Written:
         stored = self._invocations.get(key)
-        if stored is None or stored.state is not State.QUEUED:
+        if stored is None or stored.state is not State.QUEUED or stored.body is None:
             return Written.CONFLICT
-        self._invocations[key] = replace(stored, detached=True, body=checked_body(body))
+        self._invocations[key] = replace(stored, detached=True)
         return Written.DONE
 
     # ── Parts ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -47,7 +47,7 @@ def service(value: float) -> Decimal:
 
 
 def stepped(step: Step, old: Decimal, place: Decimal) -> Decimal | None:
-    """`Step.apply` on a stored number. Floats compare with a decimal by their binary value, so both sides are floats."""
+    """`Step.apply` on a stored number. A float and a decimal compare by binary value, so both sides are floats."""
     if not step.low <= float(old) <= step.high:
         return None
     return (old if step.base is None else placed(step.base, place)) + placed(step.delta, place)
