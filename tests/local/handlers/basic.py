@@ -1,0 +1,67 @@
+"""Handlers that the tests of the local Lambda run in real processes."""
+
+import os
+import threading
+from pathlib import Path
+
+import boto3
+
+loaded = {"count": 0}
+
+
+def echo(event, context):
+    loaded["count"] += 1
+    return {
+        "event": event,
+        "request_id": context.aws_request_id,
+        "arn": context.invoked_function_arn,
+        "function": context.function_name,
+        "remaining_ms": context.get_remaining_time_in_millis(),
+        "pid": os.getpid(),
+        "calls": loaded["count"],
+        "client_context": context.client_context and context.client_context.custom,
+        "env": {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "TEST_"))},
+    }
+
+
+def fail(event, context):
+    raise ValueError(f"no {event['what']} here")
+
+
+def hang(event, context):
+    threading.Event().wait()
+
+
+def leave(event, context):
+    os._exit(event["status"])
+
+
+def wait_for_file(event, context):
+    """Busy until the test makes the file."""
+    Path(event["started"]).touch()
+    while not Path(event["until"]).exists():
+        threading.Event().wait(0.01)
+    return "done"
+
+
+def fail_twice(event, context):
+    """Counts its attempts in a file; the third one works."""
+    attempts = Path(event["attempts"])
+    with attempts.open("a") as file:
+        file.write(context.aws_request_id + "\n")
+    if len(attempts.read_text().splitlines()) < 3:
+        raise RuntimeError("again")
+
+
+def big(event, context):
+    return "x" * (7 * 1024 * 1024)
+
+
+def batch(event, context):
+    """Fails the messages that say so."""
+    failed = [record["messageId"] for record in event["Records"] if record["body"] == "bad"]
+    return {"batchItemFailures": [{"itemIdentifier": identifier} for identifier in failed]}
+
+
+def count_tables(event, context):
+    return boto3.client("dynamodb").list_tables()["TableNames"]

@@ -1,0 +1,132 @@
+"""No child outlives its stack, however the stack ends."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headgate.local.processes import ChildDied, Children
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+
+PATIENCE_S = 30.0
+READY = "import json, sys; print('hello'); print(json.dumps({'url': 'here'}), flush=True);"
+FOREVER = "import time; time.sleep(600)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY} {FOREVER}"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture
+async def children(tmp_path: Path):
+    made = Children("mark-" + tmp_path.name, tmp_path / "logs", grace_s=0.2)
+    yield made
+    await made.stop()
+    assert made.survivors() == []
+
+
+async def test_announces_itself_and_logs(children: Children) -> None:
+    child = await children.spawn("one", python(READY + "print('to err', file=sys.stderr)"), environment={})
+    assert await child.announcement(PATIENCE_S) == {"url": "here"}
+    await child.wait()
+    await children.stop()
+    log = child.log_path.read_text()
+    assert "hello" in log
+    assert "to err" in log
+
+
+async def test_an_end_before_the_announcement_carries_the_log(children: Children) -> None:
+    child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
+    with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):
+        await child.announcement(PATIENCE_S)
+
+
+async def test_gets_exactly_the_environment_given(children: Children) -> None:
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    child = await children.spawn("one", python(code), environment={"ONE": "1"})
+    seen = await child.announcement(PATIENCE_S)
+    assert {name for name in seen if not name.startswith("LC_")} == {"ONE", "HEADGATE_LOCAL_STACK"}
+
+
+async def test_an_unasked_death_is_reported_once_and_an_asked_one_never(tmp_path: Path) -> None:
+    died: asyncio.Queue[str] = asyncio.Queue()
+    children = Children("mark-" + tmp_path.name, tmp_path, on_death=lambda c: died.put_nowait(c.name), grace_s=0.2)
+    await children.spawn("asked", python(READY + FOREVER), environment={})
+    await children.spawn("of no account", python("exit(3)"), environment={}, vital=False)
+    await children.spawn("unasked", python("exit(3)"), environment={})
+    assert await asyncio.wait_for(died.get(), PATIENCE_S) == "unasked"
+    await children.stop()
+    assert died.empty()
+
+
+async def test_one_that_ignores_sigterm_is_killed_with_its_own_children(children: Children) -> None:
+    family = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); {STUBBORN}"
+    child = await children.spawn("stubborn", python(family), environment={})
+    await child.announcement(PATIENCE_S)
+    assert await child.stop(grace_s=0.1) == -signal.SIGKILL
+    await children.stop()
+    assert children.survivors() == []
+
+
+async def test_a_grandchild_in_a_session_of_its_own_goes_too(children: Children) -> None:
+    code = f"""
+import subprocess, sys
+grandchild = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True, stdout=subprocess.PIPE)
+grandchild.stdout.readline(); print('{{"pid": %d}}' % grandchild.pid)
+"""
+    child = await children.spawn("parent", python(code), environment={})
+    grandchild = (await child.announcement(PATIENCE_S))["pid"]
+    await asyncio.wait_for(child.wait(), PATIENCE_S)
+    assert grandchild in children.survivors()
+    await children.stop()
+    assert children.survivors() == []
+
+
+async def test_a_parent_s_end_is_seen_while_a_grandchild_holds_its_pipe(children: Children) -> None:
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"
+    child = await children.spawn("parent", python(code), environment={})
+    assert await asyncio.wait_for(child.wait(), PATIENCE_S) == 0
+
+
+STACK = textwrap.dedent(
+    """
+    import asyncio, json, sys
+    from pathlib import Path
+    from headgate.local.processes import Children
+
+    async def main():
+        children = Children(sys.argv[1], Path(sys.argv[2]), grace_s=0.2)
+        for name in "ab":
+            child = await children.spawn(name, [sys.executable, "-c", sys.argv[3]], environment={})
+            await child.announcement(60)
+        print(json.dumps(children.survivors()), flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+    """
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_end_when_the_stack_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM, too, ends this stack at once: it has no handler for it."""
+    stack = subprocess.Popen(
+        [sys.executable, "-c", STACK, f"mark-{tmp_path.name}", str(tmp_path), STUBBORN], stdout=subprocess.PIPE
+    )
+    assert stack.stdout is not None
+    pids = json.loads(stack.stdout.readline())
+    assert len(pids) == 2
+    living = [psutil.Process(pid) for pid in pids]
+    os.kill(stack.pid, number)
+    stack.wait()
+    _, survivors = psutil.wait_procs(living, timeout=PATIENCE_S)
+    assert survivors == []
