@@ -15,7 +15,6 @@ from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, Ids, Launcher, Store, Worker, WorkerClient
 
-
 logger = logging.getLogger("headgate.gate")
 
 
@@ -67,7 +66,7 @@ class Context:
         self.wakeups = Wakeups(self.store, self.clock, self.settings.wait_poll_s)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run beside the request; `finish` waits for it. All that is spawned can fail safely: the sweep makes it good."""
+        """Run beside the request; `finish` waits for it. What is spawned may fail: the sweep makes it good."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)

@@ -13,8 +13,8 @@ from dispatcher.operations.drain import drain
 from dispatcher.operations.results import error_result
 from dispatcher.outcomes import Settled
 from dispatcher.policies.clocks import settlement
-from dispatcher.policies.service import ServiceFunction
-from dispatcher.ports import Clock, InvocationStore
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.ports import Clock, InvocationStore, Store
 
 
 async def settle(
@@ -67,6 +67,31 @@ async def settle_in(
     )
     tat, vft = settlement(invocation.charge, served)
     return await store.settle(over, tat, vft)
+
+
+async def settle_lost(
+    store: Store,
+    clock: Clock,
+    tenant: str,
+    invocation_id: str,
+    attempt: int,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+) -> Settled:
+    """A worker settles what its gate, gone meanwhile, cannot: cancelled, and charged for what was generated."""
+    invocation = await store.get(tenant, invocation_id)
+    if invocation is None or invocation.state is not State.RUNNING or invocation.attempt != attempt:
+        return Settled.FENCED
+    return await settle_in(
+        store,
+        clock,
+        WEIGHTED_TOKENS,
+        invocation,
+        State.CANCELLED,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+    )
 
 
 async def give_back(context: Context, invocation: Invocation, *, holding: bool = False) -> Invocation | None:

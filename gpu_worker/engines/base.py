@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -99,7 +99,7 @@ class Engine(Protocol):
 
     def render_chat(self, messages: list[dict[str, str]]) -> str: ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
+    def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         """Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
         Raises PromptTooLong before Started, EngineError if the engine fails.

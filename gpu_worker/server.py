@@ -1,0 +1,98 @@
+"""The worker's HTTP face: reachable by the gate alone, which proves itself by a signed grant.
+
+POST /v1/execute   a work order under `Authorization: Bearer <grant>`; answers NDJSON, line by line
+GET  /stats        what runs, by tenant, for the local stack's live view; under the same fleet's signature
+GET  /health       200 while the process serves; says nothing else
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import asdict
+from hashlib import sha256
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dispatcher.grants import GrantRefused, verify
+from dispatcher.ports import Clock
+from gpu_worker.executions import Executions, Refusal
+from gpu_worker.wire import BODY_BYTES_MAX, OrderRefused, parse_order
+
+
+def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
+    async def execute(request: Request) -> Response:
+        body = await _body(request)
+        grant = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
+        order = parse_order(body)
+        if order.execution != grant.execution or order.slot != grant.slot:
+            raise GrantRefused("the grant is for another execution")
+        lines = executions.run(executions.claim(order))
+        # Begun here, not when the answer is sent: from its first line on, closing it gives the slot back.
+        first = await anext(lines)
+        return StreamingResponse(_all(first, lines), media_type="application/x-ndjson")
+
+    async def stats(request: Request) -> Response:
+        if not hmac.compare_digest(_bearer(request), stats_token(secret)):
+            raise GrantRefused("not this fleet's")
+        return JSONResponse(asdict(executions.engine.stats()))
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    routes = [
+        Route("/v1/execute", execute, methods=["POST"]),
+        Route("/stats", stats, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers=HANDLERS)
+
+
+async def _all(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(lines):
+        yield first
+        async for item in lines:
+            yield item
+
+
+def stats_token(secret: bytes) -> str:
+    """What opens /stats: derived from the fleet's secret, good for nothing else."""
+    return hmac.new(secret, b"stats", sha256).hexdigest()
+
+
+async def _body(request: Request) -> bytes:
+    """Read no further than the bound."""
+    received = bytearray()
+    async for part in request.stream():
+        received += part
+        if len(received) > BODY_BYTES_MAX:
+            raise Refusal(413, "request_too_large", "The work order is too large.")
+    return bytes(received)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else ""
+
+
+def _error(status: int, code: str, message: str) -> Response:
+    return JSONResponse({"event": "refused", "status": status, "code": code, "message": message}, status)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return _error(error.status, error.code, str(error))
+    if isinstance(error, OrderRefused):
+        return _error(422, "invalid_order", str(error))
+    return _error(401, "grant_refused", "The grant was refused.")
+
+
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    Refusal: _refused,
+    OrderRefused: _refused,
+    GrantRefused: _refused,
+}

@@ -1,0 +1,85 @@
+"""The protocol between gate and worker: a work order in, events out, one JSON object a line (NDJSON)."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import EngineRequest
+
+BODY_BYTES_MAX = 2_000_000
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class OrderRefused(Exception):
+    """The body is no work order. The message names the field, never its value."""
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Annotated[str, Field(max_length=32)]
+    content: str
+
+
+class OrderBody(BaseModel):
+    """A `WorkOrder` as it travels; dispatcher/work.py says what the fields mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tenant: Name
+    invocation: Name
+    attempt: Annotated[int, Field(ge=1, le=100)]
+    slot: Annotated[int, Field(ge=0, le=10_000)]
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+    weight: Annotated[float, Field(gt=0, lt=1e9)]
+    tier: Tier
+    deadline_at: float
+    prompt: str | None
+    messages: list[Message] | None
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)]
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    seed: int | None
+    stop: Annotated[list[str], Field(max_length=16)]
+
+    @model_validator(mode="after")
+    def _one_form(self) -> OrderBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("either prompt or messages")
+        return self
+
+    @property
+    def execution(self) -> str:
+        return f"{self.tenant}/{self.invocation}#{self.attempt}"
+
+    def engine_request(self, prompt: str) -> EngineRequest:
+        return EngineRequest(
+            request_id=self.execution,
+            tenant=self.tenant,
+            prompt=prompt,
+            max_tokens=self.max_tokens,
+            weight=self.weight,
+            temperature=self.temperature,
+            seed=self.seed,
+            stop=tuple(self.stop),
+        )
+
+
+def parse_order(body: bytes) -> OrderBody:
+    """Raises OrderRefused."""
+    try:
+        return OrderBody.model_validate_json(body)
+    except ValidationError as error:
+        finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise OrderRefused(f"{'.'.join(map(str, finding['loc']))}: {finding['type']}") from None
+
+
+Event = Literal["started", "token", "finished", "refused", "alive"]
+
+
+def line(event: Event, **fields: Any) -> bytes:
+    """One event on its way."""
+    return json.dumps({"event": event, **fields}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
