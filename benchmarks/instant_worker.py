@@ -1,0 +1,47 @@
+"""A worker that answers at once: the real HTTP face over a modelled engine whose steps take no time.
+
+`python -m benchmarks.instant_worker` prints one JSON line, `{"url", "worker"}`; it registers nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+
+import uvicorn
+
+from dispatcher.bootstrap import RealClock
+from gpu_worker.engines.modelled import INSTANT, ModelledEngine
+from gpu_worker.executions import Executions
+from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.server import make_app
+
+WORKER_ID = "w-instant"
+SLOTS = 64
+
+
+async def settle_nothing(
+    tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
+) -> None:
+    """Nobody disconnects in this benchmark."""
+
+
+async def main() -> None:
+    engine = ModelledEngine(make_policy("vtc"), time_model=INSTANT)
+    await engine.start()
+    clock = RealClock()
+    executions = Executions(engine, SLOTS, clock, settle_nothing)
+    secret = os.environ["HEADGATE_WORKER_SECRET"].encode()
+    app = make_app(executions, worker_id=WORKER_ID, secret=secret, clock=clock)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    sys.stdout.write(json.dumps({"url": url, "worker": WORKER_ID}) + "\n")
+    sys.stdout.flush()
+    await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,97 @@
+"""`headgate local`: the whole stack in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headgate.local.options import Addresses, StackOptions
+from headgate.local.stack import Stack
+
+
+def local(
+    port: Annotated[int, typer.Option(help="Port of the OpenAI face; 0 takes a free one.")] = 8080,
+    aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free one.")] = 0,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 1,
+    engine: Annotated[str, typer.Option(help="transformers, modelled (needs no torch) or vllm.")] = "transformers",
+    model: Annotated[Path | None, typer.Option(help="A local Hugging Face model; default: a tiny built one.")] = None,
+    slots: Annotated[int, typer.Option(help="Slots a worker.")] = 8,
+    order: Annotated[str, typer.Option(help="The gate's order: bwfq or fcfs.")] = "bwfq",
+    policy: Annotated[str, typer.Option(help="The engine's queue: vtc or fcfs.")] = "vtc",
+    store: Annotated[str, typer.Option(help="Who plays DynamoDB: moto or dynamodb-local.")] = "moto",
+    home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
+) -> None:
+    """Run the whole stack on this machine and print how to reach it."""
+    options = StackOptions(
+        port=port, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots, order=order,
+        policy=policy, store=store, home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
+    )  # fmt: skip
+    asyncio.run(_serve(options, json))
+
+
+async def _serve(options: StackOptions, json: bool) -> None:
+    """Until SIGINT or SIGTERM; raises ConfigurationError where the stack cannot start or a part of it dies."""
+    messages = Console(stderr=True)
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, over.set)
+    stack = Stack(options)
+    try:
+        starting = asyncio.ensure_future(stack.start(lambda step: messages.print(f"[dim]{step}[/]")))
+        await _either(starting, over)
+        if over.is_set():
+            return
+        _show(starting.result(), options, json)
+        await _either(asyncio.ensure_future(stack.failed()), over)
+        stack.raise_failure()
+    finally:
+        messages.print("[dim]stopping…[/]")
+        await stack.stop()
+
+
+async def _either(work: asyncio.Future[object], over: asyncio.Event) -> None:
+    """Until the work is done, or we are told to stop."""
+    stop = asyncio.ensure_future(over.wait())
+    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if over.is_set() and not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+
+
+def _show(addresses: Addresses, options: StackOptions, json: bool) -> None:
+    if json:
+        sys.stdout.write(addresses.model_dump_json() + "\n")
+        sys.stdout.flush()
+        return
+    table = Table(title="headgate local", title_justify="left", show_header=False)
+    table.add_row("OpenAI base URL", addresses.openai_base_url)
+    table.add_row("AWS endpoint", addresses.aws_endpoint_url)
+    for tenant, key in addresses.api_keys.items():
+        table.add_row(f"key of {tenant}", key)
+    table.add_row("logs", str(options.home))
+    console = Console()
+    console.print(table)
+    tenant, key = next(iter(addresses.api_keys.items()))
+    console.print(f"""
+  headgate invoke "What is a headgate?" --base-url {addresses.openai_base_url} --key {key}
+
+  curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key}' \\
+    -H 'Content-Type: application/json' -d '{{"model": "{options.model_name}", "messages": [{{"role": "user", \
+"content": "hello"}}], "max_tokens": 32}}'
+
+  AWS_ENDPOINT_URL={addresses.aws_endpoint_url}   (any AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and region)
+
+Ctrl-C stops everything.""", soft_wrap=True, markup=False, highlight=False)  # fmt: skip

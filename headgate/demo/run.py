@@ -1,0 +1,145 @@
+"""The demo from end to end: measure the engine, play the workload without headgate's policies, play it with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+from rich.live import Live
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.policies.clocks import Terms
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from headgate.demo.live import tenant_now, view
+from headgate.demo.measure import RunReport, report
+from headgate.demo.player import Player
+from headgate.demo.scene import FLOOD, QUIET, Scene, calibration, compose
+from headgate.demo.verdict import Verdict, judge
+from headgate.local.options import Addresses, StackOptions
+from headgate.local.stack import Stack
+from headgate.workloads.traces import Arrival
+
+CALIBRATION_REQUESTS = 24
+LAMBDA_EVERY = {QUIET: 6, FLOOD: 40}
+"""Most requests are streamed; these go through lambda.invoke, few of the flood's, as each holds a sandbox meanwhile."""
+GUARANTEE = 0.4
+"""Each tenant's guaranteed rate, of the measured capacity: together below it, so guarantees hold."""
+BURST_S = 4.0
+LIVE_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where arrivals and lengths come from: traces, or the built-in profile under a seed."""
+
+    quiet: Path | None
+    flood: Path | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    stack: StackOptions
+    sources: Sources
+    seconds: float
+
+
+async def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, RunReport], Verdict]:
+    """Both runs and what to make of them. Cancelling it stops every process first."""
+    quiet, flood = load_sources(options.sources)
+    plain = options.stack.model_copy(update={"order": "fcfs", "policy": "fcfs"})
+    async with running(plain, console, "without headgate's policies") as (stack, addresses):
+        capacity = await measure_capacity(stack, addresses, flood, options.sources.seed, console)
+        scene = compose(quiet, flood, capacity, options.seconds)
+        runs = {"fcfs": await play(stack, addresses, scene, {}, "without: first come, first served", console)}
+    terms = Terms(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
+    tenants = {QUIET: terms, FLOOD: terms}
+    fair = options.stack.model_copy(update={"order": "bwfq", "policy": "vtc", "tenants": tenants})
+    async with running(fair, console, "with headgate") as (stack, addresses):
+        await measure_capacity(stack, addresses, flood, options.sources.seed, console)
+        runs["headgate"] = await play(stack, addresses, scene, tenants, "with headgate: BWFQ and VTC", console)
+    return runs, judge(runs["fcfs"], runs["headgate"], QUIET)
+
+
+@asynccontextmanager
+async def running(options: StackOptions, console: Console, title: str) -> AsyncIterator[tuple[Stack, Addresses]]:
+    """A stack for one run, stopped whatever happens."""
+    stack = Stack(options)
+    try:
+        with console.status(f"[bold]{title}[/]: starting") as status:
+            addresses = await stack.start(lambda step: status.update(f"[bold]{title}[/]: {step}"))
+        yield stack, addresses
+    finally:
+        await stack.stop()
+
+
+async def measure_capacity(
+    stack: Stack, addresses: Addresses, source: Sequence[Arrival], seed: int, console: Console
+) -> float:
+    """What the engine serves of such requests when it is full, in service units a second."""
+    player = _player(stack, addresses, {})
+    with console.status("measuring what the engine can serve"):
+        samples = await player.play(calibration(source, CALIBRATION_REQUESTS, Random(seed)))
+    served = sum(WEIGHTED_TOKENS(sample.input_tokens, sample.output_tokens) for sample in samples)
+    capacity = served / max(sample.end_s or 0.0 for sample in samples)
+    if not capacity > 0:
+        errors = sorted({sample.error or "" for sample in samples})
+        raise ConfigurationError(f"the engine served nothing when it was measured: {', '.join(errors)}")
+    console.print(f"the engine serves about {capacity:.0f} service units a second")
+    return capacity
+
+
+async def play(
+    stack: Stack, addresses: Addresses, scene: Scene, tenants: Mapping[str, Terms], title: str, console: Console
+) -> RunReport:
+    """One play of the scene, shown as it happens."""
+    player = _player(stack, addresses, LAMBDA_EVERY)
+    watching = asyncio.ensure_future(_watch(stack, player, scene, tenants, title, console))
+    try:
+        samples = await player.play(scene.arrivals)
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+    return report(samples)
+
+
+def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
+    """The quiet and the flooding tenant's requests, their lengths scaled to what a small engine can serve.
+
+    Raises TraceError, naming file, line and column.
+    """
+    chat, code = profiles(Random(sources.seed), SOURCE_REQUESTS)
+    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else chat
+    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else code
+    return [fitted(arrival) for arrival in quiet], [fitted(arrival) for arrival in flood]
+
+
+def _player(stack: Stack, addresses: Addresses, lambda_every: Mapping[str, int]) -> Player:
+    return Player(
+        base_url=addresses.openai_base_url,
+        aws_url=addresses.aws_endpoint_url,
+        keys=addresses.api_keys,
+        model=stack.model,
+        bytes_per_token=stack.bytes_per_token,
+        lambda_every=lambda_every,
+    )
+
+
+async def _watch(
+    stack: Stack, player: Player, scene: Scene, tenants: Mapping[str, Terms], title: str, console: Console
+) -> None:
+    """Redraw until cancelled; a table that cannot be read for a moment costs a moment's figures."""
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            rows = []
+            for name in (QUIET, FLOOD):
+                snapshot = await stack.look(name)
+                terms = tenants.get(name, Terms())
+                rows.append(tenant_now(name, player.samples, snapshot, terms, stack.now(), player.elapsed_s()))
+            live.update(view(title, rows, len(player.samples), len(scene.arrivals), player.elapsed_s()))
+            await asyncio.sleep(LIVE_EVERY_S)

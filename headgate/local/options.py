@@ -1,0 +1,48 @@
+"""What a local stack is made of: a frozen, validated choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dispatcher.policies.clocks import Terms
+
+DEMO_TENANTS = ("quiet", "flood")
+
+
+class StackOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    engine: Literal["transformers", "modelled", "vllm"] = "transformers"
+    model: Path | None = None
+    """A local Hugging Face model; None for the tiny one that the project builds."""
+    workers: int = Field(default=1, ge=1, le=8)
+    slots: int = Field(default=8, ge=1, le=64)
+    """Slots a worker: more than fit its batch, so that the engine's own queue has something to order."""
+    order: Literal["bwfq", "fcfs"] = "bwfq"
+    """The gate's order."""
+    policy: Literal["vtc", "fcfs"] = "vtc"
+    """The engine's queue policy."""
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """The OpenAI face; 0 takes a free port."""
+    aws_port: int = Field(default=0, ge=0, le=65535)
+    """The AWS endpoint; 0 takes a free port."""
+    tenants: dict[str, Terms] = Field(default_factory=lambda: {name: Terms() for name in DEMO_TENANTS})
+    queue_items_max: int = Field(default=1000, ge=0)
+    store: Literal["moto", "dynamodb-local"] = "moto"
+    """Who plays DynamoDB: moto, or Amazon's DynamoDB Local where Java and its npm package are present."""
+    home: Path
+    """Where logs and the tiny model are kept."""
+
+
+class Addresses(BaseModel):
+    """Where a stack is reached. The fields of `headgate local --json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    openai_base_url: str
+    aws_endpoint_url: str
+    api_keys: dict[str, str]

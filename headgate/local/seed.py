@@ -1,0 +1,71 @@
+"""What a fresh local stack holds: the table, the queue, the demo tenants and their keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import boto3
+
+from dispatcher.bootstrap import RealIds
+from dispatcher.operations.directory import new_key
+from dispatcher.policies.clocks import Terms
+from dispatcher.ports import Tenant, TenantStore
+from dispatcher.stores.dynamodb import create_table
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+TABLE = "headgate"
+QUEUE = "headgate-execute"
+REGION = "us-east-1"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "local",
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_REGION": REGION,
+}
+"""The stand-ins check no signature, but unmodified SDKs want something to sign with."""
+
+
+def dynamodb(endpoint_url: str) -> DynamoDBClient:
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=endpoint_url,
+        region_name=REGION,
+        aws_access_key_id="local",
+        aws_secret_access_key="local",  # noqa: S106 - the stand-ins check no signature
+    )
+
+
+async def make_table(endpoint_url: str) -> None:
+    await asyncio.to_thread(create_table, dynamodb(endpoint_url), TABLE)
+
+
+async def make_queue(endpoint_url: str) -> str:
+    """The queue's URL."""
+
+    def create() -> str:
+        sqs = boto3.client(
+            "sqs",
+            endpoint_url=endpoint_url,
+            region_name=REGION,
+            aws_access_key_id="local",
+            aws_secret_access_key="local",  # noqa: S106
+        )
+        return sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "360"})["QueueUrl"]
+
+    return await asyncio.to_thread(create)
+
+
+async def make_tenants(store: TenantStore, tenants: Mapping[str, Terms], queue_items_max: int) -> dict[str, str]:
+    """A key for each."""
+    ids = RealIds()
+    keys: dict[str, str] = {}
+    for name, terms in tenants.items():
+        tenant = Tenant(name=name, line=name, terms=terms, queue_items_max=queue_items_max)
+        await store.put_tenant(tenant, expected_version=None)
+        keys[name], record = new_key(name, ids.secret())
+        await store.put_key(record)
+    return keys

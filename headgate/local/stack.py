@@ -1,0 +1,213 @@
+"""The local stack: real handlers, a real engine and unmodified SDKs, with a stand-in where AWS would be.
+
+    this process        the AWS endpoint (routes by service), Lambda's Invoke API, SQS poller, schedule
+    moto                DynamoDB, SQS, CloudWatch            (or Amazon's DynamoDB Local for DynamoDB)
+    front               functions.front.app under uvicorn, the app that Lambda runs behind the Web Adapter
+    worker-0 …          python -m gpu_worker
+    Lambda sandboxes    awslambdaric, one process each, started when invoked
+
+Children never outlive this process, however it ends (processes.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from dispatcher.bootstrap import RealClock, RealIds, real_random
+from dispatcher.errors import ConfigurationError, StoreUnavailable
+from dispatcher.ports import Snapshot, Worker
+from dispatcher.stores.dynamodb import DynamoStore
+from headgate.local.aws import LocalAws
+from headgate.local.options import Addresses, StackOptions
+from headgate.local.processes import Child, ChildDied, Children
+from headgate.local.seed import CREDENTIALS, TABLE, dynamodb, make_queue, make_table, make_tenants
+
+READY_TIMEOUT_S = 90.0
+"""A worker imports torch and builds its model in this time on a slow machine."""
+STOP_GRACE_S = 3.0
+POOL = "default"
+
+Step = Callable[[str], None]
+
+
+class Stack:
+    """One stack. `start` once, `stop` always."""
+
+    def __init__(self, options: StackOptions) -> None:
+        self.options = options
+        self._children = Children(RealIds().new(), options.home / "logs", on_death=self._died)
+        self._aws: LocalAws | None = None
+        self._store: DynamoStore | None = None
+        self._clock = RealClock()
+        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._worker: Worker | None = None
+        self._first_to_stop: list[Child] = []
+        """The front and the workers: they leave in good order while there still is a table to leave."""
+
+    @property
+    def model(self) -> str:
+        """The model that the workers serve, by the name that tenants give."""
+        return self._ready_worker().model
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self._ready_worker().bytes_per_token
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    async def start(self, on_step: Step = lambda _: None) -> Addresses:
+        """Everything up and answering. Raises ConfigurationError in one line where it cannot be."""
+        front_port = _port(self.options.host, self.options.port)
+        aws_port = _port(self.options.host, self.options.aws_port)
+        try:
+            return await self._start(front_port, aws_port, on_step)
+        except (ChildDied, TimeoutError) as error:
+            raise ConfigurationError(f"the local stack did not start: {error or 'timed out'}") from None
+
+    async def stop(self) -> None:
+        """End every process. Repeatable."""
+        if self._aws is not None:
+            await self._aws.stop()
+            self._aws = None
+        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._first_to_stop))
+        await self._children.stop()
+
+    async def failed(self) -> str:
+        """Which part died; waits for ever while all live."""
+        return await asyncio.shield(self._dead)
+
+    async def look(self, line: str) -> Snapshot | None:
+        """A tenant's line and the pool as the gate sees them; None where the table does not answer for the moment."""
+        if self._store is None:
+            return None
+        try:
+            return await self._store.look(POOL, line)
+        except StoreUnavailable:
+            return None
+
+    async def _start(self, front_port: int, aws_port: int, on_step: Step) -> Addresses:
+        options = self.options
+        on_step("DynamoDB, SQS and CloudWatch (moto)")
+        moto_url = await self._announced("moto", ["-m", "headgate.local.moto_server"], _base_environment())
+        dynamodb_url = await self._dynamodb_url(moto_url, on_step)
+        await make_table(dynamodb_url)
+        environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
+        self._store = DynamoStore(dynamodb(dynamodb_url), TABLE, clock=self._clock, random=real_random())
+        keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
+        on_step("Lambda endpoint")
+        self._aws = LocalAws(
+            self._children, environment, moto_url=moto_url, dynamodb_url=dynamodb_url, host=options.host, port=aws_port
+        )
+        aws_url = await self._aws.start()
+        on_step(f"HTTP front, and {options.workers} worker(s) with the {options.engine} engine")
+        workers = [self._start_worker(number, environment) for number in range(options.workers)]
+        front_url, *_ = await asyncio.gather(self._start_front(front_port, environment), *workers)
+        await self._registered(on_step)
+        return Addresses(openai_base_url=f"{front_url}/v1", aws_endpoint_url=aws_url, api_keys=keys)
+
+    async def _dynamodb_url(self, moto_url: str, on_step: Step) -> str:
+        if self.options.store == "moto":
+            return moto_url
+        from headgate.local import dynamodb_local
+
+        on_step("Amazon's DynamoDB Local")
+        return await dynamodb_local.start(self._children)
+
+    async def _start_front(self, port: int, environment: Mapping[str, str]) -> str:
+        options = ["--host", self.options.host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
+        command = [sys.executable, "-m", "uvicorn", "functions.front.app:app", *options]
+        self._first_to_stop.append(await self._children.spawn("front", command, environment=environment))
+        url = f"http://{self.options.host}:{port}"
+        await self._answering(f"{url}/health")
+        return url
+
+    async def _start_worker(self, number: int, environment: Mapping[str, str]) -> str:
+        options = self.options
+        command = ["-m", "gpu_worker", "--engine", options.engine, "--policy", options.policy]
+        command += ["--slots", str(options.slots), "--host", options.host, "--port", "0", "--pool", POOL]
+        command += ["--home", str(options.home)]
+        if options.model is not None:
+            command += ["--model", str(options.model)]
+        child = await self._children.spawn(f"worker-{number}", [sys.executable, *command], environment=environment)
+        self._first_to_stop.append(child)
+        return str((await child.announcement(READY_TIMEOUT_S))["url"])
+
+    async def _announced(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> str:
+        """Start a child of ours and wait until it says where it listens."""
+        child = await self._children.spawn(name, [sys.executable, *arguments], environment=environment)
+        return str((await child.announcement(READY_TIMEOUT_S))["url"])
+
+    async def _answering(self, url: str) -> None:
+        async with httpx.AsyncClient() as client, asyncio.timeout(READY_TIMEOUT_S):
+            while not self._dead.done():
+                try:
+                    if (await client.get(url)).is_success:
+                        return
+                except httpx.TransportError:
+                    await asyncio.sleep(0.1)
+        raise ChildDied(self._dead.result())
+
+    async def _registered(self, on_step: Step) -> None:
+        """Until the gate sees every worker."""
+        on_step("waiting for the workers to register")
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while not self._dead.done():
+                snapshot = await self.look("")
+                alive = [worker for worker in snapshot.workers if worker.takes_work(self.now())] if snapshot else []
+                if len(alive) >= self.options.workers:
+                    self._worker = alive[0]
+                    return
+                await asyncio.sleep(0.1)
+        raise ChildDied(self._dead.result())
+
+    def _ready_worker(self) -> Worker:
+        if self._worker is None:
+            raise RuntimeError("the stack has not started")
+        return self._worker
+
+    def _died(self, child: Child) -> None:
+        if not self._dead.done():
+            self._dead.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
+
+
+def _base_environment() -> dict[str, str]:
+    """Ours, without what would point a child at a real AWS account."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
+    return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
+
+
+def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> dict[str, str]:
+    return {
+        **_base_environment(),
+        "AWS_ENDPOINT_URL": moto_url,
+        "AWS_ENDPOINT_URL_DYNAMODB": dynamodb_url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HEADGATE_TABLE": TABLE,
+        "HEADGATE_QUEUE_URL": queue_url,
+        "HEADGATE_POOL": POOL,
+        "HEADGATE_ORDER": options.order,
+        "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
+        "POWERTOOLS_SERVICE_NAME": "headgate",
+        "POWERTOOLS_METRICS_NAMESPACE": "headgate",
+        "POWERTOOLS_TRACE_DISABLED": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _port(host: str, wanted: int) -> int:
+    """`wanted`, or a free port for 0. Raises ConfigurationError where it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, wanted))
+        except OSError as error:
+            raise ConfigurationError(f"port {wanted} on {host} cannot be used: {error.strerror}") from None
+        return int(probe.getsockname()[1])

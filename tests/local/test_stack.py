@@ -1,0 +1,301 @@
+"""The whole stack as processes, driven from outside: unmodified openai and boto3, curl's view, and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import httpx
+import openai
+import psutil
+import pytest
+from botocore.config import Config
+from openai import OpenAI
+
+from headgate.local.guardian import MARK_VARIABLE
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+
+START_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Running:
+    process: subprocess.Popen[str]
+    openai_base_url: str
+    aws_endpoint_url: str
+    api_keys: dict[str, str]
+    home: Path
+
+    def openai(self, tenant: str = "quiet") -> OpenAI:
+        return OpenAI(base_url=self.openai_base_url, api_key=self.api_keys[tenant], max_retries=0, timeout=60)
+
+    def aws(self, service: str):  # noqa: ANN201 - any of boto3's clients
+        return boto3.client(
+            service,
+            endpoint_url=self.aws_endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"total_max_attempts": 1}, read_timeout=60),
+        )
+
+    def invoke(self, payload: object, **arguments: object) -> dict[str, object]:
+        reply = self.aws("lambda").invoke(
+            FunctionName="headgate-invoke", Payload=json.dumps(payload).encode(), **arguments
+        )
+        return json.loads(reply["Payload"].read())
+
+    @property
+    def model(self) -> str:
+        return self.openai().models.list().data[0].id
+
+
+def start(home: Path, *options: str) -> Running:
+    command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        logs = "\n".join(path.read_text()[-3000:] for path in (home / "logs").glob("*.log"))
+        pytest.fail(f"the stack did not start (exit {process.wait(10)}): {logs}")
+    return Running(process=process, home=home, **json.loads(line))
+
+
+def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:
+    if stack.process.poll() is None:
+        stack.process.send_signal(number)
+    return stack.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("stack"), "--engine", "modelled")
+    yield running
+    stop(running)
+
+
+class TestOpenAI:
+    def test_chat_streams_and_counts(self, stack: Running) -> None:
+        stream = stack.openai().chat.completions.create(
+            model=stack.model,
+            messages=[{"role": "user", "content": "hello"}],
+            max_tokens=12,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 12
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+
+    def test_the_same_without_streaming(self, stack: Running) -> None:
+        answer = stack.openai().chat.completions.create(
+            model=stack.model, messages=[{"role": "user", "content": "hello"}], max_tokens=5
+        )
+        assert answer.choices[0].message.content
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 5
+
+    def test_completions(self, stack: Running) -> None:
+        answer = stack.openai().completions.create(model=stack.model, prompt="once upon", max_tokens=4)
+        assert answer.choices[0].text
+        assert answer.object == "text_completion"
+
+    def test_models(self, stack: Running) -> None:
+        assert stack.openai().models.retrieve(stack.model).id == stack.model
+
+    def test_wrong_key(self, stack: Running) -> None:
+        client = OpenAI(base_url=stack.openai_base_url, api_key="hg-nobody", max_retries=0)
+        with pytest.raises(openai.AuthenticationError) as caught:
+            client.models.list()
+        assert caught.value.code == "invalid_api_key"
+
+    def test_unknown_model(self, stack: Running) -> None:
+        with pytest.raises(openai.NotFoundError) as caught:
+            stack.openai().completions.create(model="gpt-17", prompt="x")
+        assert caught.value.code == "model_not_found"
+
+    @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": 10**9}, {"n": 3}, {"surprise": 1}])
+    def test_bad_fields_are_named(self, stack: Running, fields: dict[str, int]) -> None:
+        with pytest.raises(openai.BadRequestError) as caught:
+            stack.openai().completions.create(model=stack.model, prompt="x", extra_body=fields)
+        assert caught.value.param == next(iter(fields))
+
+    def test_prompt_over_the_limit(self, stack: Running) -> None:
+        with pytest.raises(openai.BadRequestError) as caught:
+            stack.openai().completions.create(model=stack.model, prompt="x" * 300_000, max_tokens=4)
+        assert caught.value.code == "context_length_exceeded"
+
+
+class TestRawHttp:
+    @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b"\xff", b'{"a": NaN}', b"[" * 100_000, b'{"a":1,"a":2}'])
+    def test_what_is_no_json_object_is_400_in_openais_shape(self, stack: Running, body: bytes) -> None:
+        reply = self.post(stack, body)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "invalid_json"
+
+    def test_a_body_too_large_is_413(self, stack: Running) -> None:
+        assert self.post(stack, b"x" * 1_500_000).status_code == 413
+
+    def test_unknown_routes_and_methods_answer_in_openais_shape(self, stack: Running) -> None:
+        base = stack.openai_base_url
+        assert httpx.get(f"{base}/nothing").json()["error"]["code"] == "unknown_url"
+        assert httpx.get(f"{base}/chat/completions").json()["error"]["code"] == "method_not_allowed"
+
+    def post(self, stack: Running, body: bytes) -> httpx.Response:
+        headers = {"authorization": f"Bearer {stack.api_keys['quiet']}", "content-type": "application/json"}
+        return httpx.post(f"{stack.openai_base_url}/chat/completions", content=body, headers=headers, timeout=30)
+
+
+class TestLambda:
+    def ask(self, stack: Running, **more: object) -> dict[str, object]:
+        return {"api_key": stack.api_keys["quiet"], "model": stack.model, "prompt": "hello", "max_tokens": 6, **more}
+
+    def test_invoke_answers_openais_body(self, stack: Running) -> None:
+        answer = stack.invoke(self.ask(stack))
+        assert answer["object"] == "text_completion"
+        assert answer["usage"]["completion_tokens"] == 6  # type: ignore[index]
+
+    def test_a_users_error_is_a_normal_payload(self, stack: Running) -> None:
+        reply = stack.aws("lambda").invoke(
+            FunctionName="headgate-invoke", Payload=json.dumps({"api_key": "hg-no", "prompt": "x"}).encode()
+        )
+        assert "FunctionError" not in reply
+        assert json.loads(reply["Payload"].read())["status"] == 401
+
+    def test_event_invoke_and_its_result(self, stack: Running) -> None:
+        accepted = stack.aws("lambda").invoke(
+            FunctionName="headgate-invoke", InvocationType="Event", Payload=json.dumps(self.ask(stack)).encode()
+        )
+        assert accepted["StatusCode"] == 202
+        told = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "quiet")
+        assert told["status"] == "done"
+        assert told["response"]["usage"]["completion_tokens"] == 6  # type: ignore[index]
+        other = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "flood", wait=False)
+        unknown = self.result(stack, "never-was", "flood", wait=False)
+        assert other == unknown
+
+    def test_the_same_key_is_one_invocation(self, stack: Running) -> None:
+        first = stack.invoke(self.ask(stack, idempotency_key="once"))
+        assert stack.invoke(self.ask(stack, idempotency_key="once")) == first
+        conflict = stack.invoke(self.ask(stack, idempotency_key="once", prompt="other"))
+        assert conflict["status"] == 409
+
+    def test_aws_endpoint_url_alone_serves_dynamodb_and_sqs(self, stack: Running) -> None:
+        assert stack.aws("dynamodb").list_tables()["TableNames"] == ["headgate"]
+        assert stack.aws("sqs").list_queues()["QueueUrls"]
+
+    def result(self, stack: Running, invocation_id: str, tenant: str, *, wait: bool = True) -> dict[str, object]:
+        payload = json.dumps({"api_key": stack.api_keys[tenant], "id": invocation_id}).encode()
+        deadline = time.monotonic() + 60
+        while True:
+            reply = stack.aws("lambda").invoke(FunctionName="headgate-result", Payload=payload)
+            told: dict[str, object] = json.loads(reply["Payload"].read())
+            if not wait or told.get("status") in ("done", "failed", "expired") or time.monotonic() > deadline:
+                return told
+
+
+def test_a_disconnect_settles_what_was_generated_and_frees_the_slot(stack: Running) -> None:
+    stream = stack.openai("flood").completions.create(model=stack.model, prompt="long", max_tokens=2000, stream=True)
+    next(iter(stream))
+    stream.close()
+    state = eventually(lambda: line_state(stack, "flood"), lambda found: found.get("reserved", 1.0) == 0.0)
+    assert 0 < state["spent"] < 2 * 2000
+
+
+def test_many_at_once_are_all_answered(stack: Running) -> None:
+    async def all_of_them() -> list[int]:
+        client = openai.AsyncOpenAI(
+            base_url=stack.openai_base_url, api_key=stack.api_keys["flood"], max_retries=0, timeout=90
+        )
+        model = stack.model
+        asking = [client.completions.create(model=model, prompt=f"{n}", max_tokens=8) for n in range(40)]
+        answers = await asyncio.gather(*asking)
+        return [answer.usage.completion_tokens for answer in answers if answer.usage]
+
+    assert asyncio.run(all_of_them()) == [8] * 40
+
+
+def line_state(stack: Running, tenant: str) -> dict[str, float]:
+    found = stack.aws("dynamodb").get_item(
+        TableName="headgate", Key={"pk": {"S": f"LINE#{tenant}"}, "sk": {"S": "STATE"}}, ConsistentRead=True
+    )
+    return {name: float(value["N"]) for name, value in found.get("Item", {}).items() if "N" in value}
+
+
+def eventually(look, holds, timeout_s: float = 60):  # noqa: ANN001, ANN201
+    """What `look` gives once it holds; fails with the last look after a bound that only a defect reaches."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if holds(found):
+            return found
+        assert time.monotonic() < deadline, f"never held; last: {found}"
+        time.sleep(0.2)
+
+
+class TestLifeAndDeath:
+    def test_a_port_in_use_is_one_line_and_exit_2(self, stack: Running) -> None:
+        port = stack.openai_base_url.rsplit(":", 1)[1].removesuffix("/v1")
+        command = [sys.executable, "-m", "headgate.cli", "local", "--port", port, "--engine", "modelled"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 2
+        assert f"port {port}" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+    def test_worker_killed_mid_stream_then_no_worker_then_stop(self, tmp_path: Path) -> None:
+        """kill -9 of the worker: the stream ends with an error, nothing hangs, then 503, and a stop leaves nothing."""
+        stack = start(tmp_path, "--engine", "modelled")
+        try:
+            stream = iter(
+                stack.openai().completions.create(model=stack.model, prompt="long", max_tokens=3000, stream=True)
+            )
+            next(stream)
+            worker = next(p for p in descendants(stack) if "gpu_worker" in p.cmdline())
+            worker.send_signal(signal.SIGKILL)
+            with pytest.raises(openai.APIError):
+                list(stream)
+        finally:
+            code = stop(stack)
+        assert code in (0, 2)
+        assert not descendants(stack)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_nothing_outlives_the_stack(self, tmp_path: Path, number: signal.Signals) -> None:
+        stack = start(tmp_path, "--engine", "modelled")
+        family = descendants(stack)
+        assert len(family) >= 3
+        stop(stack, number)
+        eventually(lambda: [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], lambda a: not a)
+
+
+def descendants(stack: Running) -> list[psutil.Process]:
+    """Every process of this stack: they carry its mark."""
+    mark = None
+    for process in psutil.process_iter():
+        try:
+            if process.ppid() == stack.process.pid and MARK_VARIABLE in process.environ():
+                mark = process.environ()[MARK_VARIABLE]
+        except (psutil.Error, OSError):
+            continue
+    return [p for p in psutil.process_iter() if mark is not None and environ(p).get(MARK_VARIABLE) == mark]
+
+
+def environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
