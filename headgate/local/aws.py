@@ -87,11 +87,14 @@ class LocalAws:
 
     async def start(self) -> str:
         """Serves, polls and ticks from here on; the endpoint's URL. Raises OSError when the port is in use."""
-        listening = socket.create_server(self._address, backlog=512)
+        listening = _listen(*self._address)
         self._server = embedded_server(self._gateway.app)
-        self._tasks.append(asyncio.create_task(self._server.serve(sockets=[listening])))
-        self._tasks += [asyncio.create_task(self._poll(mapping)) for mapping in self._wiring.queues]
-        self._tasks += [asyncio.create_task(self._tick(schedule)) for schedule in self._wiring.schedules]
+        work = [self._server.serve(sockets=[listening])]
+        work += [self._poll(mapping) for mapping in self._wiring.queues]
+        work += [self._tick(schedule) for schedule in self._wiring.schedules]
+        for task in map(asyncio.create_task, work):
+            task.add_done_callback(_report)
+            self._tasks.append(task)
         return f"http://{self._address[0]}:{listening.getsockname()[1]}"
 
     async def prewarm(self, function_name: str, count: int) -> None:
@@ -101,6 +104,10 @@ class LocalAws:
     async def invoke(self, function_name: str, payload: bytes) -> LambdaAnswer:
         """As an event source does: under an id of its own. Raises TooManyRequests."""
         return await self._by_name[function_name].pool.invoke(LambdaRequest(self._ids.new(), payload))
+
+    async def events_done(self, function_name: str) -> None:
+        """Until its asynchronous invocations have ended, retries and all."""
+        await self._by_name[function_name].events.done()
 
     async def stop(self) -> None:
         """Open connections are cut, environments killed, queued events dropped. Repeatable."""
@@ -134,3 +141,23 @@ class LocalAws:
                 logger.warning("%s failed: its log says why", schedule.function_name)
 
         await tick(schedule, fire, sleep=self._clock.sleep, now=self._clock.now, new_id=self._ids.new)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a part of the local AWS ended", exc_info=task.exception())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Named TCP outright: asyncio leaves Nagle's algorithm on for a socket of protocol 0, 40 ms an answer."""
+    listening = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(512)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -120,6 +120,11 @@ class EventQueue:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def done(self) -> None:
+        """Until nothing is left to do."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()

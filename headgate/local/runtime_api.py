@@ -39,11 +39,11 @@ class RuntimeApi:
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
-        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._events: asyncio.Queue[_Event | None] = asyncio.Queue()
         self._current: _Event | None = None
         self._asked = asyncio.Event()
         self._init_error: bytes | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
     @property
     def address(self) -> str:
@@ -59,8 +59,11 @@ class RuntimeApi:
         if self._server is None:
             return
         self._server.close()
-        for connection in list(self._connections):
-            connection.close()
+        serving = list(self._connections.items())
+        for writer, _ in serving:
+            self._events.put_nowait(None)  # whoever waits in `next` gives up
+            writer.close()
+        await asyncio.gather(*(task for _, task in serving))
 
     async def wait_until_asked(self) -> bytes | None:
         """Until the runtime has asked for work (None) or could not load the handler (the error's JSON)."""
@@ -73,14 +76,16 @@ class RuntimeApi:
         return await event.reply
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections[writer] = task
         try:
             while await self._serve_one(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # the runtime died, or is no runtime: the sandbox notices the former
         finally:
-            self._connections.discard(writer)
+            self._connections.pop(writer, None)
             writer.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -103,7 +108,10 @@ class RuntimeApi:
         match method, path.removeprefix(PREFIX).split("/"):
             case "GET", ["invocation", "next"]:
                 self._asked.set()
-                self._current = event = await self._events.get()
+                event = await self._events.get()
+                if event is None:
+                    raise ConnectionAbortedError
+                self._current = event
                 return 200, event.headers, event.payload
             case "POST", ["invocation", request_id, "response" | "error" as kind]:
                 return self._finish(request_id, RuntimeReply(body, is_error=kind == "error"))

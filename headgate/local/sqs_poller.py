@@ -124,7 +124,7 @@ async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invok
     while True:
         try:
             await carry_batch(mapping, queue, invoke)
-        except (httpx.HTTPError, TooManyRequests) as trouble:
+        except (httpx.HTTPError, ValueError, TooManyRequests) as trouble:  # ValueError: an answer that is no JSON
             logger.info("%s: batch left in the queue: %s", mapping.function_name, type(trouble).__name__)
             await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
 
