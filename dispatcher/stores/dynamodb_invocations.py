@@ -205,8 +205,10 @@ class DynamoInvocations:
     async def _claimed(self, invocation: Invocation, now: float) -> Statement | None:
         """None where the slot's worker has no seat."""
         slot = invocation.slot
-        seat = await self._workers.seat_of(invocation.pool, slot.worker) if slot is not None else None
-        if slot is None or seat is None:
+        if slot is None or slot.number < 0:
+            return None
+        seat = await self._workers.seat_of(invocation.pool, slot.worker)
+        if seat is None:
             return None
         lease = Lease(invocation.tenant, invocation.id, invocation.attempt, now)
         return claim(invocation.pool, seat, slot, lease, now)

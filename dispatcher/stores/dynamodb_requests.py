@@ -13,6 +13,7 @@ Once the budget is spent: StoreUnavailable. Closed, not open.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -154,6 +155,7 @@ def _meaning(error: ClientError) -> Exception:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _PERHAPS_APPLIED or status >= 500:
         return _Retry(perhaps_applied=True)
+    logging.getLogger("headgate.store").error("refused: %s", error.response["Error"].get("Message", "")[:300])
     return StoreUnavailable(f"The tenant store refused a request: {code}.")
 
 

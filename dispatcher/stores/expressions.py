@@ -51,7 +51,8 @@ class Statement:
 
     def require(self, *alternatives: str) -> None:
         """One clause of the condition: at least one of the alternatives holds."""
-        self._conditions.append("(" + " OR ".join(alternatives) + ")")
+        clause = " OR ".join(alternatives)
+        self._conditions.append(f"({clause})" if len(alternatives) > 1 else clause)  # DynamoDB refuses needless ones
 
     # ── Assignments ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,7 +83,7 @@ class Statement:
         if step.high < inf:
             bounds.append(self.compares(clock, "<=", exact(step.high)))
         if bounds:
-            within = "(" + " AND ".join(bounds) + ")"
+            within = " AND ".join(bounds)  # binds tighter than the OR
             self.require(*([self.absent(clock)] if step.low <= 0.0 <= step.high else []), within)
         delta = placed(step.delta, place)
         if step.base is None:

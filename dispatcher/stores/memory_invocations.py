@@ -44,7 +44,7 @@ class MemoryInvocations:
 
     def get_many(self, ids: Iterable[InvocationKey], now: float) -> list[Invocation]:
         self._purge(now)
-        return [self._invocations[key] for key in ids if key in self._invocations]
+        return [self._invocations[key] for key in dict.fromkeys(ids) if key in self._invocations]
 
     def overdue(self, pool: str, now: float, limit: int) -> list[Invocation]:
         index = self._indexes.get(pool)
