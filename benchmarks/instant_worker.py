@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sys
 
 import uvicorn
 
 from dispatcher.bootstrap import RealClock
+from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled import INSTANT, ModelledEngine
 from gpu_worker.executions import Executions
 from gpu_worker.policies.queue_policy import make_policy
@@ -36,7 +36,7 @@ async def main() -> None:
     executions = Executions(engine, SLOTS, clock, settle_nothing)
     secret = os.environ["HEADGATE_WORKER_SECRET"].encode()
     app = make_app(executions, worker_id=WORKER_ID, secret=secret, clock=clock)
-    listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+    listening = bound("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     sys.stdout.write(json.dumps({"url": url, "worker": WORKER_ID}) + "\n")
     sys.stdout.flush()

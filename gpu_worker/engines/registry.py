@@ -26,11 +26,12 @@ def make_engine(kind: str, *, policy: str, model: str | None, batch: int, home: 
         return ModelledEngine(queue, shape=Shape(batch=batch))
     if kind == "transformers":
         try:
+            from gpu_worker.engines.transformers import Shape as TransformersShape
             from gpu_worker.engines.transformers import TransformersEngine
         except ImportError as error:
             needed = f"the transformers engine needs torch and transformers ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[transformers]'") from None
-        return TransformersEngine.load(queue, model=model, batch=batch, home=home)
+        return TransformersEngine.load(queue, model=model, home=home, shape=TransformersShape(batch=batch))
     if kind == "vllm":
         raise EngineUnavailable("the vllm engine is not part of this release; use --engine transformers")
     raise EngineUnavailable(f"unknown engine {kind!r}; there are {', '.join(ENGINES)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class StopMatcher:
     """Cuts text at the first stop string, wherever pieces are split; holds back what could be the beginning of one."""
@@ -37,3 +39,38 @@ class StopMatcher:
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):
                 return size
         return 0
+
+
+class Detokenizer:
+    """Tokens in, text out, whole characters only: a character whose bytes span tokens is held until it is complete.
+
+    `decode` turns token ids into text and writes U+FFFD for bytes that are no character (yet). Two windows of the last
+    tokens are decoded, so the cost of a token does not grow with the text, and a tokenizer that treats the first token
+    of a text specially (a stripped space) sees the same beginning in both.
+    """
+
+    PENDING_MAX = 8
+    """Tokens held at most: no character has more bytes, so beyond that the bytes are garbage and are let through."""
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._sent = 0
+
+    def feed(self, token: int) -> str:
+        self._tokens.append(token)
+        text = self._pending()
+        if text.endswith("\ufffd") and len(self._tokens) - self._sent < self.PENDING_MAX:
+            return ""
+        self._tokens = self._tokens[self._sent :]
+        self._sent = len(self._tokens)
+        return text
+
+    def flush(self) -> str:
+        """What is left at the end; an incomplete character becomes U+FFFD, which is valid text."""
+        text = self._pending()
+        self._sent = len(self._tokens)
+        return text
+
+    def _pending(self) -> str:
+        return self._decode(self._tokens)[len(self._decode(self._tokens[: self._sent])) :]

@@ -3,8 +3,8 @@
 Two layers of width 128 and a byte-level BPE vocabulary trained on a paragraph of our own. The weights come from a fixed
 seed, so the same seed generates the same text everywhere. What random weights get wrong is set right by construction:
 channel 0 of every embedding is a constant, which survives to the last norm, so the head's weight on it is a bias, and
-with it tokens that are no printable text by themselves (single bytes, special tokens, the end of text) are never likely.
-Length is therefore governed by max_tokens.
+with it tokens that are no printable text by themselves (single bytes, special tokens, the end of text) are never
+likely. Length is therefore governed by max_tokens.
 """
 
 from __future__ import annotations
@@ -107,12 +107,5 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, weights_seed: int) -> LlamaF
 
 def unprintable_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Tokens that are no printable ASCII text by themselves."""
-    return [
-        token
-        for token in range(len(tokenizer))
-        if not (text := tokenizer.decode([token], skip_special_tokens=True)) or not text.isascii() or not _printable(text)
-    ]
-
-
-def _printable(text: str) -> bool:
-    return all(character.isprintable() for character in text)
+    texts = (tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer)))
+    return [token for token, text in enumerate(texts) if not (text and text.isascii() and text.isprintable())]

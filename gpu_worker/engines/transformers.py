@@ -1,0 +1,262 @@
+"""The engine on transformers' continuous batching: a paged cache on any device that torch knows, CPUs included.
+
+For laptops, CI and rented GPUs with nothing but torch and transformers. The order of admission is the queue policy's;
+temperature and seed are each request's own (transformers_sampling); what happens between two steps stands in
+transformers_batch. Block sharing is off: a tenant's prompt leaves no trace that another's timing could show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessorList,
+)
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from gpu_worker.engines.base import (
+    EngineError,
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    PromptTooLong,
+    Started,
+    TenantService,
+)
+from gpu_worker.engines.text import Detokenizer, StopMatcher
+from gpu_worker.engines.tiny_model import ensure_tiny_model
+from gpu_worker.engines.tiny_text import TRAINING_TEXT
+from gpu_worker.engines.transformers_batch import PolicyRouter, PolicyScheduler, Sequence
+from gpu_worker.engines.transformers_sampling import PerRequestNoise, PerRequestTemperature
+from gpu_worker.policies.queue_policy import QueuePolicy
+
+LONG_PROMPT_BYTES = 16_384
+"""Prompts beyond it are tokenized in a thread, so that the event loop keeps streaming to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`batch`: most sequences at once. `kv_tokens`: size of the cache. `step_tokens`: most tokens of one step; longer
+    prompts are prefilled in pieces. `threads`: torch's, on a CPU."""
+
+    batch: int = 4
+    kv_tokens: int = 8192
+    block_tokens: int = 16
+    step_tokens: int = 512
+    threads: int = 1
+
+
+class TransformersEngine:
+    """One model in this process, one engine thread. `start` belongs to the event loop that `generate` is used from."""
+
+    def __init__(self, policy: QueuePolicy, model: Any, tokenizer: Any, name: str, shape: Shape) -> None:
+        self._policy = policy
+        self._model = model
+        self._tokenizer = tokenizer
+        self._shape = shape
+        config = model.config.get_text_config()
+        context = min(getattr(config, "max_position_embeddings", shape.kv_tokens), shape.kv_tokens)
+        sample = TRAINING_TEXT.encode()
+        self._facts = EngineFacts(name, context, len(sample) / len(tokenizer(TRAINING_TEXT)["input_ids"]))
+        self._end_tokens = _end_tokens(model, tokenizer)
+        self._router: PolicyRouter | None = None
+        self._manager: ContinuousBatchingManager | None = None
+
+    @classmethod
+    def load(
+        cls,
+        policy: QueuePolicy,
+        *,
+        model: str | None,
+        home: Path,
+        shape: Shape | None = None,
+        weights_seed: int = 0,
+        device: str | None = None,
+    ) -> TransformersEngine:
+        """`model`: a local folder; None builds the tiny one under `home`. Raises FileNotFoundError."""
+        shape = shape or Shape()
+        folder = ensure_tiny_model(home, weights_seed=weights_seed) if model is None else Path(model)
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device == "cpu":
+            torch.set_num_threads(shape.threads)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32 if device == "cpu" else "auto",
+            attn_implementation="sdpa",
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return cls(
+            policy, loaded.to(device).eval(), tokenizer, "headgate-tiny" if model is None else folder.name, shape
+        )
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        """By the model's own template. Raises EngineError for messages that it refuses."""
+        if not self._tokenizer.chat_template:
+            return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant:"
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # templates raise whatever their author chose
+            raise EngineError(
+                "invalid_messages", f"the model's chat template refuses these messages: {error}"
+            ) from None
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        tokens = await self._tokenize(request.prompt)
+        self._check(request, len(tokens))
+        router, sequence = self._enter(request, tokens)
+        try:
+            yield Started(len(tokens))
+            while True:
+                event = await sequence.events.get()
+                if isinstance(event, EngineError):
+                    raise event
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            if router.live.get(request.request_id) is sequence:
+                await self.abort(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        if self._manager is not None and self._router is not None and request_id in self._router.live:
+            self._manager.cancel_request(request_id)
+
+    def stats(self) -> EngineStats:
+        if self._router is None or self._manager is None:
+            return EngineStats(0, 0, 0.0, {})
+        with self._router.lock:
+            running = self._policy.running
+            tenants = {
+                name: TenantService(got.input_tokens, got.output_tokens, got.service)
+                for name, got in self._policy.received.items()
+            }
+        waiting = max(0, len(self._router.live) - running)
+        return EngineStats(waiting, running, self._scheduler().kv_use, tenants)
+
+    async def start(self) -> None:
+        self._router = PolicyRouter(self._policy, self._end_tokens, asyncio.get_running_loop())
+        self._manager = manager = self._make_manager(self._router)
+        await asyncio.to_thread(manager.warmup)
+        manager.background_thread_status.clear()
+        # Not manager.start(): its thread is no daemon, and a worker that fails must not hang on it.
+        thread = threading.Thread(target=manager._run_generation_loop, name="headgate-engine", daemon=True)
+        manager._generation_thread = thread
+        thread.start()
+
+    async def stop(self) -> None:
+        """Ends what is left as aborted."""
+        if self._manager is None or self._router is None:
+            return
+        self._router.stopping = True
+        self._manager._wake_up_loop.set()
+        await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
+
+    def _make_manager(self, router: PolicyRouter) -> ContinuousBatchingManager:
+        shape, name = self._shape, f"headgate-{id(router)}"
+        SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
+        config = ContinuousBatchingConfig(
+            scheduler_type=name,
+            page_size=shape.block_tokens,
+            num_blocks=-(-shape.kv_tokens // shape.block_tokens),
+            max_batch_tokens=shape.step_tokens,
+            max_requests_per_batch=shape.batch,
+            safety_margin=0.0,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            use_cuda_graph=False,
+            auto_switch_to_flash=False,
+        )
+        greedy = GenerationConfig(do_sample=False, eos_token_id=sorted(self._end_tokens) or -1)
+        manager: ContinuousBatchingManager = self._model.init_continuous_batching(greedy, config)
+        manager.output_router = router
+        processors = LogitsProcessorList([PerRequestTemperature(), PerRequestNoise()])
+        manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
+        manager.logit_processor.tensors_required = len(processors)
+        return manager
+
+    def _scheduler(self) -> PolicyScheduler:
+        assert self._manager is not None
+        scheduler: PolicyScheduler = self._manager.batch_processor.scheduler
+        return scheduler
+
+    async def _tokenize(self, prompt: str) -> list[int]:
+        if len(prompt) > LONG_PROMPT_BYTES:
+            return await asyncio.to_thread(self._token_ids, prompt)
+        return self._token_ids(prompt)
+
+    def _token_ids(self, prompt: str) -> list[int]:
+        """A rendered chat brings its beginning of text along; a bare prompt gets it from the tokenizer."""
+        begin = self._tokenizer.bos_token
+        bare = not (begin and prompt.startswith(begin))
+        ids: list[int] = self._tokenizer(prompt, add_special_tokens=bare)["input_ids"]
+        return ids or [self._tokenizer.bos_token_id or 0]
+
+    def _check(self, request: EngineRequest, input_tokens: int) -> None:
+        limit = self._facts.context_tokens
+        if input_tokens + request.max_tokens > limit:
+            raise PromptTooLong(
+                f"the prompt has {input_tokens} tokens and max_tokens is {request.max_tokens}: together more than the "
+                f"{limit} that fit"
+            )
+
+    def _enter(self, request: EngineRequest, tokens: list[int]) -> tuple[PolicyRouter, Sequence]:
+        if self._manager is None or self._router is None:
+            raise EngineError("engine_stopped", "the engine is not running")
+        if request.request_id in self._router.live:
+            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
+        decode = partial(self._tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        sequence = Sequence(request, len(tokens), asyncio.Queue(), Detokenizer(decode), StopMatcher(request.stop))
+        self._router.live[request.request_id] = sequence
+        accepted = self._manager.add_request(
+            tokens,
+            request_id=request.request_id,
+            max_new_tokens=request.max_tokens,
+            streaming=True,
+            **_sampling(request),
+        )
+        if accepted is None:
+            del self._router.live[request.request_id]
+            raise EngineError("engine_stopped", "the engine takes no more requests")
+        return self._router, sequence
+
+
+def _sampling(request: EngineRequest) -> dict[str, Any]:
+    """Nothing for greedy. Without a seed the request's own id is one: unlike any other's, and no clock or dice here."""
+    if request.temperature <= 0:
+        return {}
+    seed = request.seed
+    if seed is None:
+        seed = int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "big")
+    return {"temperature": float(request.temperature), "sampling_seed": seed}
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    many = configured if isinstance(configured, list) else [configured]
+    return frozenset(token for token in (*many, tokenizer.eos_token_id) if token is not None)

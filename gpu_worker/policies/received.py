@@ -1,0 +1,56 @@
+"""What each tenant has received: figures for people, on which no decision depends. Bounded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+RECEIVED_MAX = 10_000
+"""Tenants that are gone and whose figures are kept; beyond it, those gone longest start from zero when they return."""
+
+
+@dataclass(slots=True)
+class Received:
+    """Tokens, and service in h's units, weights not applied."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    service: float = 0.0
+
+
+class ReceivedService:
+    def __init__(self) -> None:
+        self._requests: dict[str, int] = {}
+        self._present: dict[str, Received] = {}
+        self._absent: OrderedDict[str, Received] = OrderedDict()
+
+    def arrived(self, tenant: str) -> None:
+        """One more request of the tenant is here."""
+        count = self._requests.get(tenant, 0)
+        self._requests[tenant] = count + 1
+        if not count:
+            self._present[tenant] = self._absent.pop(tenant, Received())
+
+    def gone(self, tenant: str) -> None:
+        """One less."""
+        self._requests[tenant] -= 1
+        if self._requests[tenant]:
+            return
+        del self._requests[tenant]
+        received = self._present.pop(tenant)
+        if received.input_tokens or received.output_tokens:
+            self._absent[tenant] = received
+        if len(self._absent) > RECEIVED_MAX:
+            self._absent.popitem(last=False)
+
+    def present(self, tenant: str) -> bool:
+        return tenant in self._requests
+
+    def add(self, tenant: str, service: float, input_tokens: int, output_tokens: int) -> None:
+        received = self._present[tenant]
+        received.service += service
+        received.input_tokens += input_tokens
+        received.output_tokens += output_tokens
+
+    def by_tenant(self) -> dict[str, Received]:
+        return {**self._absent, **self._present}
