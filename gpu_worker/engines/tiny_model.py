@@ -1,15 +1,18 @@
 """A tiny Llama with random weights, for demos and tests: real tokens, real attention, nothing to download.
 
-Two layers of width 128 and a byte-level BPE vocabulary trained on a paragraph of our own. The weights come from a fixed
-seed, so the same seed generates the same text everywhere. What random weights get wrong is set right by construction:
-channel 0 of every embedding is a constant, which survives to the last norm, so the head's weight on it is a bias, and
-with it tokens that are no printable text by themselves (single bytes, special tokens, the end of text) are never
-likely. Length is therefore governed by max_tokens.
+Two layers of width 128 (or more: as random, only slower) and a byte-level BPE vocabulary trained on a paragraph of our
+own. The weights come from a fixed seed, so the same seed generates the same text everywhere. What random weights get
+wrong is set right by construction: channel 0 of every embedding is a constant, which survives to the last norm, so the
+head's weight on it is a bias, and with it tokens that are no printable text by themselves (single bytes, special
+tokens, the end of text) are never likely. Length is therefore governed by max_tokens.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,23 +21,43 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gpu_worker.engines.tiny_text import CHAT_TEMPLATE, TRAINING_TEXT
 
+BUILT_MODEL_NAME = "headgate-tiny"
+HEAD_WIDTH = 32
 VOCABULARY_MAX = 768
 CONTEXT_TOKENS = 2048
 SPECIAL = ("<|begin|>", "<|end|>", "<|pad|>")
 _BIAS_CHANNEL = 0
 _BIAS = 2.0
-"""The constant in the embeddings' channel 0; other channels have a standard deviation of 0.2."""
+"""The constant in the embeddings' channel 0."""
+_DEVIATION = 0.2
+"""Standard deviation of all other weights, at width 128."""
 _HEAD_SCALE = 0.6
 """Makes the distribution of the next token about as flat as a real model's: some tens of likely ones."""
-_UNLIKELY = -40.0
+_UNLIKELY = -20.0
 
 
-def ensure_tiny_model(home: Path, *, weights_seed: int = 0) -> Path:
+@dataclass(frozen=True, slots=True)
+class TinySize:
+    layers: int = 2
+    width: int = 128
+
+    @classmethod
+    def parse(cls, text: str) -> TinySize | None:
+        """`random:LAYERSxWIDTH`; None for text that is no such name. Raises ValueError for a size that cannot be."""
+        if not text.startswith("random:"):
+            return None
+        found = re.fullmatch(r"random:([1-9]\d?)x([1-9]\d{0,4})", text)
+        if found is None or int(found[2]) % HEAD_WIDTH:
+            raise ValueError(f"{text!r} should be random:LAYERSxWIDTH, the width a multiple of {HEAD_WIDTH}")
+        return cls(int(found[1]), int(found[2]))
+
+
+def ensure_tiny_model(home: Path, size: TinySize, *, weights_seed: int = 0) -> Path:
     """The folder of the model under `home`, built if it is not there (under a second). Safe for concurrent callers."""
-    folder = home / f"tiny-llama-{weights_seed}"
+    folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}"
     if not (folder / "config.json").exists():
-        building = home / f".{folder.name}-{id(folder)}-building"
-        build_tiny_model(building, weights_seed=weights_seed)
+        building = home / f".{folder.name}-{os.getpid()}-{id(folder)}"
+        build_tiny_model(building, size, weights_seed=weights_seed)
         try:
             building.rename(folder)
         except OSError:  # another process was first
@@ -42,10 +65,10 @@ def ensure_tiny_model(home: Path, *, weights_seed: int = 0) -> Path:
     return folder
 
 
-def build_tiny_model(folder: Path, *, weights_seed: int = 0) -> None:
+def build_tiny_model(folder: Path, size: TinySize, *, weights_seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
-    model = build_llama(tokenizer, weights_seed)
+    model = build_llama(tokenizer, size, weights_seed)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
 
@@ -74,14 +97,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_llama(tokenizer: PreTrainedTokenizerFast, weights_seed: int) -> LlamaForCausalLM:
+def build_llama(tokenizer: PreTrainedTokenizerFast, size: TinySize, weights_seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=size.width,
+        intermediate_size=2 * size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.width // HEAD_WIDTH,
+        num_key_value_heads=size.width // HEAD_WIDTH,
         max_position_embeddings=CONTEXT_TOKENS,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -93,7 +116,7 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, weights_seed: int) -> LlamaF
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if not name.endswith("norm.weight"):
-                weight.normal_(0.0, 0.2, generator=generator)
+                weight.normal_(0.0, _DEVIATION * (128 / size.width) ** 0.5, generator=generator)
         model.model.embed_tokens.weight[:, _BIAS_CHANNEL] = _BIAS
         for layer in model.model.layers:  # nothing else may write to the channel
             layer.self_attn.o_proj.weight[_BIAS_CHANNEL] = 0.0
@@ -101,7 +124,7 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, weights_seed: int) -> LlamaF
         model.lm_head.weight *= _HEAD_SCALE
         model.lm_head.weight[:, _BIAS_CHANNEL] = 0.0
         for token in unprintable_tokens(tokenizer):
-            model.lm_head.weight[token, _BIAS_CHANNEL] = _UNLIKELY
+            model.lm_head.weight[token, _BIAS_CHANNEL] = _UNLIKELY * size.layers
     return model
 
 

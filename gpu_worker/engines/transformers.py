@@ -41,7 +41,7 @@ from gpu_worker.engines.base import (
     TenantService,
 )
 from gpu_worker.engines.text import Detokenizer, StopMatcher
-from gpu_worker.engines.tiny_model import ensure_tiny_model
+from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
 from gpu_worker.engines.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.transformers_batch import PolicyRouter, PolicyScheduler, Sequence
 from gpu_worker.engines.transformers_sampling import PerRequestNoise, PerRequestTemperature
@@ -90,16 +90,20 @@ class TransformersEngine:
         weights_seed: int = 0,
         device: str | None = None,
     ) -> TransformersEngine:
-        """`model`: a local folder; None builds the tiny one under `home`. Raises FileNotFoundError."""
+        """`model`: a local folder, or `random:LAYERSxWIDTH` for one built under `home`; None is `random:2x128`.
+
+        Raises FileNotFoundError for a folder that holds no model, ValueError for a size that cannot be.
+        """
         shape = shape or Shape()
-        folder = ensure_tiny_model(home, weights_seed=weights_seed) if model is None else Path(model)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        size = TinySize() if model is None else TinySize.parse(model)
+        folder = Path(model or "") if size is None else ensure_tiny_model(home, size, weights_seed=weights_seed)
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device == "cpu":
             torch.set_num_threads(shape.threads)
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32 if device == "cpu" else "auto",
@@ -107,9 +111,8 @@ class TransformersEngine:
             local_files_only=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return cls(
-            policy, loaded.to(device).eval(), tokenizer, "headgate-tiny" if model is None else folder.name, shape
-        )
+        name = folder.name if size is None else BUILT_MODEL_NAME
+        return cls(policy, loaded.to(device).eval(), tokenizer, name, shape)
 
     @property
     def facts(self) -> EngineFacts:
@@ -122,9 +125,8 @@ class TransformersEngine:
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # templates raise whatever their author chose
-            raise EngineError(
-                "invalid_messages", f"the model's chat template refuses these messages: {error}"
-            ) from None
+            message = f"the model's chat template refuses these messages: {error}"
+            raise EngineError("invalid_messages", message) from None
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         tokens = await self._tokenize(request.prompt)
@@ -157,7 +159,7 @@ class TransformersEngine:
                 for name, got in self._policy.received.items()
             }
         waiting = max(0, len(self._router.live) - running)
-        return EngineStats(waiting, running, self._scheduler().kv_use, tenants)
+        return EngineStats(waiting, running, self._manager.batch_processor.scheduler.kv_use, tenants)
 
     async def start(self) -> None:
         self._router = PolicyRouter(self._policy, self._end_tokens, asyncio.get_running_loop())
@@ -199,11 +201,6 @@ class TransformersEngine:
         manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
         manager.logit_processor.tensors_required = len(processors)
         return manager
-
-    def _scheduler(self) -> PolicyScheduler:
-        assert self._manager is not None
-        scheduler: PolicyScheduler = self._manager.batch_processor.scheduler
-        return scheduler
 
     async def _tokenize(self, prompt: str) -> list[int]:
         if len(prompt) > LONG_PROMPT_BYTES:

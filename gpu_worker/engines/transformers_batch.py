@@ -187,7 +187,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     @property
     def tokens_per_block(self) -> int:
-        return max(1, self.cache.max_tokens_read // self.cache.num_blocks)
+        return max(1, int(self.cache.max_tokens_read) // int(self.cache.num_blocks))
 
     def clear_cancelled_requests(self) -> list[RequestState]:
         """Before every step. An abort that overtook its own request waits for it."""
