@@ -22,6 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NotConnected
 
 from dispatcher.errors import StoreUnavailable
 from dispatcher.ports import Clock
@@ -138,7 +139,9 @@ def _answer(method: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         return dict(method(**arguments))
     except ClientError as error:
         raise _meaning(error) from error
-    except HTTPClientError as error:
+    except NotConnected as error:
+        raise _Retry(perhaps_applied=False) from error
+    except HTTPClientError as error:  # it broke, or nothing came back in time
         raise _Retry(perhaps_applied=True) from error
     except BotoCoreError as error:
         raise StoreUnavailable(f"The tenant store cannot be asked: {type(error).__name__}.") from error
