@@ -1,0 +1,215 @@
+"""What every queue policy keeps to, found through the registry: a new one is in here as soon as it is registered."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpu_worker.policies
+from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest, make_policy
+
+for module in pkgutil.iter_modules(gpu_worker.policies.__path__):
+    importlib.import_module(f"gpu_worker.policies.{module.name}")
+
+every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+
+
+def curved(input_tokens: int, output_tokens: int) -> float:
+    """An h that is not linear: later output tokens cost more."""
+    return input_tokens + 2 * output_tokens + input_tokens * output_tokens / 64
+
+
+def put(policy: QueuePolicy, request_id: str, tenant: str = "a", input_tokens: int = 10) -> None:
+    policy.enqueue(QueueRequest(request_id, tenant, input_tokens))
+
+
+def admit_next(policy: QueuePolicy) -> str:
+    head = policy.peek()
+    assert head is not None
+    return policy.admit(head.request_id).request_id
+
+
+def test_every_policy_class_is_registered() -> None:
+    def subclasses(cls: type[QueuePolicy]) -> list[type[QueuePolicy]]:
+        return [found for child in cls.__subclasses__() for found in (child, *subclasses(child))]
+
+    product = {cls for cls in subclasses(QueuePolicy) if cls.__module__.startswith("gpu_worker.")}
+    assert product - {cls for cls in product if inspect.isabstract(cls)} == set(POLICIES.values())
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"fcfs.*vtc"):
+        make_policy("lottery")
+
+
+@every_policy
+def test_nobody_waits_nobody_is_next(name: str) -> None:
+    policy = make_policy(name)
+    assert policy.peek() is None
+    put(policy, "a1")
+    admit_next(policy)
+    assert policy.peek() is None
+
+
+@every_policy
+def test_a_look_changes_nothing(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(6):
+        put(policy, f"r{number}", f"t{number % 3}")
+    assert {policy.peek() for _ in range(5)} == {policy.peek()}
+    assert policy.waiting == 6
+
+
+@every_policy
+def test_within_a_tenant_first_come_first_served(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(20):
+        put(policy, f"r{number:02}", "ab"[number % 2])
+    order = [admit_next(policy) for _ in range(20)]
+    for parity in (0, 1):
+        mine = [request_id for request_id in order if int(request_id[1:]) % 2 == parity]
+        assert mine == sorted(mine)
+
+
+@every_policy
+def test_a_request_put_back_is_next_again_and_what_it_was_charged_is_returned(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(6):
+        put(policy, f"r{number}", f"t{number % 3}")
+    first = admit_next(policy)
+    policy.put_back(first)
+    assert (policy.waiting, policy.running) == (6, 0)
+    assert all(got.service == 0 for got in policy.received.values())
+    assert admit_next(policy) == first
+
+
+@every_policy
+def test_several_put_back_in_any_order_stand_in_line_as_they_came(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(4):
+        put(policy, f"r{number}")
+    for _ in range(3):
+        admit_next(policy)
+    for request_id in ("r1", "r0", "r2"):
+        policy.put_back(request_id)
+    assert [admit_next(policy) for _ in range(4)] == ["r0", "r1", "r2", "r3"]
+
+
+@every_policy
+def test_a_preempted_request_resumes_before_those_that_came_later_and_pays_once(name: str) -> None:
+    policy = make_policy(name)
+    put(policy, "r0")
+    put(policy, "r1")
+    admit_next(policy)
+    policy.generated("r0", 4)
+    before = policy.received["a"].service
+    policy.preempt("r0")
+    assert admit_next(policy) == "r0"
+    policy.generated("r0", 3)
+    assert policy.received["a"].service == before
+    policy.generated("r0", 5)
+    assert policy.received["a"].service == before + 2
+    assert policy.received["a"].output_tokens == 5
+
+
+@every_policy
+def test_one_that_cancels_is_never_next(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(4):
+        put(policy, f"r{number}")
+    policy.cancel("r0")
+    policy.leave("r2")
+    assert [admit_next(policy) for _ in range(2)] == ["r1", "r3"]
+    policy.leave("r1")
+    assert (policy.waiting, policy.running) == (0, 1)
+
+
+@every_policy
+@pytest.mark.parametrize("call", ["admit", "put_back", "preempt", "finish", "cancel", "leave"])
+def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: str, call: str) -> None:
+    policy = make_policy(name)
+    put(policy, "r0")
+    with pytest.raises(KeyError):
+        getattr(policy, call)("nobody")
+    assert (policy.waiting, policy.running, admit_next(policy)) == (1, 0, "r0")
+
+
+@every_policy
+def test_an_id_is_here_once(name: str) -> None:
+    policy = make_policy(name)
+    put(policy, "r0")
+    with pytest.raises(ValueError, match="r0"):
+        put(policy, "r0")
+    admit_next(policy)
+    with pytest.raises(ValueError, match="r0"):
+        put(policy, "r0")
+    policy.finish("r0")
+    put(policy, "r0")
+
+
+@every_policy
+def test_state_is_bounded_by_who_is_here(name: str) -> None:
+    policy = make_policy(name)
+    put(policy, "stays", "stays")
+    admit_next(policy)
+    for number in range(5_000):
+        put(policy, f"r{number}", f"t{number}")
+        if number % 3:
+            policy.admit(f"r{number}")
+        policy.leave(f"r{number}")
+    held = sum(len(part) for part in vars(policy).values() if isinstance(part, dict | list | set))
+    assert held < 300
+
+
+Call = tuple[str, int, int]
+
+
+@every_policy
+@settings(max_examples=60, deadline=None)
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "admit", "tokens", "end", "back", "evict"]), st.integers(0, 4), st.integers(0, 40)
+        )
+    )
+)
+def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) -> None:
+    policy = make_policy(name, curved)
+    true: dict[str, tuple[str, int, int]] = {}
+    running: list[str] = []
+    for step, (call, tenant, tokens) in enumerate(calls):
+        if call == "put":
+            put(policy, f"r{step}", f"t{tenant}", tokens)
+        elif call == "admit" and (head := policy.peek()) is not None:
+            policy.admit(head.request_id)
+            running.append(head.request_id)
+            _, _, outputs = true.get(head.request_id, ("", 0, 0))
+            true[head.request_id] = (head.tenant, head.input_tokens, outputs)
+        elif running:
+            request_id = running[tokens % len(running)]
+            owner, inputs, outputs = true[request_id]
+            if call == "tokens":
+                policy.generated(request_id, tokens)
+                true[request_id] = (owner, inputs, max(outputs, tokens))
+                continue
+            if call == "admit":
+                continue
+            running.remove(request_id)
+            if call == "end":
+                policy.finish(request_id)
+            elif call == "back":
+                policy.put_back(request_id)
+                del true[request_id]
+            else:
+                policy.preempt(request_id)
+    for tenant in {owner for owner, _, _ in true.values()}:
+        mine = [(inputs, outputs) for owner, inputs, outputs in true.values() if owner == tenant]
+        got = policy.received[tenant]
+        assert got.service == pytest.approx(sum(curved(*lengths) for lengths in mine))
+        assert (got.input_tokens, got.output_tokens) == (sum(i for i, _ in mine), sum(o for _, o in mine))
+    assert policy.running == len(running)

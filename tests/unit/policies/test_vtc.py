@@ -1,0 +1,196 @@
+"""Algorithm 2 of the VTC paper, line by line, in numbers worked out by hand (h: 1 an input token, 2 an output token)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_worker.policies.queue_policy import QueueRequest
+from gpu_worker.policies.vtc import VirtualTokenCounter
+
+
+def enqueue(policy: VirtualTokenCounter, request_id: str, input_tokens: int = 10, weight: float = 1.0) -> None:
+    """The tenant is the first letter of the id."""
+    policy.enqueue(QueueRequest(request_id, request_id[0], input_tokens, weight))
+
+
+def admit_next(policy: VirtualTokenCounter) -> str:
+    head = policy.peek()
+    assert head is not None
+    policy.admit(head.request_id)
+    return head.request_id
+
+
+def test_the_prompt_is_charged_at_admission_and_not_before() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 10)
+    assert policy.counter("a") == 0
+    admit_next(policy)
+    assert policy.counter("a") == 10
+
+
+def test_each_output_token_is_charged_when_it_is_generated() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 10)
+    admit_next(policy)
+    policy.generated("a1", 1)
+    assert policy.counter("a") == 12
+    policy.generated("a1", 3)
+    assert policy.counter("a") == 16
+    policy.finish("a1")
+    assert policy.counter("a") == 16
+
+
+def test_a_charge_is_the_difference_of_h() -> None:
+    policy = VirtualTokenCounter(lambda inputs, outputs: inputs + outputs**2)
+    enqueue(policy, "a1", 10)
+    admit_next(policy)
+    assert policy.counter("a") == 10
+    policy.generated("a1", 1)
+    policy.generated("a1", 2)
+    assert policy.counter("a") == 14
+
+
+def test_a_charge_is_divided_by_the_weight() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 10, weight=4.0)
+    admit_next(policy)
+    policy.generated("a1", 1)
+    assert policy.counter("a") == 3.0
+    assert policy.received["a"].service == 12
+
+
+def test_the_lowest_counter_goes_next_and_its_earliest_request() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "a2", "a3", "b1", "b2"):
+        enqueue(policy, request_id)
+    # a 10, then b 10, then (a tie goes by name) a 20, b 20, a 30
+    assert [admit_next(policy) for _ in range(5)] == ["a1", "b1", "a2", "b2", "a3"]
+
+
+def test_lift_into_a_busy_queue_goes_to_the_lowest_counter_waiting() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "a2", "b1", "b2"):
+        enqueue(policy, request_id, 10 if request_id[0] == "a" else 7)
+    admit_next(policy)
+    admit_next(policy)
+    assert (policy.counter("a"), policy.counter("b")) == (10, 7)
+    enqueue(policy, "c1")
+    assert policy.counter("c") == 7
+
+
+def test_lift_into_an_empty_queue_goes_to_the_last_that_left_it() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 10)
+    admit_next(policy)
+    enqueue(policy, "b1", 3)
+    assert policy.counter("b") == 10
+    admit_next(policy)
+    policy.generated("b1", 2)
+    enqueue(policy, "c1")
+    assert policy.counter("c") == 17, "b left last, and has 10 + 3 + 4 by now"
+
+
+def test_no_lift_lowers_a_counter() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 1)
+    admit_next(policy)
+    enqueue(policy, "b1", 50)
+    admit_next(policy)
+    policy.finish("b1")
+    enqueue(policy, "a2", 1)
+    assert policy.counter("a") == 51
+    enqueue(policy, "b2", 1)
+    assert policy.counter("b") == 51
+    admit_next(policy)
+    policy.generated("a2", 100)
+    enqueue(policy, "a3")
+    assert policy.counter("a") == 252
+
+
+def test_no_lift_for_a_tenant_that_waits_already() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "b1", "b2"):
+        enqueue(policy, request_id)
+    admit_next(policy)
+    policy.generated("a1", 100)
+    enqueue(policy, "b3")
+    assert policy.counter("b") == 0
+
+
+def test_credit_of_an_idle_time_is_not_carried_over() -> None:
+    policy = VirtualTokenCounter()
+    for number in range(20):
+        enqueue(policy, f"a{number:02}")
+    for _ in range(10):
+        admit_next(policy)
+    for number in range(5):
+        enqueue(policy, f"b{number}")
+    assert [admit_next(policy)[0] for _ in range(8)] == list("abababab")
+
+
+def test_a_charge_that_is_returned_lowers_the_counter_and_keeps_the_place() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "a2", "b1"):
+        enqueue(policy, request_id)
+    admit_next(policy)
+    policy.put_back("a1")
+    assert policy.counter("a") == 0
+    assert policy.received["a"].service == 0
+    assert [admit_next(policy) for _ in range(3)] == ["a1", "b1", "a2"]
+
+
+def test_a_charge_that_is_returned_lowers_it_in_the_midst_of_others() -> None:
+    policy = VirtualTokenCounter()
+    for request_id in ("a1", "b1", "b2", "c1", "c2"):
+        enqueue(policy, request_id, 10)
+    assert [admit_next(policy) for _ in range(4)] == ["a1", "b1", "c1", "b2"]
+    policy.put_back("b2")
+    policy.put_back("b1")
+    assert policy.counter("b") == 0
+    assert [admit_next(policy) for _ in range(3)] == ["b1", "b2", "c2"]
+
+
+def test_after_a_preemption_nothing_is_charged_twice() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1", 10)
+    admit_next(policy)
+    policy.generated("a1", 5)
+    policy.preempt("a1")
+    assert policy.counter("a") == 20
+    assert admit_next(policy) == "a1"
+    policy.generated("a1", 5)
+    assert policy.counter("a") == 20
+    policy.generated("a1", 6)
+    assert policy.counter("a") == 22
+
+
+@pytest.mark.parametrize("newcomers", [1, 3])
+def test_gone_tenants_are_forgotten_but_not_the_level(newcomers: int) -> None:
+    policy = VirtualTokenCounter()
+    for number in range(1_000):
+        policy.enqueue(QueueRequest(f"r{number}", f"t{number}", 10))
+        policy.admit(f"r{number}")
+        policy.finish(f"r{number}")
+    assert len(policy._counters) < 200
+    for number in range(newcomers):
+        policy.enqueue(QueueRequest(f"n{number}", f"n{number}", 10))
+        assert policy.counter(f"n{number}") == 10_000
+
+
+def test_a_tenant_that_comes_and_goes_leaves_nothing_in_the_heap() -> None:
+    policy = VirtualTokenCounter()
+    enqueue(policy, "a1")
+    enqueue(policy, "b0")
+    admit_next(policy)
+    enqueue(policy, "a2")
+    for number in range(1_000):
+        enqueue(policy, f"c{number}")
+        policy.generated("a1", number + 1)
+        policy.cancel(f"c{number}")
+    assert len(policy._heap) < 100
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_is_a_positive_number(weight: float) -> None:
+    with pytest.raises(ValueError, match="weight"):
+        QueueRequest("a1", "a", 10, weight)
