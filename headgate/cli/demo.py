@@ -17,7 +17,7 @@ from rich.console import Console
 from headgate.demo.report import as_json, print_report
 from headgate.demo.run import DemoOptions, Sources, run_demo
 from headgate.demo.verdict import Verdict
-from headgate.local.options import StackOptions
+from headgate.local.options import stack_options
 
 
 def demo(
@@ -33,7 +33,7 @@ def demo(
 ) -> None:
     """Play one workload twice, without headgate's policies and with them, and compare."""
     options = DemoOptions(
-        stack=StackOptions(
+        stack=stack_options(
             engine=engine, model=model, slots=slots, port=0, home=home or Path(tempfile.mkdtemp(prefix="headgate-"))
         ),
         sources=Sources(quiet=quiet, flood=flood, seed=seed),

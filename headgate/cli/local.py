@@ -8,13 +8,14 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.local.options import Addresses, StackOptions
+from dispatcher.errors import ConfigurationError
+from headgate.local.options import Addresses, StackOptions, stack_options
 from headgate.local.stack import Stack
 
 
@@ -32,7 +33,7 @@ def local(
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
     """Run the whole stack on this machine and print how to reach it."""
-    options = StackOptions(
+    options = stack_options(
         port=port, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots, order=order,
         policy=policy, store=store, home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
     )  # fmt: skip
@@ -53,17 +54,19 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await _either(starting, over)
         if over.is_set():
             return
-        _show(starting.result(), options, json)
-        await _either(asyncio.ensure_future(stack.failed()), over)
-        stack.raise_failure()
+        _show(starting.result(), stack.model, options, json)
+        failing = asyncio.ensure_future(stack.failed())
+        await _either(failing, over)
+        if not over.is_set():
+            raise ConfigurationError(failing.result())
     finally:
         messages.print("[dim]stopping…[/]")
         await stack.stop()
 
 
-async def _either(work: asyncio.Future[object], over: asyncio.Event) -> None:
+async def _either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
     """Until the work is done, or we are told to stop."""
-    stop = asyncio.ensure_future(over.wait())
+    stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if over.is_set() and not work.done():
@@ -71,7 +74,7 @@ async def _either(work: asyncio.Future[object], over: asyncio.Event) -> None:
         await asyncio.wait({work})
 
 
-def _show(addresses: Addresses, options: StackOptions, json: bool) -> None:
+def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -> None:
     if json:
         sys.stdout.write(addresses.model_dump_json() + "\n")
         sys.stdout.flush()
@@ -89,7 +92,7 @@ def _show(addresses: Addresses, options: StackOptions, json: bool) -> None:
   headgate invoke "What is a headgate?" --base-url {addresses.openai_base_url} --key {key}
 
   curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key}' \\
-    -H 'Content-Type: application/json' -d '{{"model": "{options.model_name}", "messages": [{{"role": "user", \
+    -H 'Content-Type: application/json' -d '{{"model": "{model}", "messages": [{{"role": "user", \
 "content": "hello"}}], "max_tokens": 32}}'
 
   AWS_ENDPOINT_URL={addresses.aws_endpoint_url}   (any AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and region)

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config as BotoConfig
 from openai import APIError, AsyncOpenAI
 
 from headgate.demo.measure import Sample
+from headgate.local.seed import session
 from headgate.workloads.traces import Arrival
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Player:
             retries={"total_max_attempts": 1},
             max_pool_connections=LAMBDA_THREADS,
         )
-        return boto3.client("lambda", endpoint_url=self.aws_url, region_name="us-east-1", config=config)
+        return session().client("lambda", endpoint_url=self.aws_url, config=config)
 
 
 def _invoke(client: LambdaClient, payload: dict[str, Any]) -> dict[str, Any]:

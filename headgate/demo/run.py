@@ -22,9 +22,13 @@ from headgate.demo.scene import FLOOD, QUIET, Scene, calibration, compose
 from headgate.demo.verdict import Verdict, judge
 from headgate.local.options import Addresses, StackOptions
 from headgate.local.stack import Stack
-from headgate.workloads.traces import Arrival
+from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
+from headgate.workloads.shape import fitted
+from headgate.workloads.traces import Arrival, read_trace
 
 CALIBRATION_REQUESTS = 24
+SOURCE_REQUESTS = 2000
+"""Made of the built-in profile: more than any engine that a demo runs on can serve in its time."""
 LAMBDA_EVERY = {QUIET: 6, FLOOD: 40}
 """Most requests are streamed; these go through lambda.invoke, few of the flood's, as each holds a sandbox meanwhile."""
 GUARANTEE = 0.4
@@ -113,10 +117,14 @@ def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
 
     Raises TraceError, naming file, line and column.
     """
-    chat, code = profiles(Random(sources.seed), SOURCE_REQUESTS)
-    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else chat
-    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else code
-    return [fitted(arrival) for arrival in quiet], [fitted(arrival) for arrival in flood]
+    random = Random(sources.seed)
+    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else made(CODE, QUIET, random)
+    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else made(CHAT, FLOOD, random)
+    return fitted(quiet), fitted(flood)
+
+
+def made(profile: Profile, tenant: str, random: Random) -> list[Arrival]:
+    return make_arrivals(profile, tenant, SOURCE_REQUESTS, random)
 
 
 def _player(stack: Stack, addresses: Addresses, lambda_every: Mapping[str, int]) -> Player:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.policies.clocks import Terms
 
 DEMO_TENANTS = ("quiet", "flood")
@@ -36,6 +37,16 @@ class StackOptions(BaseModel):
     """Who plays DynamoDB: moto, or Amazon's DynamoDB Local where Java and its npm package are present."""
     home: Path
     """Where logs and the tiny model are kept."""
+
+
+def stack_options(**values: object) -> StackOptions:
+    """Options as a person gives them. Raises ConfigurationError, naming the option."""
+    try:
+        return StackOptions.model_validate(values)
+    except ValidationError as error:
+        finding = error.errors(include_url=False)[0]
+        option = "--" + ".".join(str(part) for part in finding["loc"]).replace("_", "-")
+        raise ConfigurationError(f"{option}: {finding['msg']}") from None
 
 
 class Addresses(BaseModel):

@@ -29,14 +29,17 @@ CREDENTIALS = {
 """The stand-ins check no signature, but unmodified SDKs want something to sign with."""
 
 
-def dynamodb(endpoint_url: str) -> DynamoDBClient:
-    return boto3.client(
-        "dynamodb",
-        endpoint_url=endpoint_url,
+def session() -> boto3.Session:
+    """Where clients of the local stack come from that are made in this process."""
+    return boto3.Session(
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         region_name=REGION,
-        aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - the stand-ins check no signature
     )
+
+
+def dynamodb(endpoint_url: str) -> DynamoDBClient:
+    return session().client("dynamodb", endpoint_url=endpoint_url)
 
 
 async def make_table(endpoint_url: str) -> None:
@@ -47,13 +50,7 @@ async def make_queue(endpoint_url: str) -> str:
     """The queue's URL."""
 
     def create() -> str:
-        sqs = boto3.client(
-            "sqs",
-            endpoint_url=endpoint_url,
-            region_name=REGION,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",  # noqa: S106
-        )
+        sqs = session().client("sqs", endpoint_url=endpoint_url)
         return sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "360"})["QueueUrl"]
 
     return await asyncio.to_thread(create)

@@ -96,7 +96,7 @@ class Stack:
     async def _start(self, front_port: int, aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, SQS and CloudWatch (moto)")
-        moto_url = await self._announced("moto", ["-m", "headgate.local.moto_server"], _base_environment())
+        moto_url = await self._announced("moto", ["-m", "headgate.local.moto_server"], base_environment())
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
@@ -178,7 +178,7 @@ class Stack:
             self._dead.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
 
 
-def _base_environment() -> dict[str, str]:
+def base_environment() -> dict[str, str]:
     """Ours, without what would point a child at a real AWS account."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
@@ -186,7 +186,7 @@ def _base_environment() -> dict[str, str]:
 
 def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> dict[str, str]:
     return {
-        **_base_environment(),
+        **base_environment(),
         "AWS_ENDPOINT_URL": moto_url,
         "AWS_ENDPOINT_URL_DYNAMODB": dynamodb_url,
         "AWS_EC2_METADATA_DISABLED": "true",

@@ -1,0 +1,1 @@
+"""Figures, printed beside their baselines: each module runs by itself, `python -m benchmarks` runs them all."""

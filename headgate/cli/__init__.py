@@ -1,0 +1,69 @@
+"""The command line. A command's module is imported when it is called: `headgate --help` loads neither torch nor boto3.
+
+Exit codes: 0 done, 1 the run's own verdict failed, 2 bad input: one line on standard error, no traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+COMMANDS = {
+    "demo": ("headgate.cli.demo", "One tenant floods, the other is served: a workload without headgate and with it."),
+    "local": ("headgate.cli.local", "Run the whole stack on this machine, in the foreground."),
+    "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
+    "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
+}
+
+
+class _Commands(TyperGroup):
+    """Commands by name, loaded when called; the list of them needs no loading."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _load(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        table = Table(show_header=False, box=None, padding=(0, 2))
+        for name, (_, summary) in COMMANDS.items():
+            table.add_row(name, summary)
+        console = Console()
+        console.print("Usage: headgate [--version] [--help] COMMAND [OPTIONS]\n", markup=False)
+        console.print("Fair shares of a shared GPU fleet for every tenant of an LLM service.\n")
+        console.print(table)
+
+
+def _load(name: str) -> Any:
+    """A module's `app` where it has subcommands, else its function of the command's name."""
+    module = import_module(COMMANDS[name][0])
+    own = getattr(module, "app", None)
+    if own is None:
+        own = typer.Typer(add_completion=False)
+        own.command(name)(getattr(module, name))
+    command = typer.main.get_command(own)
+    command.name = name
+    return command
+
+
+app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True)
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+    if version:
+        Console().print(metadata.version("headgate"))
+        raise typer.Exit(0)
+
+
+def main() -> None:
+    from headgate.cli.exits import exit_code
+
+    sys.exit(exit_code(lambda: typer.main.get_command(app)(standalone_mode=False, prog_name="headgate")))

@@ -1,0 +1,5 @@
+"""`python -m headgate.cli`: the same as `headgate`."""
+
+from headgate.cli import main
+
+main()

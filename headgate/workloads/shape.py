@@ -1,0 +1,39 @@
+"""Shaping a workload to what an engine can serve: lengths scaled and bounded, the pattern kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headgate.workloads.traces import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Input tokens divided by `input_divisor`, output by `output_divisor`, both kept within their bounds."""
+
+    input_divisor: float
+    output_divisor: float
+    input_min: int
+    input_max: int
+    output_min: int
+    output_max: int
+
+
+SMALL_ENGINE = Fit(input_divisor=16, output_divisor=2, input_min=8, input_max=200, output_min=16, output_max=128)
+"""For a model of a few layers on a CPU: a chat of 1,020 / 129 tokens becomes 64 / 64."""
+
+
+def fitted(arrivals: Iterable[Arrival], fit: Fit = SMALL_ENGINE) -> list[Arrival]:
+    return [
+        replace(
+            arrival,
+            input_tokens=_between(arrival.input_tokens / fit.input_divisor, fit.input_min, fit.input_max),
+            output_tokens=_between(arrival.output_tokens / fit.output_divisor, fit.output_min, fit.output_max),
+        )
+        for arrival in arrivals
+    ]
+
+
+def _between(value: float, low: int, high: int) -> int:
+    return max(low, min(high, round(value)))
