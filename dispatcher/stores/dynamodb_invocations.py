@@ -53,7 +53,7 @@ class DynamoInvocations:
         nonce = self._requests.nonce()
         seat = await self._claimed(invocation, now)
         if seat is None:
-            return Written.CONFLICT
+            return await self._there(invocation) or Written.CONFLICT
         line = lines.charged(invocation, debit)
         # Somebody of the same tenant began to wait after the look: an arrival must not overtake.
         lines.require_nobody_waiting(line)
@@ -65,8 +65,7 @@ class DynamoInvocations:
 
     async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
         if waiting_max <= 0:
-            there = await self._reads.item(invocation_key(invocation.tenant, invocation.id))
-            return Written.EXISTS if there else Written.FULL
+            return await self._there(invocation) or Written.FULL
         nonce = self._requests.nonce()
         line = lines.lifted(invocation, lift)
         if lift is not None:
@@ -201,6 +200,11 @@ class DynamoInvocations:
         except ConditionFailed as refused:
             return _settled_before(refused, nonce)
         return Settled.SETTLED
+
+    async def _there(self, invocation: Invocation) -> Written | None:
+        """EXISTS, where nothing can be written anyway; a retry of the same id is answered all the same."""
+        item = await self._reads.item(invocation_key(invocation.tenant, invocation.id))
+        return Written.EXISTS if item is not None else None
 
     async def _claimed(self, invocation: Invocation, now: float) -> Statement | None:
         """None where the slot's worker has no seat."""

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from random import Random
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class TablePlace:
     def __init__(self, endpoint_url: str, table: str) -> None:
         self.endpoint_url = endpoint_url
         self.table = table
-        self.client = make_client(endpoint_url)
+        self.client = client_of(endpoint_url)
         create_table(self.client, table)
 
     def open(self, clock: Clock, seed: int = 0) -> DynamoStore:
@@ -55,6 +56,12 @@ class TablePlace:
 
 PlaceMaker = Callable[[], Place]
 _numbers = itertools.count()
+
+
+@cache
+def client_of(endpoint_url: str) -> Any:
+    """Shared by all tests: making one takes half a second."""
+    return make_client(endpoint_url)
 
 
 def make_client(endpoint_url: str) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -236,6 +236,11 @@ def test_the_tables_store_answers_as_the_memory_store(url: str) -> None:
         place = staticmethod(lambda: TablePlace(url, f"machine-{next(count)}"))
 
     budget = settings(
-        max_examples=6, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        max_examples=5,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        phases=[Phase.generate],  # an example takes seconds: shrinking would take minutes
     )
     run_state_machine_as_test(Both, settings=budget)
