@@ -1,0 +1,87 @@
+"""The HTTP face: an API Gateway REST API that streams what headgate-front answers.
+
+REST, because of all gateways it alone streams for 15 minutes and into a VPC. Who the tenant is, its limits and the
+shape of a request are headgate-front's to check: the gateway knows neither keys nor tenants.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Validations
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from infra.observability import log_group
+
+STREAM_MAX = Duration.minutes(15)
+REQUESTS_PER_S, REQUESTS_BURST = 1000, 2000
+"""A stop against floods of the whole API; shares between tenants are the gate's."""
+STAGE = "live"
+
+ACKNOWLEDGED = {
+    "AwsSolutions-APIG2": "Validated by the app, which answers in OpenAI's error shape; a gateway model would not.",
+    "AwsSolutions-APIG3": "A web ACL is the account's choice and cost; the app limits bodies, depth and rates itself.",
+    "AwsSolutions-APIG4": "Tenants are known by their API key, which the app checks; clients are any OpenAI SDK.",
+    "AwsSolutions-COG4": "Tenants are known by their API key, not by a Cognito user pool.",
+}
+
+
+class Api(Construct):
+    """`front`: the function behind it."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, front: lambda_.Function) -> None:
+        super().__init__(scope, construct_id)
+        self.rest_api = apigateway.RestApi(
+            self,
+            "Rest",
+            rest_api_name="headgate",
+            endpoint_types=[apigateway.EndpointType.REGIONAL],  # streams may idle 5 minutes; at an edge 30 s
+            cloud_watch_role=True,
+            deploy_options=self._stage(),
+        )
+        integration = apigateway.LambdaIntegration(
+            front, response_transfer_mode=apigateway.ResponseTransferMode.STREAM, timeout=STREAM_MAX
+        )
+        self.rest_api.root.add_resource("health").add_method("GET", integration)
+        version = self.rest_api.root.add_resource("v1")
+        version.add_proxy(any_method=True, default_integration=integration)
+        for rule, reason in ACKNOWLEDGED.items():
+            Validations.of(self.rest_api).acknowledge(Acknowledgment(id=rule, reason=reason))
+        self._acknowledge_log_role()
+        base_url = f"{self.rest_api.url}v1"
+        CfnOutput(self, "OpenAiBaseUrl", value=base_url, description="base_url for any OpenAI SDK")
+
+    def _stage(self) -> apigateway.StageOptions:
+        return apigateway.StageOptions(
+            stage_name=STAGE,
+            access_log_destination=apigateway.LogGroupLogDestination(log_group(self, "AccessLog")),
+            access_log_format=_access_log_format(),
+            logging_level=apigateway.MethodLoggingLevel.ERROR,
+            data_trace_enabled=False,  # it would log prompts
+            metrics_enabled=True,
+            tracing_enabled=True,
+            throttling_rate_limit=REQUESTS_PER_S,
+            throttling_burst_limit=REQUESTS_BURST,
+        )
+
+    def _acknowledge_log_role(self) -> None:
+        """API Gateway writes its logs by one role an account, for which AWS has a policy."""
+        arn = "arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs"
+        reason = "The policy that API Gateway documents for its account role."
+        rule = f"AwsSolutions-IAM4[Policy::{arn}]"
+        Validations.of(self.rest_api).acknowledge(Acknowledgment(id=rule, reason=reason))
+
+
+def _access_log_format() -> apigateway.AccessLogFormat:
+    """Neither who called nor from where: tenants are named in the functions' own log."""
+    return apigateway.AccessLogFormat.json_with_standard_fields(
+        caller=False,
+        http_method=True,
+        ip=False,
+        protocol=True,
+        request_time=True,
+        resource_path=True,
+        response_length=True,
+        status=True,
+        user=False,
+    )

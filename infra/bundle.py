@@ -1,0 +1,112 @@
+"""The functions' asset, built without Docker: wheels for Lambda's arm64, and our packages beside them.
+
+`build` writes build/lambda. Its dependencies are pinned, with hashes, in infra/functions.lock, and are installed again
+only when that file changes. `python -m infra.bundle lock` writes the lock anew from what pyproject.toml allows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
+"""Lambda's python3.14 on arm64 (Amazon Linux 2023). infra/functions.py names the same runtime."""
+PACKAGES = ("dispatcher", "functions")
+NOT_IN_FUNCTIONS = ("typer", "rich")
+"""Dependencies of the command line alone."""
+LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
+BUILD = Path("build/lambda")
+
+Pip = Callable[[Sequence[str]], None]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that Lambda can run, and a digest that changes exactly when its content does."""
+
+    path: Path
+    digest: str
+
+
+def run_pip(arguments: Sequence[str]) -> None:
+    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)  # noqa: S603
+
+
+def build(root: Path, pip: Pip = run_pip) -> Bundle:
+    """Raises CalledProcessError where a dependency cannot be had."""
+    target, stamp = root / BUILD, root / BUILD.with_suffix(".lock-digest")
+    wanted = _digest([root / LOCK], root)
+    if not (target.is_dir() and stamp.is_file() and stamp.read_text() == wanted):
+        _install(root, target, pip)
+        stamp.write_text(wanted)
+    for package in PACKAGES:
+        shutil.rmtree(target / package, ignore_errors=True)
+        shutil.copytree(root / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / FRONT, target / "run.sh")
+    return Bundle(target, _digest(sources(root), root))
+
+
+def sources(root: Path) -> list[Path]:
+    """Everything that the bundle is made of."""
+    files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
+    return sorted([root / LOCK, root / FRONT, *(path for path in files if "__pycache__" not in path.parts)])
+
+
+def requirements(root: Path) -> list[str]:
+    """Of the project's dependencies those that the functions need."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return [each for each in project["dependencies"] if not each.startswith(NOT_IN_FUNCTIONS)]
+
+
+def lock(root: Path, pip: Pip = run_pip) -> None:
+    """Resolve the requirements anew and write infra/functions.lock."""
+    with tempfile.TemporaryDirectory() as place:
+        report = Path(place) / "report.json"
+        options = ["--dry-run", "--ignore-installed", "--report", str(report)]
+        pip(["install", *_target_options(Path(place)), *options, *requirements(root)])
+        found = json.loads(report.read_text())["install"]
+    lines = [_pin(each["metadata"], each["download_info"]["archive_info"]["hashes"]["sha256"]) for each in found]
+    head = "# Written by `python -m infra.bundle lock`: what the functions run with.\n"
+    (root / LOCK).write_text(head + "".join(sorted(lines, key=str.lower)))
+
+
+def _pin(metadata: dict[str, str], sha256: str) -> str:
+    return f"{metadata['name']}=={metadata['version']} --hash=sha256:{sha256}\n"
+
+
+def _install(root: Path, target: Path, pip: Pip) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    pip(["install", *_target_options(target), "--no-deps", "--require-hashes", "--requirement", str(root / LOCK)])
+
+
+def _target_options(target: Path) -> list[str]:
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:"]
+    platforms = [option for platform in PLATFORMS for option in ("--platform", platform)]
+    return [*options, *platforms, "--implementation", "cp", "--python-version", PYTHON, "--target", str(target)]
+
+
+def _digest(files: Sequence[Path], root: Path) -> str:
+    """Over names and contents."""
+    digest = hashlib.sha256(f"{PYTHON} {PLATFORMS}".encode())
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parents[1]
+    if sys.argv[1:] == ["lock"]:
+        lock(here)
+    else:
+        build(here)

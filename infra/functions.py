@@ -1,0 +1,144 @@
+"""The Lambda functions: one asset, one role each. The handlers are in functions/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aws_cdk import Aws, Duration
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_lambda_event_sources as event_sources
+from aws_cdk import aws_secretsmanager as secretsmanager
+from constructs import Construct
+
+from infra.observability import log_group
+from infra.queue import ExecutionQueue
+from infra.roles import allow_gate, allow_result, function_role
+from infra.state import State
+
+RUNTIME = lambda_.Runtime.PYTHON_3_14  # the bundle's wheels are for it: infra/bundle.py
+LONGEST = Duration.minutes(15)
+"""Lambda's longest, and the longest deadline of an invocation (dispatcher/config.py)."""
+WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
+"""AWS's Lambda Web Adapter 1.0.0, as published in the commercial regions; China's have accounts of their own."""
+FRONT_PORT = "8080"
+EXECUTIONS_MAX = 100
+"""Detached executions under way at once, below the account's 1,000: callers who wait must find room."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One function. `concurrency_max`: reserved, taken from the account's; None reserves nothing."""
+
+    name: str
+    handler: str
+    timeout: Duration
+    memory_mb: int
+    concurrency_max: int | None = None
+    recurs: bool = False
+
+
+INVOKE = Spec("invoke", "functions.invoke.handler.handler", LONGEST, 512)
+RESULT = Spec("result", "functions.result.handler.handler", Duration.seconds(30), 512)
+EXECUTE = Spec("execute", "functions.execute.handler.handler", LONGEST, 512, recurs=True)
+SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512, concurrency_max=1)
+FRONT = Spec("front", "run.sh", LONGEST, 1024)
+
+
+class Functions(Construct):
+    """All functions, wired to table, queue and schedule."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        state: State,
+        execution: ExecutionQueue,
+        worker_secret: secretsmanager.Secret,
+        code: lambda_.Code,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._code = code
+        self._worker_secret = worker_secret
+        self._environment = {
+            "HEADGATE_TABLE": state.table.table_name,
+            "HEADGATE_QUEUE_URL": execution.queue.queue_url,
+            "HEADGATE_WORKER_SECRET_ARN": worker_secret.secret_arn,
+            "HEADGATE_POOL": "default",
+            "POWERTOOLS_SERVICE_NAME": "headgate",
+            "POWERTOOLS_METRICS_NAMESPACE": "headgate",
+            "POWERTOOLS_LOG_LEVEL": "INFO",
+        }
+        self.front, self.invoke, self.execute, self.sweep = (
+            self._gate_function(spec, state, execution) for spec in (FRONT, INVOKE, EXECUTE, SWEEP)
+        )
+        self.result, result_role = self._function(RESULT)
+        allow_result(result_role, state)
+        self._serve_http(self.front)
+        self._accept_events()
+        self._consume(execution)
+        self._sweep_each_minute()
+
+    @property
+    def all(self) -> list[lambda_.Function]:
+        return [self.front, self.invoke, self.result, self.execute, self.sweep]
+
+    def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
+        function, role = self._function(spec)
+        allow_gate(role, state, execution.queue)
+        return function
+
+    def _function(self, spec: Spec) -> tuple[lambda_.Function, iam.Role]:
+        title = spec.name.capitalize()
+        logs = log_group(self, f"{title}Log")
+        role = function_role(self, f"{title}Role", log_group=logs, worker_secret=self._worker_secret)
+        function = lambda_.Function(
+            self,
+            title,
+            function_name=f"headgate-{spec.name}",
+            runtime=RUNTIME,
+            architecture=lambda_.Architecture.ARM_64,
+            handler=spec.handler,
+            code=self._code,
+            timeout=spec.timeout,
+            memory_size=spec.memory_mb,
+            environment=self._environment,
+            role=role,
+            log_group=logs,
+            tracing=lambda_.Tracing.ACTIVE,
+            reserved_concurrent_executions=spec.concurrency_max,
+            recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.recurs else lambda_.RecursiveLoop.TERMINATE,
+        )
+        return function, role
+
+    def _serve_http(self, front: lambda_.Function) -> None:
+        """Managed Python does not stream: the adapter runs the ASGI app as a server, and streams what it answers."""
+        arn = f"arn:{Aws.PARTITION}:lambda:{Aws.REGION}:{WEB_ADAPTER_ACCOUNT}:layer:{WEB_ADAPTER_LAYER}"
+        front.add_layers(lambda_.LayerVersion.from_layer_version_arn(self, "WebAdapter", arn))
+        front.add_environment("AWS_LAMBDA_EXEC_WRAPPER", "/opt/bootstrap")
+        front.add_environment("AWS_LWA_INVOKE_MODE", "response_stream")
+        front.add_environment("AWS_LWA_PORT", FRONT_PORT)
+        front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
+
+    def _accept_events(self) -> None:
+        # No dead-letter queue on purpose: it would keep the whole payload, prompt and API key. What Lambda drops is
+        # counted by an alarm, and answers `headgate-result` as unknown.
+        self.invoke.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
+
+    def _consume(self, execution: ExecutionQueue) -> None:
+        # An execution that ends drains, and so sends the next message: a chain by design, as long as the backlog.
+        # Lambda would cut it after 16 links; hence RecursiveLoop.ALLOW. Each link is an invocation that was charged.
+        source = event_sources.SqsEventSource(
+            execution.queue, batch_size=1, report_batch_item_failures=True, max_concurrency=EXECUTIONS_MAX
+        )
+        self.execute.add_event_source(source)
+
+    def _sweep_each_minute(self) -> None:
+        rule = events.Rule(self, "EachMinute", schedule=events.Schedule.rate(Duration.minutes(1)))
+        # One that is late is of no use: the next one does its work.
+        target = targets.LambdaFunction(self.sweep, retry_attempts=0, max_event_age=Duration.minutes(1))
+        rule.add_target(target)
+        self.sweep.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))

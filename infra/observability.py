@@ -1,0 +1,148 @@
+"""What an operator sees: logs that end, a dashboard, and alarms on what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aws_cdk import CfnOutput, Duration, RemovalPolicy
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+NAMESPACE = "headgate"
+"""Of the metrics that the functions write themselves, with Powertools: functions/observability.py."""
+MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
+BACKLOG_AGE_MAX = Duration.minutes(5)
+
+
+def log_group(scope: Construct, construct_id: str) -> logs.LogGroup:
+    """Kept for a month. Prompts and keys are in none (functions/observability.py)."""
+    return logs.LogGroup(
+        scope, construct_id, retention=logs.RetentionDays.ONE_MONTH, removal_policy=RemovalPolicy.DESTROY
+    )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the alarms and the dashboard look at."""
+
+    rest_api: apigateway.RestApi
+    functions: Sequence[lambda_.Function]
+    sweep: lambda_.Function
+    invoke: lambda_.Function
+    queue: sqs.Queue
+    dead_letters: sqs.Queue
+    table: dynamodb.Table
+
+
+class Observability(Construct):
+    """Alarms tell the topic `alarms`; whoever operates the stack subscribes to it."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, watched: Watched) -> None:
+        super().__init__(scope, construct_id)
+        self.alarms = sns.Topic(self, "Alarms", enforce_ssl=True)
+        CfnOutput(self, "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to hear of alarms")
+        self._alarms(watched)
+        self._dashboard(watched)
+
+    def _alarms(self, watched: Watched) -> None:
+        swept = watched.sweep.metric_invocations(period=FIVE_MINUTES)
+        # A sweep that does not run at all leaves no data: that, too, is the alarm.
+        self._alarm("SweepStopped", swept, "The sweep did not run: dead leases stay.", below=1)
+        self._alarm("SweepFails", watched.sweep.metric_errors(period=FIVE_MINUTES), "The sweep failed.", above=1)
+        dead = watched.dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE)
+        self._alarm("DeadLetters", dead, "A detached execution could not be started five times.")
+        age = watched.queue.metric_approximate_age_of_oldest_message(period=MINUTE)
+        self._alarm("ExecutionsLate", age, "Dispatched invocations wait to start.", above=BACKLOG_AGE_MAX.to_seconds())
+        dropped = watched.invoke.metric("AsyncEventsDropped", statistic="Sum", period=FIVE_MINUTES)
+        self._alarm("EventsDropped", dropped, "Lambda dropped Event invokes before they reached the gate.")
+        failed = watched.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES)
+        self._alarm("HttpFails", failed, "The HTTP face answers 5xx.", above=5)
+        throttled = _table_metric(watched.table, "ThrottledRequests")
+        self._alarm("TableThrottled", throttled, "DynamoDB throttles: admission fails closed.", above=10)
+
+    def _alarm(
+        self,
+        name: str,
+        metric: cloudwatch.IMetric,
+        meaning: str,
+        *,
+        above: float = 0,
+        below: float | None = None,
+    ) -> None:
+        """Tells the topic where the metric is above `above`, or below `below`; then missing data counts as below."""
+        waits_for_life = below is not None
+        alarm = cloudwatch.Alarm(
+            self,
+            name,
+            metric=metric,
+            alarm_description=meaning,
+            threshold=below if below is not None else above,
+            evaluation_periods=1,
+            comparison_operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
+            if waits_for_life
+            else cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.BREACHING
+            if waits_for_life
+            else cloudwatch.TreatMissingData.NOT_BREACHING,
+        )
+        alarm.add_alarm_action(actions.SnsAction(self.alarms))
+
+    def _dashboard(self, watched: Watched) -> None:
+        board = cloudwatch.Dashboard(self, "Dashboard", default_interval=Duration.hours(3))
+        board.add_widgets(
+            _by_tenant("First token, P99 by tenant (ms)", "ttft_ms", "p99"),
+            _by_tenant("Output tokens by tenant", "output_tokens", "Sum"),
+            _by_tenant("Queued by tenant", "queued", "Sum"),
+        )
+        board.add_widgets(
+            _graph("Sweep", [_own_metric(name) for name in ("reaped", "expired", "dispatched")]),
+            _graph("Detached executions", [_own_metric("executed"), _own_metric("executed_already")]),
+            _graph("Queue", [watched.queue.metric_approximate_number_of_messages_visible(period=MINUTE)]),
+        )
+        board.add_widgets(
+            _graph("Concurrent executions", [each.metric("ConcurrentExecutions") for each in watched.functions]),
+            _graph("Function errors", [each.metric_errors() for each in watched.functions]),
+            _graph("Table: throttled", [_table_metric(watched.table, "ThrottledRequests")]),
+        )
+
+
+def _own_metric(name: str) -> cloudwatch.Metric:
+    return cloudwatch.Metric(
+        namespace=NAMESPACE,
+        metric_name=name,
+        dimensions_map={"service": NAMESPACE},
+        statistic="Sum",
+        period=MINUTE,
+    )
+
+
+def _table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression:
+    """Over the operations that the gate uses: DynamoDB counts each apart."""
+    operations = ["GetItem", "BatchGetItem", "Query", "PutItem", "UpdateItem", "TransactWriteItems"]
+    using = {
+        f"m{number}": table.metric(
+            name, dimensions_map={"TableName": table.table_name, "Operation": operation}, statistic="Sum"
+        )
+        for number, operation in enumerate(operations)
+    }
+    return cloudwatch.MathExpression(
+        expression=f"SUM(FILL([{', '.join(using)}], 0))", using_metrics=using, label=name, period=FIVE_MINUTES
+    )
+
+
+def _by_tenant(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
+    """A line for each tenant that there is: a search, so that new ones appear by themselves."""
+    search = f"SEARCH('{{{NAMESPACE},service,tenant}} MetricName=\"{metric}\"', '{statistic}', 60)"
+    return _graph(title, [cloudwatch.MathExpression(expression=search, using_metrics={}, label="", period=MINUTE)])
+
+
+def _graph(title: str, metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.GraphWidget:
+    return cloudwatch.GraphWidget(title=title, left=list(metrics), width=8)
