@@ -12,7 +12,7 @@ from rich.table import Table
 from headgate.demo.measure import RunReport, TenantReport
 from headgate.demo.verdict import Verdict
 
-TITLES = {"fcfs": "without (first come, first served)", "headgate": "with headgate"}
+TITLES = {"fcfs": "fcfs (without headgate's policies)", "headgate": "headgate"}
 
 
 def as_json(runs: Mapping[str, RunReport], verdict: Verdict) -> dict[str, Any]:
@@ -35,14 +35,14 @@ def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdi
 
 def _table(runs: Mapping[str, RunReport]) -> Table:
     table = Table(title="The same workload, twice", title_justify="left")
-    table.add_column("run")
-    table.add_column("tenant")
-    for heading in ("requests", "failed", "tokens in", "out", "first token P50", "P99", "latency P99", "share*"):
-        table.add_column(heading, justify="right")
+    table.add_column("run", no_wrap=True)
+    table.add_column("tenant", no_wrap=True)
+    for heading in ("asked", "failed", "tokens", "TTFT P50", "TTFT P99", "all P99", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, run in runs.items():
         for number, (tenant, figures) in enumerate(run.tenants.items()):
-            table.add_row(TITLES[name] if number == 0 else "", tenant, *_cells(figures), end_section=number > 0)
-    table.caption = "* of the service delivered while both tenants were backlogged"
+            table.add_row(name if number == 0 else "", tenant, *_cells(figures), end_section=number > 0)
+    table.caption = "TTFT: arrival to first token; all: to the last; share: of service while both were backlogged"
     return table
 
 
@@ -51,8 +51,7 @@ def _cells(figures: TenantReport) -> list[str]:
     return [
         str(figures.requests),
         str(figures.failed),
-        str(figures.input_tokens),
-        str(figures.output_tokens),
+        str(figures.input_tokens + figures.output_tokens),
         _seconds(figures.ttft_p50_s),
         _seconds(figures.ttft_p99_s),
         _seconds(figures.latency_p99_s),
