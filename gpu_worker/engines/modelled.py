@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from gpu_worker.engines.base import (
+    EngineError,
     EngineEvent,
     EngineFacts,
     EngineRequest,
@@ -69,7 +70,7 @@ class Shape:
 class _Sequence:
     request: EngineRequest
     input_tokens: int
-    events: asyncio.Queue[EngineEvent]
+    events: asyncio.Queue[EngineEvent | EngineError]
     stops: StopMatcher
     output_tokens: int = 0
     reason: FinishReason | None = None
@@ -104,19 +105,30 @@ class ModelledEngine:
         limit = min(self.shape.context_tokens, self.shape.kv_tokens)
         if input_tokens + request.max_tokens > limit:
             raise PromptTooLong(f"prompt ({input_tokens}) and max_tokens ({request.max_tokens}) exceed {limit} tokens")
-        sequence = _Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
-        self.policy.enqueue(QueueRequest(request.request_id, request.tenant, input_tokens, request.weight))
-        self._sequences[request.request_id] = sequence
-        self._arrived.set()
+        sequence = self._enter(request, input_tokens)
         try:
             yield Started(input_tokens)
             while True:
                 event = await sequence.events.get()
+                if isinstance(event, EngineError):
+                    raise event
                 yield event
                 if isinstance(event, Finished):
                     return
         finally:
-            await self.abort(request.request_id)
+            if self._sequences.get(request.request_id) is sequence:
+                await self.abort(request.request_id)
+
+    def _enter(self, request: EngineRequest, input_tokens: int) -> _Sequence:
+        if self._loop is not None and self._loop.done():
+            raise EngineError("engine_stopped", "the engine is not running")
+        if request.request_id in self._sequences:
+            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
+        sequence = _Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
+        self.policy.enqueue(QueueRequest(request.request_id, request.tenant, input_tokens, request.weight))
+        self._sequences[request.request_id] = sequence
+        self._arrived.set()
+        return sequence
 
     async def abort(self, request_id: str) -> None:
         sequence = self._sequences.get(request_id)
@@ -137,6 +149,7 @@ class ModelledEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.create_task(self._run())
+        self._loop.add_done_callback(self._failed)
 
     async def stop(self) -> None:
         if self._loop is not None:
@@ -144,6 +157,12 @@ class ModelledEngine:
             await asyncio.gather(self._loop, return_exceptions=True)
         for sequence in list(self._sequences.values()):
             self._end(sequence, "aborted")
+
+    def _failed(self, loop: asyncio.Task[None]) -> None:
+        """Nobody waits for an engine that is gone."""
+        if not loop.cancelled():
+            for sequence in self._sequences.values():
+                sequence.events.put_nowait(EngineError("engine_failed", "the engine failed while it worked on this"))
 
     async def _run(self) -> None:
         while True:

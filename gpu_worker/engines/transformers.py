@@ -167,13 +167,15 @@ class TransformersEngine:
         await asyncio.to_thread(manager.warmup)
         manager.background_thread_status.clear()
         # Not manager.start(): its thread is no daemon, and a worker that fails must not hang on it.
-        thread = threading.Thread(target=manager._run_generation_loop, name="headgate-engine", daemon=True)
+        thread = threading.Thread(target=_run, args=(manager, self._router), name="headgate-engine", daemon=True)
         manager._generation_thread = thread
         thread.start()
 
     async def stop(self) -> None:
         """Ends what is left as aborted."""
         if self._manager is None or self._router is None:
+            return
+        if self._router.stopping:
             return
         self._router.stopping = True
         self._manager._wake_up_loop.set()
@@ -241,6 +243,13 @@ class TransformersEngine:
             del self._router.live[request.request_id]
             raise EngineError("engine_stopped", "the engine takes no more requests")
         return self._router, sequence
+
+
+def _run(manager: ContinuousBatchingManager, router: PolicyRouter) -> None:
+    try:
+        manager._run_generation_loop()
+    finally:
+        router.end_all()
 
 
 def _sampling(request: EngineRequest) -> dict[str, Any]:

@@ -68,6 +68,12 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         if (sequence := self.live.get(request_id)) is not None:
             self._end(sequence, Finished(sequence.ending, sequence.input_tokens, sequence.output_tokens))
 
+    def end_all(self) -> None:
+        """The engine thread's last act: nobody waits for it, not even those whom the library lost on its way out."""
+        for sequence in list(self.live.values()):
+            self._end(sequence, self._failure(sequence))
+        self.send()
+
     def send(self) -> None:
         """Hand the step's events over to the event loop, all at once."""
         if self._events:
@@ -115,7 +121,8 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         request_id = sequence.request.request_id
         del self.live[request_id]
         with self.lock:
-            self.policy.leave(request_id)
+            if self.policy.holds(request_id):
+                self.policy.leave(request_id)
         self._events.append((sequence, event))
 
 

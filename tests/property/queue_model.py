@@ -16,7 +16,7 @@ class Job:
 
 
 class BatchModel:
-    """`pool_tokens`: M, room for the prompts and all the output of those who run. A step: admit, then one token each."""
+    """`pool_tokens`: M, room for the prompts and all the output of those who run. A step: admit, then a token each."""
 
     def __init__(self, policy: QueuePolicy, pool_tokens: int) -> None:
         self.policy = policy

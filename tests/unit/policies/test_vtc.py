@@ -1,4 +1,4 @@
-"""Algorithm 2 of the VTC paper, line by line, in numbers worked out by hand (h: 1 an input token, 2 an output token)."""
+"""Algorithm 2 of the VTC paper, line by line, in figures worked by hand (h: 1 an input token, 2 an output token)."""
 
 from __future__ import annotations
 

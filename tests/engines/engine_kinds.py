@@ -1,0 +1,102 @@
+"""The engines under one suite: how each is made for a test, with a queue policy that remembers what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gpu_worker.engines.base import Engine, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
+
+needs_torch = [
+    pytest.mark.engine,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed (extra: transformers)"),
+]
+KINDS = ["modelled", pytest.param("transformers", marks=needs_torch)]
+
+
+def recorded(name: str) -> tuple[QueuePolicy, list[tuple[str, str]]]:
+    """A policy, and the calls that reach it, as (call, request id)."""
+    policy, calls = make_policy(name), []
+
+    def wrap(call: str) -> None:
+        inner: Callable[..., object] = getattr(policy, call)
+
+        def outer(subject: object) -> object:
+            calls.append((call, str(getattr(subject, "request_id", subject))))
+            return inner(subject)
+
+        setattr(policy, call, outer)
+
+    for call in ("enqueue", "admit", "put_back"):
+        wrap(call)
+    return policy, calls
+
+
+@asynccontextmanager
+async def engine_of(
+    kind: str, policy: QueuePolicy, home: Path, *, batch: int = 2, kv: int = 2048
+) -> AsyncIterator[Engine]:
+    engine: Engine
+    if kind == "modelled":
+        from gpu_worker.engines.modelled import INSTANT, ModelledEngine, Shape
+
+        engine = ModelledEngine(policy, time_model=INSTANT, shape=Shape(kv_tokens=kv, batch=batch, context_tokens=2048))
+    else:
+        from gpu_worker.engines.transformers import Shape as TransformersShape
+        from gpu_worker.engines.transformers import TransformersEngine
+
+        shape = TransformersShape(batch=batch, kv_tokens=kv, step_tokens=64)
+        engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def request(request_id: str, tenant: str = "a", **changes: object) -> EngineRequest:
+    fields: dict[str, object] = {"prompt": "Who is served next?", "max_tokens": 8, "temperature": 0.0, **changes}
+    return EngineRequest(request_id, tenant, **fields)  # type: ignore[arg-type]
+
+
+async def events_of(engine: Engine, asked: EngineRequest) -> list[EngineEvent]:
+    return [event async for event in engine.generate(asked)]
+
+
+async def text_of(engine: Engine, asked: EngineRequest) -> str:
+    return "".join(event.text for event in await events_of(engine, asked) if isinstance(event, Token))
+
+
+async def past_first_token(stream: AsyncGenerator[EngineEvent, None]) -> None:
+    assert isinstance(await anext(stream), Started)
+    assert isinstance(await anext(stream), Token)
+
+
+async def finished(stream: AsyncGenerator[EngineEvent, None]) -> Finished:
+    events = [event async for event in stream]
+    last = events[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+async def idle(engine: Engine) -> None:
+    """Until nothing is left in it; the test's own time limit is the bound."""
+    while engine.stats().running or engine.stats().waiting or engine.stats().kv_use:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0)
+
+
+def gather_text(engine: Engine, asked: list[EngineRequest]) -> asyncio.Future[list[str]]:
+    return asyncio.gather(*(text_of(engine, one) for one in asked))
+
+
+async def cancelled(task: asyncio.Future[object]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
