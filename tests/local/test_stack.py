@@ -38,7 +38,7 @@ class Running:
     def openai(self, tenant: str = "quiet") -> OpenAI:
         return OpenAI(base_url=self.openai_base_url, api_key=self.api_keys[tenant], max_retries=0, timeout=60)
 
-    def aws(self, service: str):  # noqa: ANN201 - any of boto3's clients
+    def aws(self, service: str):
         return boto3.client(
             service,
             endpoint_url=self.aws_endpoint_url,
@@ -234,7 +234,7 @@ def line_state(stack: Running, tenant: str) -> dict[str, float]:
     return {name: float(value["N"]) for name, value in found.get("Item", {}).items() if "N" in value}
 
 
-def eventually(look, holds, timeout_s: float = 60):  # noqa: ANN001, ANN201
+def eventually(look, holds, timeout_s: float = 60):
     """What `look` gives once it holds; fails with the last look after a bound that only a defect reaches."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -277,7 +277,9 @@ class TestLifeAndDeath:
         family = descendants(stack)
         assert len(family) >= 3
         stop(stack, number)
-        eventually(lambda: [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], lambda a: not a)
+        eventually(
+            lambda: [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], lambda a: not a
+        )
 
 
 def descendants(stack: Running) -> list[psutil.Process]:
@@ -297,5 +299,3 @@ def environ(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except (psutil.Error, OSError):
         return {}
-
-
