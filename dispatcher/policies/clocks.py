@@ -8,7 +8,8 @@ that move only when it is dispatched or settled, so an index ordered by them nev
   is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
-  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, V being the pool's virtual time.
+  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, V being the pool's virtual time;
+  of a tenant that waits in line, lifted when it joined, to min(vft, V + lead_max) + cost / weight.
 
 A dispatch out of profile is surplus: it moves `vft` alone, so capacity that nobody was owed costs its user nothing of
 its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true - estimated) service
@@ -29,6 +30,9 @@ from math import inf
 LEAD_MAX = 50_000.0
 """Default bound on how far a tenant's vft may run ahead of V (service units a weight of 1): a tenant that enjoyed a
 large guarantee pays back at most this much when others return. 50,000 is about half a minute of one busy GPU."""
+
+CAPACITY_SHARE = 0.9
+"""The part of the measured capacity that guarantees may add up to before they are scaled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +113,26 @@ def debit(
     *,
     rate_scale: float = 1.0,
     lead_max: float = LEAD_MAX,
+    in_line: bool = False,
 ) -> Debit:
     """The dispatch of `cost` service units at `now`, as steps valid while the clocks stay in today's branch.
 
     `rate_scale` (0 < scale <= 1) shrinks guarantees while the active tenants' rates add up to more than the capacity.
+    It shrinks the bucket alike: its depth in seconds, burst over the unscaled rate, stays, so that a bucket found full
+    is full at every scale (else a tenant that was forgotten meanwhile would be better off than one that was kept).
+
+    `in_line`: the request waited in its tenant's line. Such a tenant was lifted when it joined and is not lifted again:
+    where settlements have put it below V meanwhile, that is service which it was charged for and did not get. (Lifted
+    here too, a tenant whose estimates are ten times too high got 3 of 10 slots beside an equal one, not 5.)
     """
-    vft = _clamped(clocks.vft, virtual_time, virtual_time + lead_max, cost / terms.weight)
+    floor = -inf if in_line else virtual_time
+    vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / terms.weight)
     start = clocks.vft if vft.base is None else vft.base
     rate = terms.rate_per_s * rate_scale
     if not in_profile(clocks, terms, now):
         beyond = Step(None, 0.0, low=now) if rate > 0 else STAY
         return Debit(Charge(cost, False, rate, terms.weight), beyond, vft, start)
-    tat = _clamped(clocks.tat, now - terms.burst / rate, now, cost / rate)
+    tat = _clamped(clocks.tat, now - terms.burst / terms.rate_per_s, now, cost / rate)
     return Debit(Charge(cost, True, rate, terms.weight), tat, vft, start)
 
 
@@ -134,6 +146,17 @@ def settlement(charge: Charge, true_cost: float) -> tuple[Step, Step]:
     error = true_cost - charge.cost
     tat = Step(None, error / charge.rate_per_s) if charge.in_profile else STAY
     return tat, Step(None, error / charge.weight)
+
+
+def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
+    """The factor on guaranteed rates, 0 < factor <= 1, while the active tenants were promised so much together.
+
+    Units: service units a second. 1 while nothing is promised or no capacity has been measured (None or 0). The tenth
+    of the capacity that is kept back is what estimates and the gaps between dispatches cost.
+    """
+    if promised_per_s <= 0 or not capacity_per_s:
+        return 1.0
+    return min(1.0, CAPACITY_SHARE * capacity_per_s / promised_per_s)
 
 
 def is_forgettable(clocks: Clocks, terms: Terms, now: float, virtual_time: float) -> bool:

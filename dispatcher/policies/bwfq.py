@@ -1,0 +1,353 @@
+"""BWFQ with two clocks, in memory: the gate's default order.
+
+Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the arithmetic, the units and the reasons. The
+same moves are written out here once more, on plain attributes, because a decision is made for every request; a test
+holds them equal to clocks.debit, lift and settlement.
+
+    order         with a slot free: tenants in profile (tat <= now) first, else all who wait, the surplus;
+                  within either the lowest vft first, ties by the arrival of the oldest request that waits
+    V             max(V, min(start stamp of the one dispatched, vft of those who wait)) at every dispatch
+    within one    first come, first served: a tenant's requests stand in its own line, and each is charged as it is
+                  dispatched, so the k-th of a flood stands behind the k-1 before it
+    overbooked    effective rate = rate x rate_scale(sum of the rates of those who wait or run, capacity)
+
+Invariants: no more run than there are slots (but for slots taken away); a slot is free only while nobody waits; every
+tenant that waits has exactly one live entry in one of the two vft heaps, and one in `_later` if its bucket will fill.
+
+How it is picked: three heaps of (key, arrival, tenant). `_ready` and `_surplus` share the waiting tenants between them
+by vft, `_later` holds those of the surplus that have a guarantee, by tat, until it covers them again. Entries are lazy:
+a tenant knows its live ones, others are dropped when they come up, or all at once when they outnumber the rest.
+O(log waiting tenants) a decision, amortized.
+
+Forgetting: a tenant with nothing waiting or running, a full bucket and no lead (clocks.is_forgettable) behaves like one
+never seen. Each time a tenant falls idle it joins a rotating queue of idle ones, and two of its head are looked at:
+amortized O(1), and no decision depends on it. Terms are configuration and stay until set_terms changes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush, heapreplace
+from math import fsum, inf
+
+from dispatcher.policies.bwfq_line import Entry, Tenant, Waiting
+from dispatcher.policies.clocks import LEAD_MAX, Clocks, Terms, rate_scale
+from dispatcher.policies.gate import (
+    Decision,
+    Dispatched,
+    Queued,
+    checked_cost,
+    checked_slots,
+    held_already,
+    later,
+    not_running,
+    registered,
+)
+
+SLACK = 64
+"""Dead entries kept in a heap, beyond as many as there are waiting tenants, before they are swept out."""
+
+_DEFAULT_TERMS = Terms()
+_new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
+
+
+@registered("bwfq")
+class TwoClocks:
+    """`lead_max`: how far a tenant's vft may run ahead of V, service units a weight of 1. Raises ValueError."""
+
+    def __init__(self, slots: int, *, lead_max: float = LEAD_MAX, forget: bool = True) -> None:
+        if not lead_max > 0:
+            raise ValueError(f"lead_max must be a positive number, not {lead_max!r}")
+        self._slots = checked_slots(slots)
+        self._free = self._slots
+        self._lead_max = lead_max
+        self._forget = forget
+        self._now = -inf
+        self._virtual_time = 0.0
+        self._settled = 0.0
+        self._arrivals = 0
+        self._capacity_per_s: float | None = None
+        self._promised_per_s = 0.0
+        self._promised_to = 0
+        self._scale = 1.0
+        self._lines = 0
+        self._terms: dict[str, Terms] = {}
+        self._tenants: dict[str, Tenant] = {}
+        self._waiting: dict[str, Waiting] = {}
+        self._running: dict[str, Dispatched] = {}
+        self._ready: list[Entry] = []
+        self._surplus: list[Entry] = []
+        self._later: list[Entry] = []
+        self._idle: deque[Tenant] = deque()
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def reserved(self) -> float:
+        return fsum(dispatched.cost for dispatched in self._running.values())
+
+    @property
+    def settled(self) -> float:
+        return self._settled
+
+    @property
+    def virtual_time(self) -> float:
+        return self._virtual_time
+
+    @property
+    def rate_scale(self) -> float:
+        """The factor on guaranteed rates, 0 < factor <= 1; below 1 while the active tenants are overbooked."""
+        return self._scale
+
+    @property
+    def tenants(self) -> int:
+        """How many are remembered."""
+        return len(self._tenants)
+
+    def waiting_of(self, tenant: str) -> int:
+        found = self._tenants.get(tenant)
+        return 0 if found is None else found.waiting
+
+    def clocks_of(self, tenant: str) -> Clocks:
+        """The tenant's two numbers; those of a tenant never seen where it was forgotten."""
+        found = self._tenants.get(tenant)
+        return Clocks(-inf, 0.0) if found is None else Clocks(found.tat, found.vft)
+
+    def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
+        if not self._now <= now < inf:
+            now = later(self._now, now)
+        self._now = now
+        if not 0.0 <= cost < inf:
+            checked_cost(cost, "cost")
+        if invocation_id in self._running or invocation_id in self._waiting:
+            raise held_already(invocation_id)
+        found = self._tenants.get(tenant)
+        if found is None:
+            found = self._tenants[tenant] = Tenant(tenant, self._terms.get(tenant, _DEFAULT_TERMS))
+        if found.rate_per_s and not found.running and found.head is None:
+            self._activate(found)
+        if self._free > 0:
+            in_profile = found.rate_per_s > 0.0 and found.tat <= now
+            if found.vft < self._virtual_time:
+                found.vft = self._virtual_time
+            return self._dispatch(found, invocation_id, cost, in_profile, inf)
+        self._arrivals += 1
+        waiting = Waiting(invocation_id, cost, self._arrivals, found)
+        self._waiting[invocation_id] = waiting
+        if found.append(waiting) == 1:
+            self._join(found, waiting)
+        return _new(Queued, (tenant, invocation_id, found.waiting))
+
+    def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
+        if not self._now <= now < inf:
+            now = later(self._now, now)
+        self._now = now
+        if not 0.0 <= true_cost < inf:
+            checked_cost(true_cost, "true_cost")
+        dispatched = self._running.pop(invocation_id, None)
+        if dispatched is None:
+            raise not_running(invocation_id)
+        tenant = self._tenants[dispatched[0]]
+        self._settled += true_cost
+        if true_cost != dispatched[2]:
+            self._correct(tenant, dispatched, true_cost)
+        tenant.running -= 1
+        if not tenant.running and tenant.head is None:
+            self._fell_idle(tenant)
+        self._free += 1
+        if self._lines and self._free > 0:
+            return self._dispatch_next()
+        return None
+
+    def cancel(self, invocation_id: str, now: float) -> bool:
+        self._now = later(self._now, now)
+        waiting = self._waiting.pop(invocation_id, None)
+        if waiting is None:
+            return False
+        tenant = waiting.tenant
+        was_head = tenant.head is waiting
+        tenant.remove(waiting)
+        if tenant.head is None:
+            self._leave(tenant)
+            if not tenant.running:
+                self._fell_idle(tenant)
+        elif was_head:
+            self._place(tenant, tenant.head)
+        return True
+
+    def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
+        self._now = later(self._now, now)
+        self._free += checked_slots(slots) - self._slots
+        self._slots = slots
+        dispatched = []
+        while self._lines and self._free > 0:
+            dispatched.append(self._dispatch_next())
+        return tuple(dispatched)
+
+    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+        self._now = later(self._now, now)
+        self._terms[tenant] = terms
+        found = self._tenants.get(tenant)
+        if found is None:
+            return
+        active = found.running > 0 or found.head is not None
+        if active and found.rate_per_s:
+            self._promise(-found.rate_per_s, -1)
+        forgettable = found.is_forgettable(self._now, self._virtual_time)
+        found.take(terms)
+        if active and found.rate_per_s:
+            self._promise(found.rate_per_s, 1)
+        if not active and forgettable:
+            found.forget()
+        if found.head is not None:
+            self._place(found, found.head)
+
+    def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
+        if capacity_per_s is not None and not 0 < capacity_per_s < inf:
+            raise ValueError(f"capacity_per_s must be a positive number or None, not {capacity_per_s!r}")
+        self._now = later(self._now, now)
+        self._capacity_per_s = capacity_per_s
+        self._promise(0.0, 0)
+
+    def _dispatch_next(self) -> Dispatched:
+        """The one due first among those who wait; there must be one. Moves the tenant's entry on."""
+        self._fill_buckets()
+        ready, surplus = self._ready, self._surplus
+        while ready and ready[0][2].entry is not ready[0]:
+            heappop(ready)
+        while surplus and surplus[0][2].entry is not surplus[0]:
+            heappop(surplus)
+        heap, in_profile, others_vft = surplus, False, inf
+        if ready:
+            heap, in_profile = ready, True
+            if surplus:
+                others_vft = surplus[0][0]
+        tenant = heap[0][2]
+        head = tenant.popleft()
+        del self._waiting[head.invocation_id]
+        dispatched = self._dispatch(tenant, head.invocation_id, head.cost, in_profile, others_vft)
+        following = tenant.head
+        if following is None:
+            heappop(heap)
+            self._leave(tenant)
+        elif in_profile and tenant.tat > self._now:
+            heappop(heap)
+            self._place(tenant, following)
+        else:
+            entry = tenant.entry = (tenant.vft, following.arrival, tenant)
+            heapreplace(heap, entry)
+        return dispatched
+
+    def _dispatch(
+        self, tenant: Tenant, invocation_id: str, cost: float, in_profile: bool, others_vft: float
+    ) -> Dispatched:
+        """clocks.debit, and V. `others_vft`: the lowest of those who wait, where the one dispatched is not it."""
+        virtual_time = self._virtual_time
+        start = tenant.vft
+        if start > virtual_time + self._lead_max:
+            start = virtual_time + self._lead_max
+        tenant.vft = start + cost / tenant.weight
+        rate = tenant.rate_per_s * self._scale
+        if in_profile:
+            floor = self._now - tenant.burst_s
+            tenant.tat = (tenant.tat if tenant.tat > floor else floor) + cost / rate
+        if virtual_time < start and virtual_time < others_vft:
+            self._virtual_time = start if start < others_vft else others_vft
+        tenant.running += 1
+        self._free -= 1
+        dispatched = _new(Dispatched, (tenant.name, invocation_id, cost, in_profile, rate, tenant.weight))
+        self._running[invocation_id] = dispatched
+        return dispatched
+
+    def _correct(self, tenant: Tenant, dispatched: Dispatched, true_cost: float) -> None:
+        """clocks.settlement."""
+        error = true_cost - dispatched.cost
+        tenant.vft += error / dispatched.weight
+        if dispatched.in_profile:
+            tenant.tat += error / dispatched.rate_per_s
+        if tenant.head is not None:
+            self._place(tenant, tenant.head)
+
+    def _join(self, tenant: Tenant, head: Waiting) -> None:
+        """clocks.lift, for a tenant that had nothing waiting, and its place among those who wait."""
+        virtual_time = self._virtual_time
+        if tenant.vft < virtual_time:
+            tenant.vft = virtual_time
+        elif tenant.vft > virtual_time + self._lead_max:
+            tenant.vft = virtual_time + self._lead_max
+        self._lines += 1
+        self._place(tenant, head)
+
+    def _leave(self, tenant: Tenant) -> None:
+        self._lines -= 1
+        tenant.entry = tenant.later_entry = None
+
+    def _place(self, tenant: Tenant, head: Waiting) -> None:
+        """A live entry for a tenant that waits, wherever its clocks put it now; earlier ones die."""
+        arrival = head.arrival
+        entry = tenant.entry = (tenant.vft, arrival, tenant)
+        tenant.later_entry = None
+        if not tenant.rate_per_s:
+            heappush(self._surplus, entry)
+        elif tenant.tat <= self._now:
+            heappush(self._ready, entry)
+        else:
+            heappush(self._surplus, entry)
+            tenant.later_entry = (tenant.tat, arrival, tenant)
+            heappush(self._later, tenant.later_entry)
+        if len(self._surplus) + len(self._ready) + len(self._later) > 4 * self._lines + SLACK:
+            self._sweep()
+
+    def _fill_buckets(self) -> None:
+        """Those whose bucket has filled meanwhile are in profile."""
+        due, now = self._later, self._now
+        while due and due[0][0] <= now:
+            tenant = due[0][2]
+            if tenant.later_entry is heappop(due) and tenant.head is not None:
+                self._place(tenant, tenant.head)
+
+    def _sweep(self) -> None:
+        for heap in (self._ready, self._surplus):
+            heap[:] = [entry for entry in heap if entry[2].entry is entry]
+            heapify(heap)
+        self._later[:] = [entry for entry in self._later if entry[2].later_entry is entry]
+        heapify(self._later)
+
+    def _promise(self, rate_per_s: float, tenants: int) -> None:
+        """A guarantee becomes active (or, negative, inactive): rates shrink while too much is promised."""
+        self._promised_to += tenants
+        self._promised_per_s = self._promised_per_s + rate_per_s if self._promised_to else 0.0
+        self._scale = rate_scale(self._promised_per_s, self._capacity_per_s)
+
+    def _activate(self, tenant: Tenant) -> None:
+        """It had nothing here. Its bucket is no fuller than full, whatever its terms become while it waits."""
+        tenant.tat = max(tenant.tat, self._now - tenant.burst_s)
+        self._promise(tenant.rate_per_s, 1)
+
+    def _fell_idle(self, tenant: Tenant) -> None:
+        if tenant.rate_per_s:
+            self._promise(-tenant.rate_per_s, -1)
+        if not self._forget:
+            return
+        idle = self._idle
+        if not tenant.in_idle:
+            tenant.in_idle = True
+            idle.append(tenant)
+        for _ in range(min(2, len(idle))):
+            candidate = idle.popleft()
+            if candidate.running or candidate.head is not None:
+                candidate.in_idle = False
+            elif candidate.is_forgettable(self._now, self._virtual_time):
+                del self._tenants[candidate.name]
+            else:
+                idle.append(candidate)

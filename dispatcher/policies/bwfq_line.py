@@ -1,0 +1,105 @@
+"""What the two-clock gate keeps of a tenant: its clocks, its terms, and its requests in order of arrival.
+
+The line is a doubly linked list, so that any request can be cancelled in O(1) and an empty line costs nothing; a deque
+would hold 600 bytes for every tenant. Plain slots and no dataclass: one of each is made for every request that waits.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from dispatcher.policies.clocks import Terms
+
+Entry = tuple[float, int, "Tenant"]
+"""In a heap: a clock's value, the arrival of the tenant's oldest request (no two alike), and the tenant."""
+
+
+class Waiting:
+    """A request that waits. `arrival`: its number in the order of all arrivals."""
+
+    __slots__ = ("after", "arrival", "before", "cost", "invocation_id", "tenant")
+
+    def __init__(self, invocation_id: str, cost: float, arrival: int, tenant: Tenant) -> None:
+        self.invocation_id = invocation_id
+        self.cost = cost
+        self.arrival = arrival
+        self.tenant = tenant
+        self.before: Waiting | None = None
+        self.after: Waiting | None = None
+
+
+class Tenant:
+    """`entry` and `later_entry`: its live entries in the heaps, none while nothing of it waits."""
+
+    __slots__ = (
+        "burst_s", "entry", "head", "in_idle", "later_entry", "name", "rate_per_s", "running", "tail", "tat", "vft",
+        "waiting", "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, terms: Terms) -> None:
+        self.name = name
+        self.tat = -inf
+        self.vft = 0.0
+        self.running = 0
+        self.waiting = 0
+        self.head: Waiting | None = None
+        self.tail: Waiting | None = None
+        self.entry: Entry | None = None
+        self.later_entry: Entry | None = None
+        self.in_idle = False
+        self.take(terms)
+
+    def take(self, terms: Terms) -> None:
+        """Whoever has no guarantee has no bucket either: its tat means nothing, and is that of one never seen."""
+        self.weight = terms.weight
+        self.rate_per_s = terms.rate_per_s
+        self.burst_s = terms.burst / terms.rate_per_s if terms.rate_per_s else 0.0
+        if not terms.rate_per_s:
+            self.tat = -inf
+
+    def forget(self) -> None:
+        """Back to the clocks of one never seen."""
+        self.tat = -inf
+        self.vft = 0.0
+
+    def append(self, waiting: Waiting) -> int:
+        """To the end of the line. Returns how many wait."""
+        tail = self.tail
+        if tail is None:
+            self.head = waiting
+        else:
+            tail.after = waiting
+            waiting.before = tail
+        self.tail = waiting
+        self.waiting += 1
+        return self.waiting
+
+    def popleft(self) -> Waiting:
+        """Take the oldest out. Raises IndexError where nothing waits."""
+        head = self.head
+        if head is None:
+            raise IndexError(f"nothing of tenant {self.name!r} waits")
+        following = self.head = head.after
+        if following is None:
+            self.tail = None
+        else:
+            following.before = None
+        self.waiting -= 1
+        return head
+
+    def remove(self, waiting: Waiting) -> None:
+        """Take any one out of the line."""
+        before, after = waiting.before, waiting.after
+        if before is None:
+            self.head = after
+        else:
+            before.after = after
+        if after is None:
+            self.tail = before
+        else:
+            after.before = before
+        self.waiting -= 1
+
+    def is_forgettable(self, now: float, virtual_time: float) -> bool:
+        """clocks.is_forgettable, of a tenant with nothing waiting or running."""
+        return self.tat <= now - self.burst_s and self.vft <= virtual_time

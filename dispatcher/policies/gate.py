@@ -1,0 +1,160 @@
+"""Who is dispatched next: the interface of the gate's orders, what they decide, and their registry.
+
+A gate is pure and keeps its whole state in memory: it is told of every change with the time at which it happened, and
+answers with a frozen decision. It knows slots, not workers, and costs, not requests:
+
+    arrive ──▶ Queued ──(a slot is freed)──▶ Dispatched ──▶ settle: the true cost is in, the slot is free
+       │          └── cancel: gone before its turn             ▲
+       └──────────────────(at once)────────────────────────────┘
+
+`arrive`, `settle`, `cancel` and `set_slots` are the only ways in which free slots and waiting invocations change, so
+whoever drives a gate needs no timer: what a call dispatched is what it returned.
+
+Units: cost in service units (service.py), `now` in seconds on any clock. A `now` before one already seen counts as
+that one: clocks run backward. Bad arguments raise ValueError: an id that is held already, a cost or a number of slots
+that is negative or not finite, a time that is not a number.
+
+To add an order: one class in a file of its own, one entry in ORDERS, one import in orders.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple, Protocol
+
+from dispatcher.policies.clocks import Charge, Terms
+
+
+# Decisions are named tuples, not frozen dataclasses: as immutable, and made in a third of the time, once a decision.
+class Dispatched(NamedTuple):
+    """A slot is claimed, and `charge` is what it cost: kept by the gate until `settle`.
+
+    `cost` in service units; `in_profile` where the guarantee paid for it too; `rate_per_s` the effective guaranteed
+    rate and `weight` the tenant's, both as they were at the dispatch. Orders without guarantees leave the last three.
+    """
+
+    tenant: str
+    invocation_id: str
+    cost: float
+    in_profile: bool = False
+    rate_per_s: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def charge(self) -> Charge:
+        return Charge(self.cost, self.in_profile, self.rate_per_s, self.weight)
+
+
+class Queued(NamedTuple):
+    """It waits; `position` counts from 1, in its tenant's line, or in the only line where an order has but one."""
+
+    tenant: str
+    invocation_id: str
+    position: int
+
+
+Decision = Dispatched | Queued
+
+
+class Gate(Protocol):
+    """An order over invocations that compete for slots."""
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def running(self) -> int:
+        """Invocations dispatched and not settled; above `slots` only after these were reduced."""
+        ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def reserved(self) -> float:
+        """Sum of the estimates of all that run, in service units; never negative. O(running)."""
+        ...
+
+    @property
+    def settled(self) -> float:
+        """Sum of all true costs, in service units."""
+        ...
+
+    def waiting_of(self, tenant: str) -> int: ...
+
+    def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
+        """An invocation expected to cost so much: dispatched at once, or queued. Raises ValueError."""
+        ...
+
+    def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
+        """It ended, whatever the way: its true cost replaces the estimate and its slot goes to the next.
+
+        Returns who got the slot; None where nobody waits or the slots were reduced. Raises ValueError.
+        """
+        ...
+
+    def cancel(self, invocation_id: str, now: float) -> bool:
+        """It will not wait any longer. False where it does not wait: it was dispatched or is not here."""
+        ...
+
+    def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
+        """So many may run from now on. Returns what new slots were given to; what runs is never cut short."""
+        ...
+
+    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+        """What the tenant is owed from now on. Until told, a tenant has the default Terms."""
+        ...
+
+    def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
+        """The measured capacity in service units a second, against overbooking; None where it is not known."""
+        ...
+
+
+class GateMaker(Protocol):
+    def __call__(self, slots: int, *, lead_max: float) -> Gate: ...
+
+
+ORDERS: dict[str, GateMaker] = {}
+"""By name; complete once orders.py is imported. Names: bwfq (default), ratio, ratio+wake, fcfs."""
+
+DEFAULT_ORDER = "bwfq"
+
+
+def registered(name: str) -> Callable[[GateMaker], GateMaker]:
+    """Enter an order into ORDERS under `name`. Raises ValueError for a name that is taken."""
+
+    def enter(maker: GateMaker) -> GateMaker:
+        if name in ORDERS:
+            raise ValueError(f"the order {name!r} is registered already")
+        ORDERS[name] = maker
+        return maker
+
+    return enter
+
+
+def checked_cost(cost: float, what: str) -> float:
+    if not 0 <= cost < inf:
+        raise ValueError(f"{what} must be zero or a positive number, not {cost!r}")
+    return cost
+
+
+def checked_slots(slots: int) -> int:
+    if not 0 <= slots < inf or slots != int(slots):
+        raise ValueError(f"slots must be zero or a positive whole number, not {slots!r}")
+    return slots
+
+
+def later(last: float, now: float) -> float:
+    """The time to count with: never before the last. Raises ValueError for what is not a finite number."""
+    if not -inf < now < inf:
+        raise ValueError(f"now must be a finite number of seconds, not {now!r}")
+    return max(last, now)
+
+
+def not_running(invocation_id: str) -> ValueError:
+    return ValueError(f"invocation {invocation_id!r} is not running: unknown, waiting, or settled before")
+
+
+def held_already(invocation_id: str) -> ValueError:
+    return ValueError(f"invocation {invocation_id!r} is here already")

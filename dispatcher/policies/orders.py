@@ -1,0 +1,17 @@
+"""Every order of the gate: importing this module fills ORDERS, and `new_gate` makes one by name."""
+
+from __future__ import annotations
+
+from dispatcher.policies import bwfq, fcfs, ratio
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.gate import DEFAULT_ORDER, ORDERS, Gate
+
+__all__ = ["DEFAULT_ORDER", "ORDERS", "bwfq", "fcfs", "new_gate", "ratio"]
+
+
+def new_gate(order: str = DEFAULT_ORDER, *, slots: int, lead_max: float = LEAD_MAX) -> Gate:
+    """A gate with nothing in it. `lead_max` in service units a weight of 1. Raises ValueError for an unknown order."""
+    maker = ORDERS.get(order)
+    if maker is None:
+        raise ValueError(f"unknown order {order!r}; there are: {', '.join(sorted(ORDERS))}")
+    return maker(slots, lead_max=lead_max)
