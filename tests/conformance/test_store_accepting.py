@@ -140,6 +140,14 @@ async def test_the_lift_is_for_the_first_and_only_the_first(world: World) -> Non
     assert (await world.line()).clocks.vft == 5.0
 
 
+async def test_a_line_that_emptied_meanwhile_wants_the_lift_again(world: World) -> None:
+    await world.enqueued(invocation("0"))
+    await world.drop(invocation("0"))
+    assert await world.store.enqueue(invocation("1"), None, 9) is Written.CONFLICT
+    assert (await world.line()).waiting == 0
+    assert await world.enqueue(invocation("1")) is Written.DONE
+
+
 async def test_a_lift_out_of_its_branch_conflicts(world: World) -> None:
     await world.store.register(worker())
     await world.admitted(invocation("0"), SLOT)

@@ -16,9 +16,10 @@ import pytest
 
 from dispatcher.invocation import Slot, State
 from dispatcher.outcomes import Written
+from dispatcher.ports import SEATS_MAX
 from tests.conformance.store_backends import Place
 from tests.conformance.store_load import TENANTS, Runner, Tally, seat
-from tests.conformance.store_world import FakeClock, World, invocation
+from tests.conformance.store_world import POOL, FakeClock, World, invocation, worker
 
 ROUNDS = {"memory": 150, "table": 12}
 
@@ -95,6 +96,19 @@ async def test_a_full_line_takes_exactly_its_bound(place: Place) -> None:
     outcomes = await asyncio.gather(*(until_decided(number) for number in range(7)))
     assert Counter(outcomes) == {Written.DONE: 3, Written.FULL: 4}
     assert (await world.line()).waiting == 3
+
+
+async def test_workers_that_start_together_get_a_seat_each(place: Place) -> None:
+    clock = FakeClock()
+    store = place.open(clock)
+    first = await asyncio.gather(*(store.register(worker(f"w{number}")) for number in range(SEATS_MAX)))
+    assert sorted(one.seat for one in first if one is not None) == list(range(SEATS_MAX))
+    clock.time += 2000  # all of them dead: two newcomers race for their seats
+    later = await asyncio.gather(*(store.register(worker(f"n{number}", alive_until=2e9)) for number in range(3)))
+    seats = {one.seat: one.id for one in later if one is not None}
+    assert len(seats) == 3
+    held = {one.seat: one.id for one in await store.workers(POOL)}
+    assert {seat: held[seat] for seat in seats} == seats
 
 
 async def _verify(world: World, tallies: Sequence[Tally]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -74,6 +76,7 @@ class FaultyClient:
 
 class Faulty(World):
     def __init__(self, place: TablePlace, clock: FakeClock) -> None:
+        self.table = place.table
         self.client = FaultyClient(place.client)
         client: Any = self.client
         store = DynamoStore(client, place.table, clock=clock, random=Random(place.table), threads=2)
@@ -219,3 +222,39 @@ async def _faulted(faulty: Faulty, faults: list[Fault], call: Callable[[], Any],
 
 def _well(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     return getattr(client, operation)(**arguments)
+
+
+async def test_a_worker_that_beats_again_keeps_the_seat_it_was_about_to_lose(faulty: Faulty) -> None:
+    """Timeline: the newcomer reads the directory, the silent worker beats, the newcomer writes."""
+    (silent,) = await faulty.store.workers(POOL)
+    faulty.clock.time = silent.alive_until + 1
+    beats = _interposed(faulty, lambda world: world.store.beat(replace(silent, alive_until=3e9)))
+    faulty.client.faults = [_well, beats]
+    seated = await faulty.store.register(worker("new", alive_until=3e9))
+    assert [one.id for one in await faulty.store.workers(POOL)] == ["w", "new"]
+    assert seated is not None
+    assert seated.seat != 0
+
+
+async def test_a_worker_that_comes_back_does_not_throw_out_who_took_its_seat(faulty: Faulty) -> None:
+    """Timeline: it reads its own seat in the directory, another takes the seat, it writes."""
+    (silent,) = await faulty.store.workers(POOL)
+    faulty.clock.time = silent.alive_until + 1
+    taken = _interposed(faulty, lambda world: world.store.register(worker("new", alive_until=3e9)))
+    faulty.client.faults = [_well, taken]
+    seated = await faulty.store.register(replace(silent, alive_until=3e9))
+    assert [one.id for one in await faulty.store.workers(POOL)] == ["new", "w"]
+    assert seated is not None
+    assert seated.seat != 0
+
+
+def _interposed(faulty: Faulty, deed: Callable[[World], Any]) -> Fault:
+    """Another's whole deed, between this request's making and its arrival."""
+
+    def fault(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        random = Random("another")
+        other = DynamoStore(client, faulty.table, clock=faulty.clock, random=random, threads=1)
+        asyncio.run(deed(World(other, faulty.clock)))
+        return getattr(client, operation)(**arguments)
+
+    return fault
