@@ -8,6 +8,7 @@ from collections.abc import Callable
 import typer
 
 from dispatcher.errors import AnsweredError, ConfigurationError
+from headgate.client_answers import HeadgateClientError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -23,7 +24,7 @@ def exit_code(run: Callable[[], object]) -> int:
         return ended.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (ConfigurationError, AnsweredError) as error:
+    except (ConfigurationError, AnsweredError, HeadgateClientError) as error:
         return _said(str(error))
     except Exception as error:
         if not isinstance(error, USAGE_ERROR):

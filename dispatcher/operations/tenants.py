@@ -1,0 +1,90 @@
+"""Tenants and their keys: create, change, rotate, delete. For the platform's own people, never for tenants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.operations.directory import new_key
+from dispatcher.outcomes import Written
+from dispatcher.policies.clocks import Terms
+from dispatcher.ports import Ids, Store, Tenant
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+KEYS_MAX = 2
+"""The one in use and the one that replaces it."""
+
+Change = Callable[[Tenant], Tenant]
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Guaranteed rates promised in a pool, and its measured capacity, in service units a second; 0 if not measured."""
+
+    promised_per_s: float
+    capacity_per_s: float
+
+    @property
+    def is_overbooked(self) -> bool:
+        return 0 < self.capacity_per_s < self.promised_per_s
+
+
+async def create(store: Store, ids: Ids, tenant: Tenant) -> str:
+    """Write the tenant and return its first key, shown only here. Raises ConfigurationError."""
+    if not NAME.fullmatch(tenant.name):
+        raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
+    if await store.put_tenant(tenant, expected_version=None) is not Written.DONE:
+        raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
+    return await _add_key(store, ids, tenant.name)
+
+
+async def change(store: Store, name: str, how: Change) -> Tenant:
+    """Apply `how` to the tenant as it is. In force everywhere within a minute. Raises ConfigurationError."""
+    tenant = await existing(store, name)
+    changed = replace(how(tenant), version=tenant.version + 1)
+    if await store.put_tenant(changed, expected_version=tenant.version) is not Written.DONE:
+        raise ConfigurationError(f"tenant {name!r} was changed by someone else just now; look and try again")
+    return changed
+
+
+async def rotate_key(store: Store, ids: Ids, name: str) -> str:
+    """A new key; of the old ones the newest stays valid, so that callers can change over. Raises ConfigurationError."""
+    await existing(store, name)
+    for old in list(await store.keys_of(name))[: -(KEYS_MAX - 1)]:
+        await store.delete_key(old.prefix)
+    return await _add_key(store, ids, name)
+
+
+async def delete(store: Store, name: str) -> None:
+    """Raises ConfigurationError where there is none."""
+    await existing(store, name)
+    await store.delete_tenant(name)
+
+
+async def existing(store: Store, name: str) -> Tenant:
+    tenant = await store.get_tenant(name)
+    if tenant is None:
+        raise ConfigurationError(f"there is no tenant {name!r}")
+    return tenant
+
+
+async def booking(store: Store, pool: str) -> Booking:
+    """What is promised beside what there is."""
+    promised = sum(tenant.terms.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
+    return Booking(promised, sum(worker.service_per_s for worker in await store.workers(pool)))
+
+
+def terms(weight: float, rate_per_s: float, burst: float) -> Terms:
+    """Raises ConfigurationError."""
+    try:
+        return Terms(weight, rate_per_s, burst)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+async def _add_key(store: Store, ids: Ids, name: str) -> str:
+    key, record = new_key(name, ids.secret())
+    await store.put_key(record)
+    return key
