@@ -88,7 +88,7 @@ async def finished(stream: AsyncGenerator[EngineEvent, None]) -> Finished:
 
 async def idle(engine: Engine) -> None:
     """Until nothing is left in it; the test's own time limit is the bound."""
-    while engine.stats().running or engine.stats().waiting or engine.stats().kv_use:  # noqa: ASYNC110 - no event says so
+    while engine.stats().running or engine.stats().waiting or engine.stats().kv_use:
         await asyncio.sleep(0)
 
 
