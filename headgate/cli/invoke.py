@@ -37,7 +37,7 @@ def invoke(
     if not prompt and not result:
         raise typer.BadParameter("nothing to ask: give a prompt")
     text = sys.stdin.read() if prompt == "-" else prompt
-    asked = text if completion else [*([{"role": "system", "content": system}] if system else []), _user(text)]
+    asked: Any = text if completion else [*([{"role": "system", "content": system}] if system else []), _user(text)]
     fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop or None}
     if over_lambda:
         _over_lambda(asked, key, model, completion, idempotency_key, later, result, json, fields)
@@ -49,7 +49,7 @@ def invoke(
         _print("")
     else:
         call = client.complete if completion else client.chat
-        _answer(call(asked, idempotency_key=idempotency_key, **fields), json)  # type: ignore[operator]
+        _answer(call(asked, idempotency_key=idempotency_key, **fields), json)
 
 
 def _over_lambda(

@@ -12,7 +12,7 @@ from dispatcher.bootstrap import RealIds
 from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Tenant, TenantStore
-from dispatcher.stores.dynamodb import create_table
+from dispatcher.stores.dynamodb import client_config, create_table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -39,7 +39,7 @@ def session() -> boto3.Session:
 
 
 def dynamodb(endpoint_url: str) -> DynamoDBClient:
-    return session().client("dynamodb", endpoint_url=endpoint_url)
+    return session().client("dynamodb", endpoint_url=endpoint_url, config=client_config())
 
 
 async def make_table(endpoint_url: str) -> None:
