@@ -1,0 +1,52 @@
+"""Readers of a CloudFormation template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Template = dict[str, Any]
+
+
+def of_type(template: Template, kind: str) -> list[dict[str, Any]]:
+    """The properties of all resources of a type."""
+    resources = template["Resources"].values()
+    return [resource.get("Properties", {}) for resource in resources if resource["Type"] == kind]
+
+
+def functions(template: Template) -> dict[str, dict[str, Any]]:
+    return {function["FunctionName"]: function for function in of_type(template, "AWS::Lambda::Function")}
+
+
+def role_of(function: dict[str, Any]) -> str:
+    """The logical id of a function's role."""
+    return str(function["Role"]["Fn::GetAtt"][0])
+
+
+def statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each statement of each role's policies, with the role's logical id."""
+    for policy in of_type(template, "AWS::IAM::Policy"):
+        for role in policy["Roles"]:
+            for statement in policy["PolicyDocument"]["Statement"]:
+                yield role["Ref"], statement
+    for name, resource in template["Resources"].items():
+        for policy in (
+            resource.get("Properties", {}).get("Policies", []) if resource["Type"] == "AWS::IAM::Role" else []
+        ):
+            for statement in policy["PolicyDocument"]["Statement"]:
+                yield name, statement
+
+
+def listed(value: Any) -> list[Any]:
+    """IAM writes one thing without a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def actions(statement: dict[str, Any]) -> list[str]:
+    return listed(statement["Action"])
+
+
+def open_ended(statement: dict[str, Any]) -> list[str]:
+    """The resources of a statement that name more than one thing."""
+    return [text for resource in listed(statement["Resource"]) if "*" in (text := json.dumps(resource))]

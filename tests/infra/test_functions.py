@@ -1,0 +1,114 @@
+"""What is deployed can be called as the local stack can, and is wired as the operations need it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from headgate.local.functions import function_specs
+from tests.infra.templates import functions, of_type
+
+NAMES = {"headgate-front", "headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep"}
+FRONT = "headgate-front"
+
+
+def test_the_functions_of_the_local_stack_are_deployed(template: dict[str, Any]) -> None:
+    deployed = functions(template)
+    assert set(deployed) == NAMES
+    for spec in function_specs({}):
+        assert deployed[spec.name]["Handler"] == spec.handler
+        assert deployed[spec.name]["Timeout"] >= spec.timeout_s
+
+
+def test_handlers_exist(template: dict[str, Any]) -> None:
+    for name, function in functions(template).items():
+        if name != FRONT:
+            module, _, attribute = function["Handler"].rpartition(".")
+            assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_every_function_knows_its_world(template: dict[str, Any]) -> None:
+    for function in functions(template).values():
+        environment = function["Environment"]["Variables"]
+        assert {"HEADGATE_TABLE", "HEADGATE_QUEUE_URL", "HEADGATE_WORKER_SECRET_ARN"} <= set(environment)
+        assert environment["HEADGATE_POOL"] == "default"
+        assert environment["POWERTOOLS_METRICS_NAMESPACE"] == "headgate"
+        assert function["TracingConfig"] == {"Mode": "Active"}
+        assert function["Architectures"] == ["arm64"]
+
+
+def test_all_run_the_bundles_python(template: dict[str, Any]) -> None:
+    from infra.bundle import PYTHON
+
+    assert {function["Runtime"] for function in functions(template).values()} == {f"python{PYTHON}"}
+
+
+def test_front_streams(template: dict[str, Any]) -> None:
+    front = functions(template)[FRONT]
+    environment = front["Environment"]["Variables"]
+    assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
+    assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert front["Handler"] == "run.sh"
+    methods = of_type(template, "AWS::ApiGateway::Method")
+    assert {method["HttpMethod"] for method in methods} == {"ANY", "GET"}
+    for method in methods:
+        assert method["Integration"]["ResponseTransferMode"] == "STREAM"
+        assert method["Integration"]["TimeoutInMillis"] == front["Timeout"] * 1000
+
+
+def test_the_gateway_logs_no_prompt(template: dict[str, Any]) -> None:
+    (stage,) = of_type(template, "AWS::ApiGateway::Stage")
+    assert not any(setting.get("DataTraceEnabled") for setting in stage["MethodSettings"])
+
+
+def test_messages_stay_away_while_they_are_handled(template: dict[str, Any]) -> None:
+    (queue,) = (each for each in of_type(template, "AWS::SQS::Queue") if "RedrivePolicy" in each)
+    assert queue["VisibilityTimeout"] >= 6 * functions(template)["headgate-execute"]["Timeout"]
+    assert queue["RedrivePolicy"]["maxReceiveCount"] > 3
+
+
+def test_a_message_is_answered_for_alone(template: dict[str, Any]) -> None:
+    (source,) = of_type(template, "AWS::Lambda::EventSourceMapping")
+    assert source["BatchSize"] == 1
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+
+
+def test_executions_may_start_executions(template: dict[str, Any]) -> None:
+    """A settlement drains: without this Lambda would end a backlog's chain after 16 links."""
+    allowed = {name for name, function in functions(template).items() if function["RecursiveLoop"] == "Allow"}
+    assert allowed == {"headgate-execute"}
+
+
+def test_no_payload_is_kept_in_a_dead_letter_queue(template: dict[str, Any]) -> None:
+    """An Event invoke's payload carries prompt and API key."""
+    assert all("DeadLetterConfig" not in function for function in functions(template).values())
+    assert all("DestinationConfig" not in each for each in of_type(template, "AWS::Lambda::EventInvokeConfig"))
+
+
+def test_the_sweep_runs_each_minute(template: dict[str, Any]) -> None:
+    (rule,) = of_type(template, "AWS::Events::Rule")
+    assert rule["ScheduleExpression"] == "rate(1 minute)"
+    assert rule["State"] == "ENABLED"
+    assert functions(template)["headgate-sweep"]["ReservedConcurrentExecutions"] == 1
+
+
+def test_logs_end(template: dict[str, Any]) -> None:
+    groups = of_type(template, "AWS::Logs::LogGroup")
+    assert len(groups) == len(NAMES) + 1
+    assert all(group["RetentionInDays"] == 30 for group in groups)
+
+
+def test_every_alarm_tells_somebody(template: dict[str, Any]) -> None:
+    alarms = of_type(template, "AWS::CloudWatch::Alarm")
+    assert len(alarms) >= 5
+    assert all(alarm["AlarmActions"] for alarm in alarms)
+
+
+@pytest.mark.parametrize("word", ["stub", "later release"])
+def test_the_fleet_says_that_it_is_a_stub(template: dict[str, Any], word: str) -> None:
+    said = [output["Value"] for output in template["Outputs"].values() if "GPU fleet" in output.get("Description", "")]
+    assert len(said) == 1
+    assert word in said[0]
+    assert not [each for each in template["Resources"].values() if each["Type"].startswith(("AWS::EC2", "AWS::ECS"))]

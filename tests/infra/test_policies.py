@@ -1,0 +1,90 @@
+"""What roles may do. cdk-nag does not notice a Scan in a grant: this does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.templates import Template, actions, functions, of_type, open_ended, role_of, statements
+
+WITHOUT_RESOURCE = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
+"""Actions for which AWS knows no resource but `*`."""
+WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+
+
+def findings(template: Template) -> list[str]:
+    found = []
+    for role, statement in statements(template):
+        for action in actions(statement):
+            if "*" in action or action.endswith(":Scan") or action.startswith("dynamodb:PartiQL"):
+                found.append(f"{role}: {action}")
+        if open_ended(statement) and not set(actions(statement)) <= WITHOUT_RESOURCE:
+            found.append(f"{role}: {actions(statement)} on {open_ended(statement)}")
+    return found
+
+
+def test_roles_name_actions_and_things(template: Template) -> None:
+    assert len(list(statements(template))) > 20
+    assert findings(template) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        ("dynamodb:Scan", "arn:x"),
+        ("dynamodb:*", "arn:x"),
+        ("sqs:SendMessage", "*"),
+        (["dynamodb:GetItem"], {"Fn::Join": ["", ["arn", "/index/*"]]}),
+        (["xray:PutTraceSegments", "s3:GetObject"], "*"),
+    ],
+)
+def test_what_is_too_much_is_found(action: Any, resource: Any) -> None:
+    policy = {"Roles": [{"Ref": "R"}], "PolicyDocument": {"Statement": [{"Action": action, "Resource": resource}]}}
+    assert findings({"Resources": {"P": {"Type": "AWS::IAM::Policy", "Properties": policy}}})
+
+
+def test_every_function_has_a_role_of_its_own(template: Template) -> None:
+    roles = [role_of(function) for function in functions(template).values()]
+    assert len(set(roles)) == len(roles)
+
+
+def test_result_only_reads(template: Template) -> None:
+    role = role_of(functions(template)["headgate-result"])
+    allowed = {action for owner, each in statements(template) if owner == role for action in actions(each)}
+    assert {action for action in allowed if action.startswith(("dynamodb:", "sqs:"))} == {"dynamodb:GetItem"}
+
+
+def test_only_the_consumer_receives(template: Template) -> None:
+    receiving = {role for role, each in statements(template) if "sqs:ReceiveMessage" in actions(each)}
+    assert receiving == {role_of(functions(template)["headgate-execute"])}
+
+
+def test_nobody_writes_keys_or_the_listing(template: Template) -> None:
+    writing = [each for _, each in statements(template) if WRITES & set(actions(each))]
+    assert len(writing) == 4
+    for statement in writing:
+        patterns = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+        assert set(patterns) == {"TENANT#*", "LINE#*", "POOL#*"}
+
+
+def test_managed_policies_only_where_aws_asks_for_one(template: Template) -> None:
+    managed = [json.dumps(each["ManagedPolicyArns"]) for each in of_type(template, "AWS::IAM::Role") if
+               each.get("ManagedPolicyArns")]  # fmt: skip
+    assert len(managed) == 1
+    assert "AmazonAPIGatewayPushToCloudWatchLogs" in managed[0]
+
+
+def test_a_careless_stack_fails_the_synthesis(tmp_path: Path, synthesised: Path) -> None:
+    """The fixture's synthesis passed AWS's checks: this shows that they would have stopped it."""
+    from aws_cdk import App, Stack, Validations
+    from aws_cdk import aws_sqs as sqs
+    from cdk_nag import AwsSolutionsChecks
+
+    app = App(outdir=str(tmp_path))
+    sqs.Queue(Stack(app, "Careless"), "Queue")
+    Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    with pytest.raises(RuntimeError, match="AwsSolutions-SQS4"):
+        app.synth()

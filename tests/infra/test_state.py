@@ -1,0 +1,45 @@
+"""The table that is deployed is the table that the stores and their tests use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.stores.layout import EXPIRY, table_definition
+from tests.infra.templates import of_type
+
+
+def test_layout_is_that_of_the_store(template: dict[str, Any]) -> None:
+    (deployed,) = of_type(template, "AWS::DynamoDB::Table")
+    created = table_definition("headgate")
+    for part in ("KeySchema", "BillingMode"):
+        assert deployed[part] == created[part]
+    assert _by(deployed["AttributeDefinitions"], "AttributeName") == _by(
+        created["AttributeDefinitions"], "AttributeName"
+    )
+    assert _indexes(deployed) == _indexes(created)
+
+
+def test_items_expire(template: dict[str, Any]) -> None:
+    (table,) = of_type(template, "AWS::DynamoDB::Table")
+    assert table["TimeToLiveSpecification"] == {"AttributeName": EXPIRY, "Enabled": True}
+
+
+def test_state_outlives_mistakes(template: dict[str, Any]) -> None:
+    (table,) = of_type(template, "AWS::DynamoDB::Table")
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert table["SSESpecification"] == {"SSEEnabled": True}
+    assert table["DeletionProtectionEnabled"] is True
+    (resource,) = (each for each in template["Resources"].values() if each["Type"] == "AWS::DynamoDB::Table")
+    assert resource["DeletionPolicy"] == resource["UpdateReplacePolicy"] == "Retain"
+
+
+def _by(items: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return sorted(items, key=lambda item: str(item[name]))
+
+
+def _indexes(table: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for index in _by(table["GlobalSecondaryIndexes"], "IndexName"):
+        carried = sorted(index["Projection"]["NonKeyAttributes"])
+        found.append({**index, "Projection": {**index["Projection"], "NonKeyAttributes": carried}})
+    return found
