@@ -20,8 +20,9 @@ a tenant knows its live ones, others are dropped when they come up, or all at on
 O(log waiting tenants) a decision, amortized.
 
 Forgetting: a tenant with nothing waiting or running, a full bucket and no lead (clocks.is_forgettable) behaves like one
-never seen. Each time a tenant falls idle it joins a rotating queue of idle ones, and two of its head are looked at:
-amortized O(1), and no decision depends on it. Terms are configuration and stay until set_terms changes them.
+never seen. A tenant that falls idle joins a rotating queue, whose head is looked at whenever one falls idle or is new:
+two looks for each new tenant, so the queue cannot outgrow those worth keeping, and no decision depends on it. Terms
+are configuration and stay until set_terms changes them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from dispatcher.policies.gate import (
 )
 
 SLACK = 64
-"""Dead entries kept in a heap, beyond as many as there are waiting tenants, before they are swept out."""
+"""Dead entries kept in the heaps, beyond twice as many as live ones, before they are swept out."""
+SWEEP_EVERY = 32
+"""Queued arrivals between two looks at how many are dead: an arrival cannot make more than a few."""
 
 _DEFAULT_TERMS = Terms()
 _new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
@@ -73,8 +76,7 @@ class TwoClocks:
         self._lines = 0
         self._terms: dict[str, Terms] = {}
         self._tenants: dict[str, Tenant] = {}
-        self._waiting: dict[str, Waiting] = {}
-        self._running: dict[str, Dispatched] = {}
+        self._held: dict[str, Waiting | Dispatched] = {}
         self._ready: list[Entry] = []
         self._surplus: list[Entry] = []
         self._later: list[Entry] = []
@@ -86,15 +88,15 @@ class TwoClocks:
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return self._slots - self._free
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._held) - self._slots + self._free
 
     @property
     def reserved(self) -> float:
-        return fsum(dispatched.cost for dispatched in self._running.values())
+        return fsum(held.cost for held in self._held.values() if type(held) is Dispatched)
 
     @property
     def settled(self) -> float:
@@ -129,23 +131,37 @@ class TwoClocks:
         self._now = now
         if not 0.0 <= cost < inf:
             checked_cost(cost, "cost")
-        if invocation_id in self._running or invocation_id in self._waiting:
+        if invocation_id in self._held:
             raise held_already(invocation_id)
         found = self._tenants.get(tenant)
         if found is None:
             found = self._tenants[tenant] = Tenant(tenant, self._terms.get(tenant, _DEFAULT_TERMS))
-        if found.rate_per_s and not found.running and found.head is None:
-            self._activate(found)
+            self._look_at_idle()
+        tail = found.tail
+        if tail is None:
+            virtual_time = self._virtual_time
+            if found.vft < virtual_time:  # clocks.lift: nothing of it waits
+                found.vft = virtual_time
+            elif found.vft > virtual_time + self._lead_max:
+                found.vft = virtual_time + self._lead_max
+            if found.rate_per_s and not found.running:
+                self._activate(found)
         if self._free > 0:
+            self._free -= 1
             in_profile = found.rate_per_s > 0.0 and found.tat <= now
-            if found.vft < self._virtual_time:
-                found.vft = self._virtual_time
             return self._dispatch(found, invocation_id, cost, in_profile, inf)
-        self._arrivals += 1
-        waiting = Waiting(invocation_id, cost, self._arrivals, found)
-        self._waiting[invocation_id] = waiting
-        if found.append(waiting) == 1:
-            self._join(found, waiting)
+        self._arrivals = arrival = self._arrivals + 1
+        waiting = Waiting(invocation_id, cost, arrival, found, tail)
+        self._held[invocation_id] = found.tail = waiting
+        found.waiting += 1
+        if tail is None:
+            found.head = waiting
+            self._lines += 1
+            self._place(found, waiting)
+        else:
+            tail.after = waiting
+        if not arrival % SWEEP_EVERY:
+            self._sweep()
         return _new(Queued, (tenant, invocation_id, found.waiting))
 
     def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
@@ -154,35 +170,44 @@ class TwoClocks:
         self._now = now
         if not 0.0 <= true_cost < inf:
             checked_cost(true_cost, "true_cost")
-        dispatched = self._running.pop(invocation_id, None)
-        if dispatched is None:
+        dispatched = self._held.get(invocation_id)
+        if type(dispatched) is not Dispatched:
             raise not_running(invocation_id)
+        del self._held[invocation_id]
         tenant = self._tenants[dispatched[0]]
         self._settled += true_cost
         if true_cost != dispatched[2]:
-            self._correct(tenant, dispatched, true_cost)
+            error = true_cost - dispatched.cost  # clocks.settlement
+            tenant.vft += error / dispatched.weight
+            if dispatched.in_profile:
+                tenant.tat += error / dispatched.rate_per_s
+            if tenant.head is not None:
+                self._place(tenant, tenant.head)
         tenant.running -= 1
         if not tenant.running and tenant.head is None:
             self._fell_idle(tenant)
-        self._free += 1
-        if self._lines and self._free > 0:
+        if self._lines and self._free >= 0:
             return self._dispatch_next()
+        self._free += 1
         return None
 
     def cancel(self, invocation_id: str, now: float) -> bool:
         self._now = later(self._now, now)
-        waiting = self._waiting.pop(invocation_id, None)
-        if waiting is None:
+        waiting = self._held.get(invocation_id)
+        if type(waiting) is not Waiting:
             return False
+        del self._held[invocation_id]
         tenant = waiting.tenant
         was_head = tenant.head is waiting
         tenant.remove(waiting)
         if tenant.head is None:
-            self._leave(tenant)
+            tenant.entry = tenant.later_entry = None
+            self._lines -= 1
             if not tenant.running:
                 self._fell_idle(tenant)
         elif was_head:
             self._place(tenant, tenant.head)
+        self._sweep()
         return True
 
     def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
@@ -191,6 +216,7 @@ class TwoClocks:
         self._slots = slots
         dispatched = []
         while self._lines and self._free > 0:
+            self._free -= 1
             dispatched.append(self._dispatch_next())
         return tuple(dispatched)
 
@@ -217,12 +243,13 @@ class TwoClocks:
             raise ValueError(f"capacity_per_s must be a positive number or None, not {capacity_per_s!r}")
         self._now = later(self._now, now)
         self._capacity_per_s = capacity_per_s
-        self._promise(0.0, 0)
+        self._scale = rate_scale(self._promised_per_s, capacity_per_s)
 
     def _dispatch_next(self) -> Dispatched:
-        """The one due first among those who wait; there must be one. Moves the tenant's entry on."""
-        self._fill_buckets()
+        """The one due first among those who wait, there must be one, into a slot that the caller has claimed."""
         ready, surplus = self._ready, self._surplus
+        if self._later and self._later[0][0] <= self._now:
+            self._fill_buckets()
         while ready and ready[0][2].entry is not ready[0]:
             heappop(ready)
         while surplus and surplus[0][2].entry is not surplus[0]:
@@ -233,14 +260,19 @@ class TwoClocks:
             if surplus:
                 others_vft = surplus[0][0]
         tenant = heap[0][2]
-        head = tenant.popleft()
-        del self._waiting[head.invocation_id]
+        head = tenant.head
+        if head is None:  # no live entry is without one
+            raise IndexError(f"nothing of tenant {tenant.name!r} waits")
+        following = tenant.head = head.after
+        tenant.waiting -= 1
         dispatched = self._dispatch(tenant, head.invocation_id, head.cost, in_profile, others_vft)
-        following = tenant.head
         if following is None:
+            tenant.tail = tenant.entry = tenant.later_entry = None
+            self._lines -= 1
             heappop(heap)
-            self._leave(tenant)
-        elif in_profile and tenant.tat > self._now:
+            return dispatched
+        following.before = None
+        if in_profile and tenant.tat > self._now:
             heappop(heap)
             self._place(tenant, following)
         else:
@@ -264,38 +296,13 @@ class TwoClocks:
         if virtual_time < start and virtual_time < others_vft:
             self._virtual_time = start if start < others_vft else others_vft
         tenant.running += 1
-        self._free -= 1
         dispatched = _new(Dispatched, (tenant.name, invocation_id, cost, in_profile, rate, tenant.weight))
-        self._running[invocation_id] = dispatched
+        self._held[invocation_id] = dispatched
         return dispatched
-
-    def _correct(self, tenant: Tenant, dispatched: Dispatched, true_cost: float) -> None:
-        """clocks.settlement."""
-        error = true_cost - dispatched.cost
-        tenant.vft += error / dispatched.weight
-        if dispatched.in_profile:
-            tenant.tat += error / dispatched.rate_per_s
-        if tenant.head is not None:
-            self._place(tenant, tenant.head)
-
-    def _join(self, tenant: Tenant, head: Waiting) -> None:
-        """clocks.lift, for a tenant that had nothing waiting, and its place among those who wait."""
-        virtual_time = self._virtual_time
-        if tenant.vft < virtual_time:
-            tenant.vft = virtual_time
-        elif tenant.vft > virtual_time + self._lead_max:
-            tenant.vft = virtual_time + self._lead_max
-        self._lines += 1
-        self._place(tenant, head)
-
-    def _leave(self, tenant: Tenant) -> None:
-        self._lines -= 1
-        tenant.entry = tenant.later_entry = None
 
     def _place(self, tenant: Tenant, head: Waiting) -> None:
         """A live entry for a tenant that waits, wherever its clocks put it now; earlier ones die."""
-        arrival = head.arrival
-        entry = tenant.entry = (tenant.vft, arrival, tenant)
+        entry = tenant.entry = (tenant.vft, head.arrival, tenant)
         tenant.later_entry = None
         if not tenant.rate_per_s:
             heappush(self._surplus, entry)
@@ -303,10 +310,8 @@ class TwoClocks:
             heappush(self._ready, entry)
         else:
             heappush(self._surplus, entry)
-            tenant.later_entry = (tenant.tat, arrival, tenant)
+            tenant.later_entry = (tenant.tat, head.arrival, tenant)
             heappush(self._later, tenant.later_entry)
-        if len(self._surplus) + len(self._ready) + len(self._later) > 4 * self._lines + SLACK:
-            self._sweep()
 
     def _fill_buckets(self) -> None:
         """Those whose bucket has filled meanwhile are in profile."""
@@ -317,6 +322,9 @@ class TwoClocks:
                 self._place(tenant, tenant.head)
 
     def _sweep(self) -> None:
+        """Rid the heaps of dead entries where these outnumber the live ones, at most two for each line."""
+        if len(self._surplus) + len(self._ready) + len(self._later) <= 4 * self._lines + SLACK:
+            return
         for heap in (self._ready, self._surplus):
             heap[:] = [entry for entry in heap if entry[2].entry is entry]
             heapify(heap)
@@ -327,27 +335,34 @@ class TwoClocks:
         """A guarantee becomes active (or, negative, inactive): rates shrink while too much is promised."""
         self._promised_to += tenants
         self._promised_per_s = self._promised_per_s + rate_per_s if self._promised_to else 0.0
-        self._scale = rate_scale(self._promised_per_s, self._capacity_per_s)
+        if self._capacity_per_s is not None:
+            self._scale = rate_scale(self._promised_per_s, self._capacity_per_s)
 
     def _activate(self, tenant: Tenant) -> None:
         """It had nothing here. Its bucket is no fuller than full, whatever its terms become while it waits."""
-        tenant.tat = max(tenant.tat, self._now - tenant.burst_s)
+        floor = self._now - tenant.burst_s
+        if tenant.tat < floor:
+            tenant.tat = floor
         self._promise(tenant.rate_per_s, 1)
 
     def _fell_idle(self, tenant: Tenant) -> None:
         if tenant.rate_per_s:
             self._promise(-tenant.rate_per_s, -1)
-        if not self._forget:
-            return
+        if self._forget:
+            if not tenant.in_idle:
+                tenant.in_idle = True
+                self._idle.append(tenant)
+            self._look_at_idle()
+
+    def _look_at_idle(self) -> None:
+        """Forget the tenant that was longest not looked at, or put it off."""
         idle = self._idle
-        if not tenant.in_idle:
-            tenant.in_idle = True
+        if not idle:
+            return
+        tenant = idle.popleft()
+        if tenant.running or tenant.head is not None:
+            tenant.in_idle = False
+        elif tenant.vft <= self._virtual_time and tenant.is_forgettable(self._now, self._virtual_time):
+            del self._tenants[tenant.name]
+        else:
             idle.append(tenant)
-        for _ in range(min(2, len(idle))):
-            candidate = idle.popleft()
-            if candidate.running or candidate.head is not None:
-                candidate.in_idle = False
-            elif candidate.is_forgettable(self._now, self._virtual_time):
-                del self._tenants[candidate.name]
-            else:
-                idle.append(candidate)

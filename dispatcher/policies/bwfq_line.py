@@ -19,12 +19,12 @@ class Waiting:
 
     __slots__ = ("after", "arrival", "before", "cost", "invocation_id", "tenant")
 
-    def __init__(self, invocation_id: str, cost: float, arrival: int, tenant: Tenant) -> None:
+    def __init__(self, invocation_id: str, cost: float, arrival: int, tenant: Tenant, before: Waiting | None) -> None:
         self.invocation_id = invocation_id
         self.cost = cost
         self.arrival = arrival
         self.tenant = tenant
-        self.before: Waiting | None = None
+        self.before = before
         self.after: Waiting | None = None
 
 
@@ -61,31 +61,6 @@ class Tenant:
         """Back to the clocks of one never seen."""
         self.tat = -inf
         self.vft = 0.0
-
-    def append(self, waiting: Waiting) -> int:
-        """To the end of the line. Returns how many wait."""
-        tail = self.tail
-        if tail is None:
-            self.head = waiting
-        else:
-            tail.after = waiting
-            waiting.before = tail
-        self.tail = waiting
-        self.waiting += 1
-        return self.waiting
-
-    def popleft(self) -> Waiting:
-        """Take the oldest out. Raises IndexError where nothing waits."""
-        head = self.head
-        if head is None:
-            raise IndexError(f"nothing of tenant {self.name!r} waits")
-        following = self.head = head.after
-        if following is None:
-            self.tail = None
-        else:
-            following.before = None
-        self.waiting -= 1
-        return head
 
     def remove(self, waiting: Waiting) -> None:
         """Take any one out of the line."""
