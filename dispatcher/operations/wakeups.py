@@ -19,6 +19,7 @@ Key = tuple[str, str]
 Poll = Callable[[str], Awaitable[object]]
 
 ANY_CHANGE = frozenset(State) - {State.QUEUED}
+WAITING_PER_POLL = 50
 TERMINAL = frozenset(state for state in State if state.is_terminal)
 
 
@@ -65,7 +66,8 @@ class Wakeups:
 
     async def _poll(self, on_poll: Poll) -> None:
         while self._waiters:
-            await self._clock.sleep(self._poll_s)
+            # A poll reads all that wait: the more they are the rarer it is, so that it costs the table the same.
+            await self._clock.sleep(self._poll_s * (1 + self.waiting / WAITING_PER_POLL))
             try:
                 for invocation in await self._store.get_many(list(self._waiters)):
                     self.notify(invocation)

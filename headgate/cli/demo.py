@@ -23,10 +23,10 @@ from headgate.local.options import stack_options
 def demo(
     quiet: Annotated[Path | None, typer.Option(help="Trace of the quiet tenant (ours or Azure's CSV).")] = None,
     flood: Annotated[Path | None, typer.Option(help="Trace of the flooding tenant (ours or Azure's CSV).")] = None,
-    seconds: Annotated[float, typer.Option(help="How long requests arrive.", min=5, max=60)] = 30.0,
+    seconds: Annotated[float, typer.Option(help="How long requests arrive.", min=5, max=60)] = 25.0,
     seed: Annotated[int, typer.Option(help="Seed of the built-in profile's arrivals.")] = 1,
     engine: Annotated[str, typer.Option(help="transformers, or modelled (needs no torch).")] = "transformers",
-    model: Annotated[Path | None, typer.Option(help="A local Hugging Face model; default: a tiny built one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
     slots: Annotated[int, typer.Option(help="Slots of the worker.")] = 8,
     home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,

@@ -24,7 +24,7 @@ def local(
     aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free one.")] = 0,
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 1,
     engine: Annotated[str, typer.Option(help="transformers, modelled (needs no torch) or vllm.")] = "transformers",
-    model: Annotated[Path | None, typer.Option(help="A local Hugging Face model; default: a tiny built one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
     slots: Annotated[int, typer.Option(help="Slots a worker.")] = 8,
     order: Annotated[str, typer.Option(help="The gate's order: bwfq or fcfs.")] = "bwfq",
     policy: Annotated[str, typer.Option(help="The engine's queue: vtc or fcfs.")] = "vtc",

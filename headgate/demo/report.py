@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -34,15 +35,15 @@ def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdi
 
 
 def _table(runs: Mapping[str, RunReport]) -> Table:
-    table = Table(title="The same workload, twice", title_justify="left")
+    table = Table(title="The same workload, twice", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("run", no_wrap=True)
     table.add_column("tenant", no_wrap=True)
-    for heading in ("asked", "failed", "tokens", "TTFT P50", "TTFT P99", "all P99", "share"):
+    for heading in ("asked", "failed", "tokens", "TTFT P50", "P99", "whole P99", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, run in runs.items():
         for number, (tenant, figures) in enumerate(run.tenants.items()):
             table.add_row(name if number == 0 else "", tenant, *_cells(figures), end_section=number > 0)
-    table.caption = "TTFT: arrival to first token; all: to the last; share: of service while both were backlogged"
+    table.caption = "TTFT: arrival to first token; whole: to the last; share: while both were backlogged"
     return table
 
 

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dispatcher.errors import ConfigurationError
 from dispatcher.policies.clocks import Terms
 
+SMALL_MODEL = "random:8x384"
+"""Layers x width. Slow enough on a CPU (some 200 tokens a second) that the engine is what tenants compete for; a smaller
+one would be faster than a stand-in for DynamoDB can feed it."""
 DEMO_TENANTS = ("quiet", "flood")
 
 
@@ -17,8 +20,8 @@ class StackOptions(BaseModel):
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     engine: Literal["transformers", "modelled", "vllm"] = "transformers"
-    model: Path | None = None
-    """A local Hugging Face model; None for the tiny one that the project builds."""
+    model: str | None = None
+    """Folder of a local Hugging Face model; None for a small random one that the project builds (SMALL_MODEL)."""
     workers: int = Field(default=1, ge=1, le=8)
     slots: int = Field(default=8, ge=1, le=64)
     """Slots a worker: more than fit its batch, so that the engine's own queue has something to order."""

@@ -25,7 +25,7 @@ from dispatcher.errors import ConfigurationError, StoreUnavailable
 from dispatcher.ports import Snapshot, Worker
 from dispatcher.stores.dynamodb import DynamoStore
 from headgate.local.aws import LocalAws
-from headgate.local.options import Addresses, StackOptions
+from headgate.local.options import SMALL_MODEL, Addresses, StackOptions
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.seed import CREDENTIALS, TABLE, dynamodb, make_queue, make_table, make_tenants
 
@@ -134,8 +134,8 @@ class Stack:
         command = ["-m", "gpu_worker", "--engine", options.engine, "--policy", options.policy]
         command += ["--slots", str(options.slots), "--host", options.host, "--port", "0", "--pool", POOL]
         command += ["--home", str(options.home)]
-        if options.model is not None:
-            command += ["--model", str(options.model)]
+        if options.engine == "transformers" or options.model is not None:
+            command += ["--model", options.model or SMALL_MODEL]
         child = await self._children.spawn(f"worker-{number}", [sys.executable, *command], environment=environment)
         self._first_to_stop.append(child)
         return str((await child.announcement(READY_TIMEOUT_S))["url"])
