@@ -85,12 +85,12 @@ $(STAMPS)/venv:
 # A torch that is already there is left alone. Otherwise on Linux the CPU build, never CUDA's unasked.
 $(STAMPS)/torch: $(STAMPS)/venv
 	@if $(PIP) show -q torch 2>/dev/null; then echo "· torch is there"; \
-	elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(PIP) install -q torch==$(TORCH_VERSION); \
+	elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(PIP) install -qq torch==$(TORCH_VERSION); \
 	elif [ -z "$(TORCH_INDEX)" ]; then echo "· no torch: TORCH_INDEX is empty"; \
 	else \
 		echo "· torch $(TORCH_VERSION), CPU build (some 200 MB)"; \
-		$(PIP) install -q "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
-		|| $(PIP) install -q torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
+		$(PIP) install -qq "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
+		|| $(PIP) install -qq torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
 		|| { echo "torch's CPU build was not found; name an index that has it: make TORCH_INDEX=..." >&2; exit 2; }; \
 	fi
 	@touch $@
@@ -99,12 +99,12 @@ $(STAMPS)/torch: $(STAMPS)/venv
 $(STAMPS)/install: pyproject.toml $(STAMPS)/torch
 	@echo "· headgate and what it needs"
 	@if $(PIP) show -q torch 2>/dev/null; then extras=local,transformers,dev; else extras=local,dev; fi; \
-	$(PIP) install -q -e ".[$$extras]"
+	$(PIP) install -qq -e ".[$$extras]"
 	@touch $@
 
 $(STAMPS)/infra: $(STAMPS)/install
 	@echo "· aws-cdk-lib and cdk-nag"
-	@$(PIP) install -q -e ".[infra]"
+	@$(PIP) install -qq -e ".[infra]"
 	@touch $@
 
 $(CDK): infra/package.json infra/package-lock.json

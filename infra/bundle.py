@@ -89,7 +89,7 @@ def _install(root: Path, target: Path, pip: Pip) -> None:
 
 
 def _target_options(target: Path) -> list[str]:
-    options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:"]
+    options = ["--quiet", "--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:"]
     platforms = [option for platform in PLATFORMS for option in ("--platform", platform)]
     return [*options, *platforms, "--implementation", "cp", "--python-version", PYTHON, "--target", str(target)]
 
