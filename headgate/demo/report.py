@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -35,14 +34,14 @@ def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdi
 
 
 def _table(runs: Mapping[str, RunReport]) -> Table:
-    table = Table(title="The same workload, twice", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="The same workload, twice", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("run", no_wrap=True)
     table.add_column("tenant", no_wrap=True)
     for heading in ("asked", "failed", "tokens", "TTFT P50", "P99", "whole P99", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, run in runs.items():
         for number, (tenant, figures) in enumerate(run.tenants.items()):
-            table.add_row(name if number == 0 else "", tenant, *_cells(figures), end_section=number > 0)
+            table.add_row(name if number == 0 else "", tenant, *_cells(figures))
     table.caption = "TTFT: arrival to first token; whole: to the last; share: while both were backlogged"
     return table
 

@@ -11,8 +11,8 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.policies.clocks import Terms
 
 SMALL_MODEL = "random:8x384"
-"""Layers x width. Slow enough on a CPU (some 200 tokens a second) that the engine is what tenants compete for; a smaller
-one would be faster than a stand-in for DynamoDB can feed it."""
+"""Layers x width. On a CPU slow enough (some 200 tokens a second) that tenants compete for the engine: a smaller
+one is faster than a stand-in for DynamoDB can feed it."""
 DEMO_TENANTS = ("quiet", "flood")
 
 

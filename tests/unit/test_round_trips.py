@@ -1,0 +1,131 @@
+"""How many requests an admission costs, as botocore sends them, from acceptance to the call of the worker.
+
+Keys and configuration are cached for at most a minute, so they are warmed first; everything else counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
+from dispatcher.operations.context import Context
+from dispatcher.operations.directory import Directory, new_key
+from dispatcher.operations.submit import Submission, submit
+from dispatcher.outcomes import Dispatched, Queued
+from dispatcher.ports import Tenant, Worker
+from dispatcher.stores.dynamodb import DynamoStore, client_config, create_table
+from headgate.local.moto_server import make_server
+from tests.support.gate_world import MODEL, FakeWorkers, request
+
+FAST_PATH_MAX = 2
+QUEUED_MAX = 3
+
+
+class Gate:
+    """A dispatcher over DynamoDB whose requests are counted."""
+
+    def __init__(self, url: str) -> None:
+        client: Any = boto3.client(
+            "dynamodb",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="x",
+            aws_secret_access_key="x",
+            config=client_config(),
+        )
+        create_table(client, "headgate")
+        self.sent: list[str] = []
+        client.meta.events.register("before-send.dynamodb", lambda request, **_: self.sent.append(request.url))
+        clock = RealClock()
+        self.store = DynamoStore(client, "headgate", clock=clock, random=real_random())
+        directory = Directory(self.store, clock)
+        self.context = Context(self.store, directory, FakeWorkers(), NoLauncher(), clock, RealIds())
+
+    async def ready(self, slots: int) -> str:
+        """A tenant's key, its caches warm, and a worker that this process has seen."""
+        await self.store.put_tenant(Tenant("a", "a"), expected_version=None)
+        key, record = new_key("a", RealIds().secret())
+        await self.store.put_key(record)
+        alive_until = self.context.clock.now() + 3600
+        await self.store.register(Worker("w", "default", "http://w", MODEL, slots, alive_until=alive_until))
+        await self.context.directory.tenant_of(key)
+        await self.context.store.look("default", "a")
+        return key
+
+    async def accept(self, key: str) -> Dispatched | Queued:
+        tenant = await self.context.directory.tenant_of(key)
+        accepted = await submit(self.context, Submission(tenant, request(), RealIds().new(), 60.0, False))
+        assert isinstance(accepted, Dispatched | Queued)
+        return accepted
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    import threading
+
+    server = make_server("127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Gate(f"http://127.0.0.1:{server.port}")
+    finally:
+        server.shutdown()
+
+
+def test_the_fast_path_is_one_look_and_one_transaction(gate: Gate) -> None:
+    async def story() -> None:
+        key = await gate.ready(slots=2)
+        gate.sent.clear()
+        accepted = await gate.accept(key)
+        count = len(gate.sent)
+        await gate.context.finish()
+        assert isinstance(accepted, Dispatched)
+        assert count == FAST_PATH_MAX
+
+    asyncio.run(story())
+
+
+def test_queueing_is_at_most_three(gate: Gate) -> None:
+    async def story() -> None:
+        key = await gate.ready(slots=1)
+        await gate.accept(key)
+        await gate.context.finish()
+        gate.sent.clear()
+        accepted = await gate.accept(key)
+        count = len(gate.sent)
+        await gate.context.finish()
+        assert isinstance(accepted, Queued)
+        assert count <= QUEUED_MAX
+
+    asyncio.run(story())
+
+
+def test_losing_the_race_for_the_slot_is_three(gate: Gate) -> None:
+    """Two dispatchers see the same free slot: the loser queues, at the price of its lost transaction."""
+
+    async def story() -> None:
+        key = await gate.ready(slots=1)
+        look = gate.store.look
+        stale = await look("default", "a")
+        await gate.accept(key)
+        await gate.context.finish()
+
+        async def as_it_was(pool: str, line: str) -> Any:
+            await look(pool, line)  # counted as it would be
+            return stale
+
+        gate.store.look = as_it_was  # type: ignore[method-assign]
+        gate.sent.clear()
+        accepted = await gate.accept(key)
+        count = len(gate.sent)
+        gate.store.look = look  # type: ignore[method-assign]
+        await gate.context.finish()
+        assert isinstance(accepted, Queued)
+        assert count == QUEUED_MAX
+
+    asyncio.run(story())
