@@ -39,10 +39,10 @@ class CountingIds:
 
 @dataclass
 class FakeWorkers:
-    """ports.WorkerClient: generates max_tokens tokens, one each TOKEN_S. `script`: what goes wrong, attempt by attempt."""
+    """ports.WorkerClient: max_tokens tokens, one each TOKEN_S. `script`: what goes wrong, attempt by attempt."""
 
     script: list[str] = field(default_factory=list)
-    """`fail`: before any token; `break`: after two; `refuse`: 400; `full`: 503. Taken from the front; then all is well."""
+    """`fail`: before any token; `break`: after two; `refuse`: 400; `full`: 503. When it is empty all is well."""
     orders: list[tuple[str, WorkOrder]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
@@ -118,12 +118,12 @@ class World:
         assert seated is not None
         return seated
 
-    def submission(self, tenant: Tenant | str, *, id: str | None = None, **fields: object) -> Submission:
+    def submission(self, tenant: Tenant | str, *, known_as: str | None = None, **fields: object) -> Submission:
         asked = {"max_tokens": 5, **{name: fields.pop(name) for name in ("max_tokens", "prompt") if name in fields}}
         return Submission(
             self.tenants[tenant] if isinstance(tenant, str) else tenant,
             request(**asked),
-            id or self.ids.new(),
+            known_as or self.ids.new(),
             deadline_s=float(fields.pop("deadline_s", 300.0)),  # type: ignore[arg-type]
             keep_body=bool(fields.pop("keep_body", False)),
             keep_answer=bool(fields.pop("keep_answer", False)),

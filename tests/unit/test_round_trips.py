@@ -6,6 +6,7 @@ Keys and configuration are cached for at most a minute, so they are warmed first
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,11 +39,12 @@ class Gate:
             aws_secret_access_key="x",
             config=client_config(),
         )
-        create_table(client, "headgate")
+        table = f"headgate-{RealIds().new()}"  # moto's tables are its process's
+        create_table(client, table)
         self.sent: list[str] = []
         client.meta.events.register("before-send.dynamodb", lambda request, **_: self.sent.append(request.url))
         clock = RealClock()
-        self.store = DynamoStore(client, "headgate", clock=clock, random=real_random())
+        self.store = DynamoStore(client, table, clock=clock, random=real_random())
         directory = Directory(self.store, clock)
         self.context = Context(self.store, directory, FakeWorkers(), NoLauncher(), clock, RealIds())
 
@@ -66,8 +68,6 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    import threading
-
     server = make_server("127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -371,7 +371,7 @@ class TestIdempotency:
             await world.add_tenant("a")
             await world.add_worker()
             context = world.dispatcher()
-            submission = world.submission("a", id="once", keep_answer=True)
+            submission = world.submission("a", known_as="once", keep_answer=True)
             running = asyncio.ensure_future(world.ask(context, submission, kept))
             await asyncio.sleep(0.05)
             again = await submit(context, submission)  # while the first still runs
@@ -392,9 +392,9 @@ class TestIdempotency:
             await world.add_tenant("a")
             await world.add_worker()
             context = world.dispatcher()
-            await world.ask(context, world.submission("a", id="once"))
+            await world.ask(context, world.submission("a", known_as="once"))
             with pytest.raises(IdempotencyConflict):
-                await submit(context, world.submission("a", id="once", prompt="another"))
+                await submit(context, world.submission("a", known_as="once", prompt="another"))
 
         run(story())
 
@@ -405,8 +405,8 @@ class TestIdempotency:
             await world.add_tenant("b")
             await world.add_worker(slots=2)
             context = world.dispatcher()
-            await world.ask(context, world.submission("a", id="once"))
-            assert isinstance(await submit(context, world.submission("b", id="once")), Dispatched)
+            await world.ask(context, world.submission("a", known_as="once"))
+            assert isinstance(await submit(context, world.submission("b", known_as="once")), Dispatched)
 
         run(story())
 

@@ -1,0 +1,62 @@
+"""A scripted engine: a token each `token_s`, until max_tokens or an abort. It keeps what was asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from gpu_worker.engines.base import (
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    PromptTooLong,
+    Started,
+    TenantService,
+    Token,
+)
+
+MODEL = "scripted"
+
+
+@dataclass
+class ScriptedEngine:
+    token_s: float = 0.1
+    facts: EngineFacts = field(default_factory=lambda: EngineFacts(MODEL, 1000, 1.0))
+    running: dict[str, asyncio.Event] = field(default_factory=dict)
+    requests: list[EngineRequest] = field(default_factory=list)
+    served: float = 0.0
+    waiting: int = 0
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        return "|".join(message["content"] for message in messages)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        if len(request.prompt) > self.facts.context_tokens:
+            raise PromptTooLong("too long")
+        self.requests.append(request)
+        aborted = self.running[request.request_id] = asyncio.Event()
+        input_tokens, done = len(request.prompt), 0
+        yield Started(input_tokens)
+        while done < request.max_tokens and not aborted.is_set():
+            await asyncio.sleep(self.token_s)
+            done += 1
+            self.served += 2
+            yield Token("x", done)
+        del self.running[request.request_id]
+        yield Finished("aborted" if aborted.is_set() else "length", input_tokens, done)
+
+    async def abort(self, request_id: str) -> None:
+        if request_id in self.running:
+            self.running[request_id].set()
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self.waiting, len(self.running), 0.5, {"a": TenantService(0, 0, self.served)})
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        return None

@@ -1,0 +1,133 @@
+"""What enters the gate: strict JSON, OpenAI's bodies, and refusals that name the field and never repeat a prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.config import load_config
+from dispatcher.errors import ConfigurationError, InvalidRequest, RequestTooLarge
+from dispatcher.requests import request_from_json
+from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
+from dispatcher.wire import parse_request
+
+CANARY = "canary-7f3a"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": CANARY}]}
+
+
+class TestStrictJson:
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"{",
+            b"[1]",
+            b'"x"',
+            b"\xff\xfe",
+            b'{"a": NaN}',
+            b'{"a": Infinity}',
+            b'{"a": 1, "a": 2}',
+            b'{"a": "\\ud800"}',
+            b'{"a":' + b"[" * 100_000,
+            json.dumps({"a": 1}).replace("1", "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)).encode(),
+            b'{"a": ' + b"9" * 10_000 + b"}",
+        ],
+    )
+    def test_refused(self, raw: bytes) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_object(raw)
+        assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+    def test_too_large(self) -> None:
+        with pytest.raises(RequestTooLarge) as caught:
+            parse_object(b" " * (BODY_BYTES_MAX + 1))
+        assert caught.value.status == 413
+
+    @given(
+        st.dictionaries(
+            st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5)
+        )
+    )
+    def test_what_json_writes_is_read_back(self, value: dict[str, Any]) -> None:
+        assert parse_object(json.dumps(value)) == value
+
+    @given(st.binary(max_size=200))
+    def test_nothing_but_the_two_errors_ever(self, raw: bytes) -> None:
+        try:
+            parse_object(raw)
+        except InvalidRequest as error:
+            assert error.status in (400, 413)
+
+
+class TestOpenAI:
+    def test_chat(self) -> None:
+        asked = parse_request({**CHAT, "max_completion_tokens": 7, "temperature": 0, "stop": "x", "stream": True})
+        assert asked.chat
+        assert (asked.max_tokens, asked.temperature, asked.stop, asked.stream) == (7, 0.0, ("x",), True)
+
+    def test_completion(self) -> None:
+        asked = parse_request({"model": "m", "prompt": "p", "stop": ["a", "b"], "seed": 3})
+        assert (asked.chat, asked.prompt, asked.stop, asked.seed) == (False, "p", ("a", "b"), 3)
+
+    def test_text_parts_are_joined(self) -> None:
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        asked = parse_request({"model": "m", "messages": [{"role": "user", "content": parts}]})
+        assert asked.messages == ({"role": "user", "content": "ab"},)
+
+    @pytest.mark.parametrize("neutral", [{"n": 1}, {"top_p": 1.0}, {"logprobs": False}, {"user": "u"}, {"tools": None}])
+    def test_what_asks_for_nothing_is_accepted(self, neutral: dict[str, Any]) -> None:
+        assert parse_request({**CHAT, **neutral}) == parse_request(CHAT)
+
+    @pytest.mark.parametrize(
+        ("change", "param", "code"),
+        [
+            ({"n": 2}, "n", "unsupported_parameter"),
+            ({"n": True}, "n", "unsupported_parameter"),
+            ({"tools": [{}]}, "tools", "unsupported_parameter"),
+            ({"surprise": 1}, "surprise", "unknown_parameter"),
+            ({"x" * 500: 1}, "x" * 100, "unknown_parameter"),
+            ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+            ({"max_tokens": "5"}, "max_tokens", "invalid_value"),
+            ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
+            ({"temperature": 3}, "temperature", "invalid_value"),
+            ({"seed": 10**30}, "seed", "invalid_value"),
+            ({"stop": ["a"] * 5}, "stop", "invalid_value"),
+            ({"stop": ""}, "stop", "invalid_value"),
+            ({"model": ""}, "model", "invalid_value"),
+            ({"model": None}, "model", "invalid_value"),
+            ({"messages": []}, "messages", "invalid_value"),
+            ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role", "invalid_value"),
+            ({"messages": [{"role": "user"}]}, "messages.0.content", "missing_required_parameter"),
+            ({"prompt": "both"}, "messages", "invalid_value"),
+        ],
+    )
+    def test_the_field_is_named_and_the_value_is_not(self, change: dict[str, Any], param: str, code: str) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_request({**CHAT, **change})
+        assert (caught.value.param, caught.value.code) == (param, code)
+        assert CANARY not in json.dumps(caught.value.body())
+
+    def test_the_fingerprint_is_of_what_decides_the_answer(self) -> None:
+        plain = parse_request(CHAT)
+        assert parse_request({**CHAT, "stream": True}).fingerprint() == plain.fingerprint()
+        assert parse_request({**CHAT, "max_tokens": 3}).fingerprint() != plain.fingerprint()
+
+    def test_a_request_survives_being_kept(self) -> None:
+        for body in (CHAT, {"model": "m", "prompt": "p", "stop": ["a"], "seed": 1}):
+            asked = parse_request(body)
+            assert request_from_json(asked.to_json()) == asked
+
+
+class TestConfig:
+    def test_defaults_and_variables(self) -> None:
+        assert load_config({}).table == "headgate"
+        assert load_config({"HEADGATE_ORDER": "fcfs", "OTHER": "x"}).order == "fcfs"
+
+    @pytest.mark.parametrize(("name", "value"), [("HEADGATE_DEADLINE_S", "soon"), ("HEADGATE_ORDER", "random")])
+    def test_what_is_wrong_is_named(self, name: str, value: str) -> None:
+        with pytest.raises(ConfigurationError, match=name):
+            load_config({name: value})

@@ -1,0 +1,114 @@
+"""Traces: read as published, and refused by file, line and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
+from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
+from headgate.workloads.shape import SMALL_ENGINE, fitted
+from headgate.workloads.traces import Arrival, TraceError, read_trace
+
+AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
+HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
+
+
+def written(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_ours_in_order_of_time(tmp_path: Path) -> None:
+    path = written(tmp_path, HEADER + "2,b,10,20\n0.5,a,1,2\n")
+    assert read_trace(path) == [Arrival(0.5, "a", 1, 2), Arrival(2.0, "b", 10, 20)]
+
+
+def test_optional_columns(tmp_path: Path) -> None:
+    header = "arrival_s,tenant,input_tokens,output_tokens,interaction,stage,tier,slo_ttft_ms,system_tokens\n"
+    (read,) = read_trace(written(tmp_path, header + "0,a,10,20,i1,2,premium,200,4\n"))
+    assert (read.interaction, read.stage, read.tier, read.slo_ttft_ms, read.system_tokens) == (
+        "i1",
+        2,
+        "premium",
+        200.0,
+        4,
+    )
+
+
+def test_azures_counts_from_its_first_row(tmp_path: Path) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    first, second = read_trace(written(tmp_path, text), tenant="chat")
+    assert (first.arrival_s, first.tenant, first.input_tokens) == (0.0, "chat", 374)
+    assert second.arrival_s == pytest.approx(4.314579, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("arrival_s,tenant,input_tokens\n0,a,1\n", "line 1: column 'output_tokens' is missing"),
+        ("", "line 1: column 'arrival_s' is missing"),
+        (HEADER, "no requests"),
+        (HEADER + "-1,a,1,1\n", "line 2, column 'arrival_s'"),
+        (HEADER + "nan,a,1,1\n", "line 2, column 'arrival_s'"),
+        (HEADER + "0,a,1,1\nsoon,a,1,1\n", "line 3, column 'arrival_s': 'soon' is not a number"),
+        (HEADER + "0,a,many,1\n", "line 2, column 'input_tokens': 'many' is not a whole number"),
+        (HEADER + "0,a,1,-5\n", "line 2, column 'output_tokens'"),
+        (HEADER + "0,a,1\n", "line 2, column 'output_tokens'"),
+        (HEADER + "0,,1,1\n", "line 2, column 'tenant'"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2, column 'TIMESTAMP'"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, where: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert where in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"none\.csv"):
+        read_trace(tmp_path / "none.csv")
+
+
+@pytest.mark.skipif(not AZURE.is_dir(), reason="the Azure traces are not here")
+def test_the_published_traces_are_read_whole() -> None:
+    chat = read_trace(AZURE / "AzureLLMInferenceTrace_conv.csv", tenant="chat")
+    code = read_trace(AZURE / "AzureLLMInferenceTrace_code.csv", tenant="code")
+    assert (len(chat), len(code)) == (19_366, 8_819)
+
+
+@pytest.mark.parametrize("profile", [CHAT, CODE])
+def test_a_profile_has_the_medians_it_names(profile: Profile) -> None:
+    made = make_arrivals(profile, "t", 4001, Random(1))
+    inputs = sorted(arrival.input_tokens for arrival in made)
+    outputs = sorted(arrival.output_tokens for arrival in made)
+    assert inputs[2000] == pytest.approx(profile.input_median, rel=0.1)
+    assert outputs[2000] == pytest.approx(profile.output_median, rel=0.1)
+    assert made[-1].arrival_s / 4000 == pytest.approx(profile.gap_mean_s, rel=0.15)
+    assert make_arrivals(profile, "t", 50, Random(1)) == made[:50]
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=20))
+def test_fitted_lengths_are_within_bounds(lengths: list[int]) -> None:
+    for arrival in fitted(Arrival(0.0, "t", n, n) for n in lengths):
+        assert SMALL_ENGINE.input_min <= arrival.input_tokens <= SMALL_ENGINE.input_max
+        assert SMALL_ENGINE.output_min <= arrival.output_tokens <= SMALL_ENGINE.output_max
+
+
+def test_a_scene_asks_for_the_loads_it_says() -> None:
+    chat = fitted(make_arrivals(CHAT, "x", 2000, Random(1)))
+    code = fitted(make_arrivals(CODE, "x", 2000, Random(2)))
+    scene = compose(code, chat, capacity_per_s=500.0, seconds=30.0)
+    for tenant, load in ((QUIET, QUIET_LOAD), (FLOOD, FLOOD_LOAD)):
+        own = [arrival for arrival in scene.arrivals if arrival.tenant == tenant]
+        service = sum(arrival.input_tokens + 2 * arrival.output_tokens for arrival in own)
+        assert service / 30.0 / 500.0 == pytest.approx(load, rel=0.15)
+        assert 0.0 <= own[0].arrival_s <= own[-1].arrival_s <= 30.0
