@@ -118,8 +118,8 @@ def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
     Raises TraceError, naming file, line and column.
     """
     random = Random(sources.seed)
-    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else made(CODE, QUIET, random)
-    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else made(CHAT, FLOOD, random)
+    quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else made(CHAT, QUIET, random)
+    flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else made(CODE, FLOOD, random)
     return fitted(quiet), fitted(flood)
 
 

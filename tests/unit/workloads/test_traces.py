@@ -42,8 +42,9 @@ def test_optional_columns(tmp_path: Path) -> None:
 
 
 def test_azures_counts_from_its_first_row(tmp_path: Path) -> None:
-    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
-    first, second = read_trace(written(tmp_path, text), tenant="chat")
+    rows = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    rows += ["2023-11-16 18:15:46.6805900,374,44", "2023-11-16 18:15:50.9951690,396,109", ""]
+    first, second = read_trace(written(tmp_path, "\n".join(rows)), tenant="chat")
     assert (first.arrival_s, first.tenant, first.input_tokens) == (0.0, "chat", 374)
     assert second.arrival_s == pytest.approx(4.314579, abs=1e-5)
 
