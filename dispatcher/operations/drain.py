@@ -90,7 +90,9 @@ async def _dispatch_best(context: Context, view: _View) -> Written | None:
         elif (slot := free_slot(context, view.workers, head.model, now)) is not None:
             clocks = Clocks(line.tat, line.vft)
             scale, lead = view.pool.rate_scale, context.settings.lead_max
-            charged = debit(clocks, terms, head.estimate, now, view.pool.virtual_time, rate_scale=scale, lead_max=lead)
+            charged = debit(
+                clocks, terms, head.estimate, now, view.pool.virtual_time, rate_scale=scale, lead_max=lead, in_line=True
+            )
             return await _dispatch(context, view, line, dispatched(head, slot, charged.charge, now), charged)
     return None
 

@@ -1,8 +1,7 @@
 """Guarantees hold only while those who are active were promised no more than there is.
 
-Beyond that every rate is scaled alike: effective rate = rate x min(1, 0.9 x measured capacity / sum of active rates).
-The tenth that is kept back is what estimates and gaps between dispatches cost. The sweep sets the factor; each dispatch
-records the rate that it charged, so a change never distorts what is in flight.
+Beyond that every rate is scaled alike (clocks.rate_scale). The sweep sets the factor; each dispatch records the rate
+that it charged, so a change never distorts what is in flight.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.operations.context import Context
+from dispatcher.policies.clocks import rate_scale
 from dispatcher.ports import Worker
 
-CAPACITY_SHARE = 0.9
 ACTIVE_LINES_MAX = 1000
 
 
@@ -25,13 +24,6 @@ async def scale_guarantees(context: Context, pool: str) -> float:
     scale = rate_scale(promised, _capacity_per_s(context, workers))
     await context.store.note_pool(pool, rate_scale=scale)
     return scale
-
-
-def rate_scale(promised_per_s: float, capacity_per_s: float) -> float:
-    """The factor; 1 while nothing is promised or no capacity has been measured yet."""
-    if promised_per_s <= 0 or capacity_per_s <= 0:
-        return 1.0
-    return min(1.0, CAPACITY_SHARE * capacity_per_s / promised_per_s)
 
 
 def _capacity_per_s(context: Context, workers: Sequence[Worker]) -> float:

@@ -24,7 +24,7 @@ from dispatcher.operations.answer import answer, result_of, turn_within
 from dispatcher.operations.directory import CACHE_S
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, execute_detached
-from dispatcher.operations.guarantees import rate_scale, scale_guarantees
+from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle, settle_lost
 from dispatcher.operations.submit import submit
@@ -213,10 +213,6 @@ class TestOrder:
         assert run(story()) == ["owed", "fresh"]
 
     def test_guarantees_are_scaled_while_overbooked(self) -> None:
-        assert rate_scale(10, 20) == 1.0
-        assert rate_scale(20, 10) == pytest.approx(0.45)
-        assert rate_scale(20, 0) == 1.0
-
         async def story() -> float:
             world = make_world()
             await world.add_tenant("a", Terms(rate_per_s=200, burst=10))
