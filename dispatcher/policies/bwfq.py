@@ -6,7 +6,8 @@ holds them equal to clocks.debit, lift and settlement.
 
     order         with a slot free: tenants in profile (tat <= now) first, else all who wait, the surplus;
                   within either the lowest vft first, ties by the arrival of the oldest request that waits
-    V             max(V, min(start stamp of the one dispatched, vft of those who wait)) at every dispatch
+    V             max(V, min(start stamp of the one dispatched, vft of those who wait)) at every dispatch,
+                  max(V, vft of the one settled) where that leaves a slot free
     within one    first come, first served: a tenant's requests stand in its own line, and each is charged as it is
                   dispatched, so the k-th of a flood stands behind the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of those who wait or run, capacity)
@@ -18,6 +19,10 @@ How it is picked: three heaps of (key, arrival, tenant). `_ready` and `_surplus`
 by vft, `_later` holds those of the surplus that have a guarantee, by tat, until it covers them again. Entries are lazy:
 a tenant knows its live ones, others are dropped when they come up, or all at once when they outnumber the rest.
 O(log waiting tenants) a decision, amortized.
+
+The second rule for V is what that tenant's next dispatch would do, done at once: with a slot free nobody was kept from
+service by its lead. It is start-time fair queueing's rule for the end of a busy period, for each slot; without it V
+would stand still under tenants that come once each, and all of them would have to be kept.
 
 Forgetting: a tenant with nothing waiting or running, a full bucket and no lead (clocks.is_forgettable) behaves like one
 never seen. A tenant that falls idle joins a rotating queue, whose head is looked at whenever one falls idle or is new:
@@ -50,6 +55,7 @@ SLACK = 64
 SWEEP_EVERY = 32
 """Queued arrivals between two looks at how many are dead: an arrival cannot make more than a few."""
 
+_LONG_AGO_S = -1.7e308
 _DEFAULT_TERMS = Terms()
 _new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
 
@@ -65,7 +71,7 @@ class TwoClocks:
         self._free = self._slots
         self._lead_max = lead_max
         self._forget = forget
-        self._now = -inf
+        self._now = _LONG_AGO_S
         self._virtual_time = 0.0
         self._settled = 0.0
         self._arrivals = 0
@@ -184,6 +190,8 @@ class TwoClocks:
             if tenant.head is not None:
                 self._place(tenant, tenant.head)
         tenant.running -= 1
+        if self._virtual_time < tenant.vft and not self._lines and self._free >= 0:
+            self._virtual_time = tenant.vft
         if not tenant.running and tenant.head is None:
             self._fell_idle(tenant)
         if self._lines and self._free >= 0:

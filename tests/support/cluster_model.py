@@ -18,7 +18,10 @@ from dispatcher.policies.gate import Dispatched, Gate
 
 @dataclass(frozen=True)
 class Source:
-    """Poisson arrivals of one tenant: `rate_per_s` of them from `start_s` to `end_s`, `batch` at a time."""
+    """Poisson arrivals of one tenant: `rate_per_s` of them from `start_s` to `end_s`, `batch` at a time.
+
+    `gap_s`: what is added between any two batches, for bursts that let a bucket fill.
+    """
 
     tenant: str
     rate_per_s: float
@@ -27,10 +30,11 @@ class Source:
     end_s: float = float("inf")
     estimate_s: float | None = None
     batch: int = 1
+    gap_s: float = 0.0
 
     def arrivals(self, random: Random) -> Iterator[float]:
         at = self.start_s
-        while (at := at + random.expovariate(self.rate_per_s / self.batch)) < self.end_s:
+        while (at := at + self.gap_s + random.expovariate(self.rate_per_s / self.batch)) < self.end_s:
             yield at
 
 

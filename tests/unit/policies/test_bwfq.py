@@ -1,4 +1,4 @@
-"""The two-clock gate, step by step. Units in these tests: service units; a slot serves one a second where it matters."""
+"""The two-clock gate, step by step, by cases worked by hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+"""A gate over the memory store with scripted workers, its HTTP face, and what must hold when all is over."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dispatcher.invocation import Invocation, State
+from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.directory import Directory, new_key
+from dispatcher.policies.clocks import Terms
+from dispatcher.ports import Tenant, Worker
+from dispatcher.stores.memory import MemoryStore
+from functions.front.app import make_app
+from tests.support.asgi import Caller
+from tests.support.gate_world import MODEL, CountingIds, FakeLauncher
+from tests.support.virtual_time import LoopClock
+from tests.support.worker_client import ScriptedWorkers
+
+POOL = "default"
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+
+
+@dataclass
+class Gate:
+    clock: LoopClock
+    store: MemoryStore
+    workers: ScriptedWorkers
+    launcher: FakeLauncher
+    ids: CountingIds
+    keys: dict[str, str] = field(default_factory=dict)
+    contexts: list[Context] = field(default_factory=list)
+
+    @property
+    def context(self) -> Context:
+        return self.contexts[0]
+
+    def process(self, order: str = "bwfq", **settings: Any) -> Context:
+        """Another dispatcher process: it shares the table and the workers, nothing else."""
+        context = Context(
+            store=self.store,
+            directory=Directory(self.store, self.clock, order),
+            workers=self.workers,
+            launcher=self.launcher,
+            clock=self.clock,
+            ids=self.ids,
+            settings=GateSettings(**settings),
+        )
+        self.contexts.append(context)
+        return context
+
+    def caller(self, tenant: str | None = "a", context: Context | None = None) -> Caller:
+        app = make_app()
+        app.state.context = context or self.context
+        return Caller(app, None if tenant is None else self.keys[tenant])
+
+    async def add_tenant(self, name: str, terms: Terms | None = None, **limits: Any) -> Tenant:
+        tenant = Tenant(name, name, terms=terms or Terms(), **limits)
+        await self.store.put_tenant(tenant, expected_version=None)
+        self.keys[name], record = new_key(name, self.ids.secret())
+        await self.store.put_key(record)
+        return tenant
+
+    async def add_worker(self, name: str = "w", slots: int = 2, alive_s: float = 1e6, **more: Any) -> Worker:
+        told: dict[str, Any] = {"model": MODEL, "alive_until": self.clock.now() + alive_s, **more}
+        seated = await self.store.register(Worker(name, POOL, f"http://{name}", slots=slots, **told))
+        assert seated is not None
+        return seated
+
+    async def beat(self, worker: Worker, **changes: Any) -> Worker:
+        """The worker says what it runs, and what else the test has it say."""
+        live = frozenset(name for name, on in self.workers.live.items() if on == worker.id)
+        stored = await self.store.beat(replace(worker, **{"live": live, **changes}))
+        assert stored is not None
+        return stored
+
+    async def invocation(self, tenant: str, invocation_id: str) -> Invocation:
+        found = await self.store.get(tenant, invocation_id)
+        assert found is not None
+        return found
+
+    async def ended(self, tenant: str, invocation_id: str, state: State) -> Invocation:
+        found = await self.invocation(tenant, invocation_id)
+        assert found.state is state
+        return found
+
+    async def spent(self, tenant: str) -> float:
+        return (await self.store.look(POOL, tenant)).line.spent
+
+    async def leases(self) -> dict[tuple[str, int], str]:
+        """(worker, slot) -> execution."""
+        workers = await self.store.workers(POOL)
+        return {(one.id, number): lease.execution for one in workers for number, lease in one.leases.items()}
+
+    async def quiet(self) -> None:
+        """Until everything that was begun beside the requests is done."""
+        for _ in range(3):
+            for context in self.contexts:
+                await context.finish()
+            await self.workers.wound_up()
+            await asyncio.sleep(0)
+
+    async def at_rest(self) -> None:
+        """No slot taken, nothing waiting, nothing reserved, nobody left behind."""
+        await self.quiet()
+        assert await self.leases() == {}
+        assert self.workers.live == {}
+        for name in [*self.keys, "everybody"]:
+            line = (await self.store.look(POOL, name)).line
+            assert (line.waiting, line.reserved) == (0, 0.0), line
+        assert all(context.wakeups.waiting == 0 for context in self.contexts)
+
+
+async def make_gate(slots: int = 2) -> Gate:
+    """Tenants a and b, one worker."""
+    clock = LoopClock()
+    store = MemoryStore(clock)
+    gate = Gate(clock, store, ScriptedWorkers(store, clock), FakeLauncher(), CountingIds())
+    gate.process()
+    await gate.add_tenant("a")
+    await gate.add_tenant("b")
+    await gate.add_worker(slots=slots)
+    return gate
