@@ -78,7 +78,9 @@ class _Common(_Strict):
     @field_validator("temperature", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
-        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        """A whole number is a number too; one too large for a float is left to be refused as it is."""
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if is_whole and abs(value) <= SEED_MAX else value
 
     @field_validator("stop")
     @classmethod

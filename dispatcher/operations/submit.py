@@ -60,7 +60,7 @@ def _checked(context: Context, submission: Submission, snapshot: Snapshot, now: 
     tenant, request = submission.tenant, submission.request
     worker = _model_of(tenant, request, snapshot, now)
     max_tokens = request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)
-    if max_tokens > tenant.max_tokens_max:
+    if not 1 <= max_tokens <= tenant.max_tokens_max:
         raise InvalidRequest(f"max_tokens is at most {tenant.max_tokens_max} for this key.", "max_tokens")
     input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
     if worker.context_tokens and input_tokens + max_tokens > worker.context_tokens:
@@ -157,8 +157,12 @@ def _wait_s(invocation: Invocation, snapshot: Snapshot, position: int) -> float:
 
 def _line_full(tenant: Tenant, invocation: Invocation, snapshot: Snapshot) -> Refused:
     wait_s = _wait_s(invocation, snapshot, max(1, snapshot.line.waiting // 2))
-    message = f"{tenant.queue_items_max} of this tenant's requests are waiting already, which is its limit."
-    return Refused(message, "queue_full", max(1.0, math.ceil(wait_s)))
+    after_s = max(1, math.ceil(wait_s))
+    message = (
+        f"{tenant.queue_items_max} of this tenant's requests are waiting already, which is its limit. "
+        f"Try again in about {after_s} s."
+    )
+    return Refused(message, "queue_full", float(after_s))
 
 
 async def _note_virtual_time(context: Context, pool: str, virtual_time: float) -> None:
