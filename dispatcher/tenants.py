@@ -36,3 +36,5 @@ class KeyRecord:
     """SHA-256 of the whole key, hexadecimal."""
     tenant: str
     expires_at: float | None = None
+    created_at: float = 0.0
+    """Tells the newer of two while a key is being rotated."""

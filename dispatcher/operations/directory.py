@@ -87,12 +87,14 @@ class Directory:
 KEY_PREFIX_CHARS = 12
 
 
-def new_key(tenant: str, secret: str, expires_at: float | None = None) -> tuple[str, KeyRecord]:
+def new_key(
+    tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0
+) -> tuple[str, KeyRecord]:
     """A key to show once, and the record to keep. `secret` carries at least 128 random bits after its prefix."""
     if len(secret) < KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
     key = f"hg-{secret}"
-    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at)
+    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at)
 
 
 def key_prefix(key: str) -> str:

@@ -10,7 +10,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.operations.directory import new_key
 from dispatcher.outcomes import Written
 from dispatcher.policies.clocks import Terms
-from dispatcher.ports import Ids, Store, Tenant
+from dispatcher.ports import Clock, Ids, Store, Tenant
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
@@ -31,13 +31,13 @@ class Booking:
         return 0 < self.capacity_per_s < self.promised_per_s
 
 
-async def create(store: Store, ids: Ids, tenant: Tenant) -> str:
+async def create(store: Store, ids: Ids, clock: Clock, tenant: Tenant) -> str:
     """Write the tenant and return its first key, shown only here. Raises ConfigurationError."""
     if not NAME.fullmatch(tenant.name):
         raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
     if await store.put_tenant(tenant, expected_version=None) is not Written.DONE:
         raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
-    return await _add_key(store, ids, tenant.name)
+    return await _add_key(store, ids, clock, tenant.name)
 
 
 async def change(store: Store, name: str, how: Change) -> Tenant:
@@ -49,12 +49,13 @@ async def change(store: Store, name: str, how: Change) -> Tenant:
     return changed
 
 
-async def rotate_key(store: Store, ids: Ids, name: str) -> str:
+async def rotate_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
     """A new key; of the old ones the newest stays valid, so that callers can change over. Raises ConfigurationError."""
     await existing(store, name)
-    for old in list(await store.keys_of(name))[: -(KEYS_MAX - 1)]:
+    oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
+    for old in oldest_first[: -(KEYS_MAX - 1)]:
         await store.delete_key(old.prefix)
-    return await _add_key(store, ids, name)
+    return await _add_key(store, ids, clock, name)
 
 
 async def delete(store: Store, name: str) -> None:
@@ -84,7 +85,7 @@ def terms(weight: float, rate_per_s: float, burst: float) -> Terms:
         raise ConfigurationError(str(error)) from None
 
 
-async def _add_key(store: Store, ids: Ids, name: str) -> str:
-    key, record = new_key(name, ids.secret())
+async def _add_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
+    key, record = new_key(name, ids.secret(), created_at=clock.now())
     await store.put_key(record)
     return key

@@ -54,11 +54,12 @@ def to_tenant(item: Item) -> Tenant:
 def key_item(key: KeyRecord) -> Item:
     expiry = None if key.expires_at is None else ceil(key.expires_at)
     named = {"prefix": key.prefix, "digest": key.digest, "tenant": key.tenant}
-    return {**named, "expires_at": key.expires_at, EXPIRY: expiry}
+    return {**named, "expires_at": key.expires_at, "created_at": key.created_at, EXPIRY: expiry}
 
 
 def to_key(item: Item) -> KeyRecord:
-    return KeyRecord(item["prefix"], item["digest"], item["tenant"], _float_or_none(item, "expires_at"))
+    expires_at, created_at = _float_or_none(item, "expires_at"), _float_or_none(item, "created_at")
+    return KeyRecord(item["prefix"], item["digest"], item["tenant"], expires_at, created_at or 0.0)
 
 
 # ── Invocations ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealIds, make_store
+from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigurationError
 from dispatcher.operations import tenants as operations
@@ -50,7 +50,9 @@ def create(
 
     async def run(store: Store) -> tuple[str, operations.Booking]:
         tenant = _changed(Tenant(name, name), weight, rate, burst, tier, queue_max, max_tokens, model)
-        return await operations.create(store, RealIds(), tenant), await operations.booking(store, tenant.pool)
+        return await operations.create(store, RealIds(), RealClock(), tenant), await operations.booking(
+            store, tenant.pool
+        )
 
     key, booked = _with_store(run)
     _say({"tenant": name, "api_key": key}, json, f"{name}: {key}")
@@ -115,7 +117,7 @@ def set_(
 @app.command("rotate-key")
 def rotate_key(name: Name, json: Json = False) -> None:
     """Print a new key; the newest old one stays valid beside it."""
-    key = _with_store(lambda store: operations.rotate_key(store, RealIds(), name))
+    key = _with_store(lambda store: operations.rotate_key(store, RealIds(), RealClock(), name))
     _say({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
