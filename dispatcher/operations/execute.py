@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from dispatcher.errors import DeadlineExceeded, ServiceError, TenantError, WorkerFailed
+from dispatcher.errors import DeadlineExceeded, ServiceError, StoreUnavailable, TenantError, WorkerFailed
 from dispatcher.invocation import Invocation, Result, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import error_result
@@ -21,8 +21,9 @@ from dispatcher.ports import Tenant, Worker
 from dispatcher.requests import Request, request_from_json
 from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 
-RETRIED_STATUSES = frozenset({401, 409, 503})
-"""Refusals that say something of the worker (its clock, its slots, its draining) and nothing of the request."""
+RUNNING_ALREADY = 409
+RETRIED_STATUSES = frozenset({401, RUNNING_ALREADY})
+"""Refusals below 500 that say something of the worker (its clock, what it runs) and nothing of the request."""
 
 
 @dataclass(slots=True)
@@ -52,6 +53,10 @@ class Collected:
 Render = Callable[[Collected], Result]
 
 
+class RunningAlready(WorkerFailed):
+    """The worker is executing this very attempt for somebody else, who will end it."""
+
+
 async def attempt(
     context: Context,
     tenant: Tenant,
@@ -65,14 +70,18 @@ async def attempt(
     if worker is None:
         raise WorkerFailed("The worker that was chosen is gone.")
     order = _order(context, tenant, invocation, request)
+    over = False
     async with aclosing(context.workers.execute(worker, order)) as events:
         async for event in events:
             collected.note(event)
             if isinstance(event, WorkRefused):
-                await _refused(context, invocation, event)
+                await _refused(context, invocation, event, collected)
             elif isinstance(event, WorkFinished):
                 await _finished(context, invocation, collected, render)
+                over = True
             yield event
+    if not over:
+        raise WorkerFailed()
 
 
 async def execute_detached(
@@ -91,8 +100,12 @@ async def execute_detached(
     try:
         async for _ in attempt(context, config, invocation, request, worker, collected, render(invocation)):
             pass
+    except RunningAlready:
+        return False  # the message came twice
     except WorkerFailed:
         await again_after(context, invocation, worker, collected, redo=True)
+    except StoreUnavailable:
+        raise  # not settled: the message is to come again
     except (TenantError, ServiceError):
         return True  # settled already, with the error as its answer
     return True
@@ -118,7 +131,10 @@ async def again_after(
 
 
 async def _finished(context: Context, invocation: Invocation, collected: Collected, render: Render | None) -> None:
+    """Settle it. A worker aborts what is late, but also what it has to give up: that one is lost, and not settled."""
     late = collected.reason == "aborted"
+    if late and context.clock.now() < invocation.deadline_at - context.settings.lease_margin_s:
+        raise WorkerFailed()
     result = error_result(DeadlineExceeded()) if late else render(collected) if render else None
     settling = settle(
         context,
@@ -133,14 +149,15 @@ async def _finished(context: Context, invocation: Invocation, collected: Collect
         raise DeadlineExceeded()
 
 
-async def _refused(context: Context, invocation: Invocation, refusal: WorkRefused) -> None:
-    if refusal.status in RETRIED_STATUSES:
+async def _refused(context: Context, invocation: Invocation, refusal: WorkRefused, collected: Collected) -> None:
+    """Raises WorkerFailed for what another worker may serve; else settles, and raises the tenant's error."""
+    if refusal.status == RUNNING_ALREADY:
+        raise RunningAlready(f"The worker refused: {refusal.code}.")
+    if refusal.status in RETRIED_STATUSES or refusal.status >= 500:
         raise WorkerFailed(f"The worker refused: {refusal.code}.")
-    if refusal.status >= 500:
-        error: TenantError | ServiceError = WorkerFailed()
-    else:
-        error = TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
-    await settle(context, invocation, State.FAILED, result=error_result(error))
+    error = TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
+    counts = {"input_tokens": collected.input_tokens, "output_tokens": collected.output_tokens}
+    await settle(context, invocation, State.FAILED, result=error_result(error), **counts)
     raise error
 
 
