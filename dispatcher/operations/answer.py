@@ -16,7 +16,7 @@ from dispatcher.invocation import Invocation, Result, State, ended
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, again_after, attempt
-from dispatcher.operations.results import error_of
+from dispatcher.operations.results import cancelled, error_of
 from dispatcher.operations.settle import settle
 from dispatcher.operations.submit import Submission
 from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
@@ -64,7 +64,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = inf) -> R
     if invocation is None:
         raise DeadlineExceeded()
     if invocation.result is None:
-        raise UnknownInvocation()
+        raise cancelled() if invocation.state is State.CANCELLED else UnknownInvocation()
     if invocation.state is not State.DONE:
         raise error_of(invocation.result)
     return invocation.result

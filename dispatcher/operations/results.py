@@ -12,6 +12,12 @@ def error_result(error: AnsweredError) -> Result:
     return Result(error.status, json.dumps(error.body()))
 
 
+def cancelled() -> TenantError:
+    """For whoever asks what became of it: its caller hung up, and nothing was kept."""
+    message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
+    return TenantError(message, "cancelled", None, 409, "invalid_request_error")
+
+
 def error_of(result: Result) -> AnsweredError:
     """The error again, as it was answered the first time."""
     fields = json.loads(result.body)["error"]

@@ -13,6 +13,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dispatcher.errors import InvalidRequest, TenantError, UnknownInvocation
 from dispatcher.invocation import Invocation, State
 from dispatcher.operations.context import Context
+from dispatcher.operations.results import cancelled
 from dispatcher.strict_json import parse_object
 from functions.envelope import api_key_of, error_payload, id_of
 from functions.observability import logger, metrics, tracer
@@ -53,6 +54,8 @@ async def result(context: Context, event: Any) -> dict[str, Any]:
 
 
 def _outcome(invocation: Invocation) -> dict[str, Any]:
+    if invocation.state is State.CANCELLED:
+        return cancelled().body()
     if invocation.result is None:
         return {}
     body = json.loads(invocation.result.body)
