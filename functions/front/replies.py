@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from dispatcher.answers import DONE, KEEPALIVE, AnswerHead, event
 from dispatcher.errors import AnsweredError
@@ -71,9 +73,10 @@ async def respond_streaming(
         context.spawn(_close(first, events))
         observed.end(error.code if isinstance(error, AnsweredError) else "disconnected")
         raise
-    stream = _stream(events, first, head, submission.request.include_usage, observed)
+    reading = _Reading(events, first)
+    stream = _stream(reading, head, submission.request.include_usage, observed)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    return _Streamed(stream, reading, observed, headers)
 
 
 async def replay(context: Context, known: Known, asked: Asked, head: AnswerHead) -> Response:
@@ -91,24 +94,44 @@ def _answer(
     return answer(context, submission, accepted, render)
 
 
-async def _stream(
-    events: AsyncGenerator[WorkEvent, None],
-    first: asyncio.Future[WorkEvent],
-    head: AnswerHead,
-    include_usage: bool,
-    observed: Observed,
-) -> AsyncIterator[bytes]:
-    outcome = "disconnected"
-    upcoming = first
+@dataclass(slots=True)
+class _Reading:
+    """Events, and the next of them on its way."""
+
+    events: AsyncGenerator[WorkEvent, None]
+    upcoming: asyncio.Future[WorkEvent]
+
+
+class _Streamed(StreamingResponse):
+    """Lets go of its events whatever becomes of the connection: also where its first byte was never asked for, or where
+    the caller went away while a byte was being sent."""
+
+    def __init__(
+        self, chunks: AsyncIterator[bytes], reading: _Reading, observed: Observed, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(chunks, media_type="text/event-stream", headers=headers)
+        self._reading = reading
+        self._observed = observed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._observed.end("disconnected")  # unless it has ended already
+            self._reading.upcoming.cancel()
+            self._observed.context.spawn(_close(self._reading.upcoming, self._reading.events))
+
+
+async def _stream(reading: _Reading, head: AnswerHead, include_usage: bool, observed: Observed) -> AsyncIterator[bytes]:
+    opening = head.first_chunk()
     try:
-        opening = head.first_chunk()
         while True:
-            await asyncio.wait({upcoming}, timeout=KEEPALIVE_S)
-            if not upcoming.done():
+            await asyncio.wait({reading.upcoming}, timeout=KEEPALIVE_S)
+            if not reading.upcoming.done():
                 yield KEEPALIVE
                 continue
             try:
-                item = upcoming.result()
+                item = reading.upcoming.result()
             except StopAsyncIteration:
                 break
             observed.note(item)
@@ -117,17 +140,13 @@ async def _stream(
                     yield event(opening)
                     opening = None
                 yield event(chunk)
-            upcoming = asyncio.ensure_future(anext(events))
-        outcome = "done"
+            reading.upcoming = asyncio.ensure_future(anext(reading.events))
+        observed.end("done")
         yield DONE
     except AnsweredError as error:
-        outcome = error.code
+        observed.end(error.code)
         yield event(error.body())
         yield DONE
-    finally:
-        observed.end(outcome)
-        upcoming.cancel()
-        observed.context.spawn(_close(upcoming, events))
 
 
 def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:

@@ -106,12 +106,21 @@ class Caller:
         self.app = app
         self.key = key
 
-    def start(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> Call:
+    def start(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        raw: bytes | None = None,
+        spec_version: str = "2.3",
+        **headers: str,
+    ) -> Call:
         sent = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.key is not None:
             named.setdefault("authorization", f"Bearer {self.key}")
-        return Call(self.app, method, path, headers=named, body=sent)
+        return Call(self.app, method, path, headers=named, body=sent, spec_version=spec_version)
 
     async def get(self, path: str, **headers: str) -> Reply:
         return await self.start("GET", path, **headers).finished()

@@ -1,0 +1,470 @@
+"""The HTTP face: OpenAI's shapes, whole and streamed, over real ASGI and a whole gate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dispatcher.invocation import State
+from tests.support.asgi import Reply
+from tests.support.gate import CHAT, COMPLETION, Gate
+from tests.support.worker_client import FULL, UNREACHABLE, WELL, Act, dies_after, refuses
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, **more}
+
+
+def completion(**more: Any) -> dict[str, Any]:
+    return {"model": "m", "prompt": "hello", "max_tokens": 3, **more}
+
+
+def texts(reply: Reply) -> list[str]:
+    chunks = [item["choices"][0] for item in reply.events if item != "[DONE]" and item.get("choices")]
+    return [choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in chunks]
+
+
+# ── What is answered ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_models_are_those_that_live_workers_serve_and_the_tenant_may_use(gate: Gate) -> None:
+    await gate.add_worker("other", model="n")
+    await gate.add_worker("dead", model="gone", alive_s=5)
+    await asyncio.sleep(6)
+    await gate.add_tenant("narrow", models=("n", "never"))
+    every = (await gate.caller("a").get("/v1/models")).json()
+    assert [model["id"] for model in every["data"]] == ["m", "n"]
+    assert every["object"] == "list"
+    assert [model["id"] for model in (await gate.caller("narrow").get("/v1/models")).json()["data"]] == ["n"]
+    one = await gate.caller("a").get("/v1/models/m")
+    assert (one.status, one.json()["id"]) == (200, "m")
+    barred = await gate.caller("narrow").get("/v1/models/m")
+    assert (barred.status, barred.error["code"]) == (404, "model_not_found")
+
+
+async def test_health_needs_no_key(gate: Gate) -> None:
+    assert (await gate.caller(None).get("/health")).json() == {"status": "ok"}
+
+
+async def test_a_whole_chat_answer(gate: Gate) -> None:
+    reply = await gate.caller().post(CHAT, chat())
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    body = reply.json()
+    assert body["object"] == "chat.completion"
+    assert body["id"] == f"chatcmpl-{reply.headers['x-request-id']}"
+    choice = body["choices"][0]
+    assert (choice["message"]["role"], choice["message"]["content"]) == ("assistant", "xxx")
+    assert choice["finish_reason"] == "length"
+    assert body["usage"] == {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+    assert await gate.spent("a") == 10 + 2 * 3
+
+
+async def test_a_whole_completion(gate: Gate) -> None:
+    body = (await gate.caller().post(COMPLETION, completion())).json()
+    assert (body["object"], body["choices"][0]["text"]) == ("text_completion", "xxx")
+
+
+async def test_a_chat_stream_has_its_role_first_and_done_last(gate: Gate) -> None:
+    reply = await gate.caller().post(CHAT, chat(stream=True))
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    first, *middle, last, done = reply.events
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [item["choices"][0]["delta"] for item in middle] == [{"content": "x"}] * 3
+    assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"]) == ({}, "length")
+    assert done == "[DONE]"
+    assert reply.body.endswith(b"data: [DONE]\n\n")
+    assert {item["object"] for item in reply.events[:-1]} == {"chat.completion.chunk"}
+    assert len({item["id"] for item in reply.events[:-1]}) == 1
+    assert all("usage" not in item for item in reply.events[:-1])
+
+
+async def test_usage_comes_last_where_asked(gate: Gate) -> None:
+    reply = await gate.caller().post(CHAT, chat(stream=True, stream_options={"include_usage": True}))
+    usage, done = reply.events[-2:]
+    assert (usage["choices"], done) == ([], "[DONE]")
+    assert usage["usage"] == {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+
+
+async def test_a_completion_stream_has_no_role(gate: Gate) -> None:
+    reply = await gate.caller().post(COMPLETION, completion(stream=True))
+    assert texts(reply) == ["x", "x", "x", ""]
+    assert all("delta" not in item["choices"][0] for item in reply.events[:-1])
+
+
+async def test_text_outside_ascii_survives_both_forms(gate: Gate) -> None:
+    gate.workers.acts.extend([Act(word="é\n€"), Act(word="é\n€")])
+    assert "".join(texts(await gate.caller().post(CHAT, chat(stream=True)))) == "é\n€" * 3
+    assert (await gate.caller().post(CHAT, chat())).json()["choices"][0]["message"]["content"] == "é\n€" * 3
+
+
+async def test_what_queues_says_its_position_and_estimated_wait(gate: Gate) -> None:
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = [gate.caller().start("POST", CHAT, chat(stream=stream)) for stream in (False, True)]
+    replies = [await call.finished() for call in waiting]
+    assert [reply.headers["x-headgate-queue-position"] for reply in replies] == ["1", "2"]
+    assert all(int(reply.headers["x-headgate-estimated-wait-ms"]) > 0 for reply in replies)
+    for call in busy:
+        assert "x-headgate-queue-position" not in (await call.finished()).headers
+
+
+async def test_a_long_wait_is_kept_alive_by_comments(gate: Gate) -> None:
+    gate.workers.acts.extend([Act(token_s=20.0)] * 2)
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    reply = await gate.caller().post(CHAT, chat(stream=True))
+    assert reply.status == 200
+    assert reply.body.startswith(b": waiting\n\n: waiting\n\n")
+    assert "".join(texts(reply)) == "xxx"
+    for call in busy:
+        await call.finished()
+
+
+# ── What is refused ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETION, "/v1/models", "/v1/models/m"])
+async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gate, path: str) -> None:
+    good = gate.keys["a"]
+    said = set()
+    for authorization in ("", "Bearer", "Bearer ", "Basic x", f"Bearer {good}x", f"Bearer hg-{'z' * 40}", good):
+        headers = {"authorization": authorization} if authorization else {}
+        method = "GET" if "models" in path else "POST"
+        call = gate.caller(None).start(method, path, chat() if method == "POST" else None, **headers)
+        reply = await call.finished()
+        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+        said.add(reply.body)
+    assert len(said) == 1
+    assert gate.workers.orders == []
+
+
+async def test_who_the_tenant_is_comes_from_the_key_alone(gate: Gate) -> None:
+    claims = {"x_tenant": "b", "x_headgate_tenant": "b", "openai_organization": "b"}
+    await gate.caller("a").post(CHAT, chat(user="b"), **claims)
+    assert [order.tenant for _, order in gate.workers.orders] == ["a"]
+
+
+BAD_BODIES = {
+    "no JSON": b"{model: 1}",
+    "empty": b"",
+    "half": b'{"model": "m", "messages": [',
+    "an array": b"[]",
+    "a string": b'"m"',
+    "null": b"null",
+    "not UTF-8": b'{"model": "\xff"}',
+    "NaN": b'{"model": "m", "prompt": "p", "temperature": NaN}',
+    "infinite": b'{"model": "m", "prompt": "p", "temperature": -Infinity}',
+    "a key twice": b'{"model": "m", "model": "n", "prompt": "p"}',
+    "a key twice, deep inside": b'{"model": "m", "messages": [{"role": "user", "role": "system", "content": "p"}]}',
+    "a lone surrogate": b'{"model": "m", "prompt": "\\ud800"}',
+    "a lone surrogate in a key": b'{"model": "m", "prompt": "p", "\\udfff": 1}',
+    "too deep": b'{"a":' * 40 + b"1" + b"}" * 40,
+    "far too deep": b"[" * 200_000,
+    "an endless number": b'{"model": "m", "prompt": "p", "seed": ' + b"9" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("raw", BAD_BODIES.values(), ids=BAD_BODIES)
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+async def test_bodies_that_are_no_sound_json(gate: Gate, raw: bytes, path: str) -> None:
+    reply = await gate.caller().post(path, raw=raw)
+    assert (reply.status, reply.error["code"]) == (400, "invalid_json")
+    assert gate.workers.orders == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_too_large_is_413_whether_it_says_so_or_not(gate: Gate, declared: bool) -> None:
+    raw = json.dumps(chat(messages=[{"role": "user", "content": "p" * 1_000_001}])).encode()
+    headers = {"content_length": str(len(raw))} if declared else {}
+    reply = await gate.caller().post(CHAT, raw=raw, **headers)
+    assert (reply.status, reply.error["code"]) == (413, "request_too_large")
+
+
+BAD_FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "unknown": (completion(magic=1), "magic", "unknown_parameter"),
+    "missing": ({"model": "m"}, "prompt", "missing_required_parameter"),
+    "no model": ({"prompt": "p"}, "model", "missing_required_parameter"),
+    "model of another type": (completion(model=7), "model", "invalid_value"),
+    "prompt of another type": (completion(prompt=["a", "b"]), "prompt", "invalid_value"),
+    "max_tokens 0": (completion(max_tokens=0), "max_tokens", "invalid_value"),
+    "max_tokens negative": (completion(max_tokens=-1), "max_tokens", "invalid_value"),
+    "max_tokens beyond the limit": (completion(max_tokens=4097), "max_tokens", "invalid_value"),
+    "max_tokens huge": (completion(max_tokens=10**400), "max_tokens", "invalid_value"),
+    "max_tokens a word": (completion(max_tokens="3"), "max_tokens", "invalid_value"),
+    "max_tokens true": (completion(max_tokens=True), "max_tokens", "invalid_value"),
+    "max_tokens 1.5": (completion(max_tokens=1.5), "max_tokens", "invalid_value"),
+    "temperature too high": (completion(temperature=2.1), "temperature", "invalid_value"),
+    "temperature huge": (completion(temperature=10**400), "temperature", "invalid_value"),
+    "temperature true": (completion(temperature=True), "temperature", "invalid_value"),
+    "five stops": (completion(stop=["a", "b", "c", "d", "e"]), "stop", "invalid_value"),
+    "n": (completion(n=2), "n", "unsupported_parameter"),
+    "n true": (completion(n=True), "n", "unsupported_parameter"),
+    "logprobs": (completion(logprobs=5), "logprobs", "unsupported_parameter"),
+    "both forms": (completion(messages=[{"role": "user", "content": "p"}]), "messages", "unknown_parameter"),
+    "stream a word": (completion(stream="yes"), "stream", "invalid_value"),
+}
+
+
+@pytest.mark.parametrize(("body", "param", "code"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+async def test_fields_that_cannot_be_honoured_are_named(gate: Gate, body: Any, param: str, code: str) -> None:
+    reply = await gate.caller().post(COMPLETION, body)
+    assert (reply.status, reply.error["param"], reply.error["code"]) == (400, param, code)
+    assert gate.workers.orders == []
+
+
+async def test_an_unknown_model_is_404_and_no_worker_at_all_503(gate: Gate) -> None:
+    reply = await gate.caller().post(CHAT, chat(model="none"))
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
+    worker = (await gate.store.workers("default"))[0]
+    await gate.store.leave(worker)
+    reply = await gate.caller().post(CHAT, chat())
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (503, "no_worker", "server_error")
+    assert int(reply.headers["retry-after"]) >= 1
+
+
+async def test_a_prompt_over_the_models_context(gate: Gate) -> None:
+    await gate.add_worker("small", model="s", context_tokens=50, bytes_per_token=1.0)
+    reply = await gate.caller().post(COMPLETION, completion(model="s", prompt="p" * 48))
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "prompt")
+
+
+async def test_a_full_line_is_429_which_says_which_limit_and_when(gate: Gate) -> None:
+    await gate.add_tenant("small", queue_items_max=1)
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = gate.caller("small").start("POST", CHAT, chat())
+    await asyncio.sleep(0.01)
+    reply = await gate.caller("small").post(CHAT, chat())
+    after_s = int(reply.headers["retry-after"])
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (429, "queue_full", "rate_limit_error")
+    assert "1 of this tenant's requests" in reply.error["message"]
+    assert f"{after_s} s" in reply.error["message"]
+    for call in (*busy, waiting):
+        assert (await call.finished()).status == 200
+
+
+async def test_a_tenant_that_is_allowed_no_tokens_gets_none(gate: Gate) -> None:
+    await gate.add_tenant("barred", max_tokens_max=0)
+    body = chat()
+    for asked in (body, {name: body[name] for name in ("model", "messages")}):
+        reply = await gate.caller("barred").post(CHAT, asked)
+        assert (reply.status, reply.error["param"]) == (400, "max_tokens")
+
+
+async def test_unknown_routes_and_methods_are_in_openais_shape(gate: Gate) -> None:
+    assert (await gate.caller().get("/v1/nothing")).error["code"] == "unknown_url"
+    reply = await gate.caller().get(CHAT)
+    assert (reply.status, reply.error["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("key", ["", "a b", "ä", "x" * 129, "a/b", "a\tb"])
+async def test_an_idempotency_key_that_is_none(gate: Gate, key: str) -> None:
+    reply = await gate.caller().post(CHAT, chat(), idempotency_key=key)
+    assert (reply.status, reply.error["param"]) == (400, "Idempotency-Key")
+
+
+# ── What goes wrong on the way ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("act", [UNREACHABLE, dies_after(0), FULL, refuses(500), Act(ends_silently_after=0)])
+async def test_a_worker_lost_before_the_first_token_is_not_seen(gate: Gate, stream: bool, act: Act) -> None:
+    await gate.add_worker("v")
+    gate.workers.acts.append(act)
+    reply = await gate.caller().post(CHAT, chat(stream=stream), idempotency_key="k")
+    assert reply.status == 200
+    assert ("".join(texts(reply)) if stream else reply.json()["choices"][0]["message"]["content"]) == "xxx"
+    (first, _), (second, order) = gate.workers.orders
+    assert (first != second, order.attempt) == (True, 2)
+    assert await gate.spent("a") == 16.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_three_lost_attempts_are_502_and_free(gate: Gate, stream: bool) -> None:
+    gate.workers.acts.extend([UNREACHABLE] * 9)
+    reply = await gate.caller().post(CHAT, chat(stream=stream), idempotency_key="k")
+    if stream and reply.status == 200:  # a wait outlasted the headers' patience
+        assert reply.events[-2]["error"]["code"] == "worker_failed"
+    else:
+        assert (reply.status, reply.error["code"]) == (502, "worker_failed")
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
+    await gate.quiet()
+    assert await gate.spent("a") == 0.0
+
+
+async def test_a_worker_lost_in_the_middle_of_a_stream_ends_it_with_an_error(gate: Gate) -> None:
+    gate.workers.acts.append(dies_after(2))
+    reply = await gate.caller().post(CHAT, chat(stream=True), idempotency_key="k")
+    assert reply.status == 200
+    *chunks, error, done = reply.events
+    assert [item["choices"][0]["delta"].get("content") for item in chunks] == ["", "x", "x"]
+    assert (error["error"]["code"], done) == ("worker_failed", "[DONE]")
+    assert len(gate.workers.orders) == 1
+    assert await gate.spent("a") == 10 + 2 * 2
+
+
+async def test_a_worker_lost_in_the_middle_of_a_whole_answer_is_502(gate: Gate) -> None:
+    gate.workers.acts.append(dies_after(2))
+    reply = await gate.caller().post(CHAT, chat())
+    assert (reply.status, reply.error["code"]) == (502, "worker_failed")
+    assert await gate.spent("a") == 10 + 2 * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_worker_finds_impossible_is_the_tenants_error(gate: Gate, stream: bool) -> None:
+    gate.workers.acts.append(refuses(400, "context_length_exceeded", "Too long."))
+    reply = await gate.caller().post(CHAT, chat(stream=stream))
+    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    assert await gate.spent("a") == 0.0
+
+
+async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
+    context = gate.process(deadline_s=5.0)
+    gate.workers.acts.extend([Act(token_s=10.0)] * 2)
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    reply = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
+    assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
+    await gate.quiet()
+    assert (await gate.invocation("a", "k")).state.is_terminal
+    assert (await gate.store.look("default", "a")).line.waiting == 0
+    for call in busy:
+        await call.finished()
+
+
+async def test_the_deadline_passes_while_it_runs(gate: Gate) -> None:
+    context = gate.process(deadline_s=0.25)
+    reply = await gate.caller("a", context).post(CHAT, chat(max_tokens=50), idempotency_key="k")
+    assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
+    ended = await gate.ended("a", "k", State.FAILED)
+    assert ended.served == 10 + 2 * ended.output_tokens > 10
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.15])
+async def test_a_caller_who_hangs_up_aborts_what_runs(gate: Gate, stream: bool, after_s: float) -> None:
+    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=stream), idempotency_key="k")
+    await asyncio.sleep(after_s)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    await gate.quiet()
+    assert gate.workers.closed == ["a/k#1"]
+    ended = await gate.ended("a", "k", State.CANCELLED)
+    assert ended.output_tokens == (1 if after_s > 0.1 else 0)
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+async def test_a_caller_who_reads_no_more_and_hangs_up_aborts_what_runs(gate: Gate, spec_version: str) -> None:
+    """The stream is stopped while it sends, not while it waits for a token."""
+    asked = chat(max_tokens=100, stream=True)
+    call = gate.caller().start("POST", CHAT, asked, spec_version=spec_version, idempotency_key="k")
+    await asyncio.sleep(0.05)
+    call.reading.clear()
+    await asyncio.sleep(1.0)
+    call.hang_up()
+    if spec_version == "2.4":
+        call.task.cancel()
+    await asyncio.wait({call.task})
+    await gate.quiet()
+    assert gate.workers.closed == ["a/k#1"]
+    await gate.ended("a", "k", State.CANCELLED)
+
+
+async def test_a_caller_who_hangs_up_before_the_first_byte_is_sent(gate: Gate) -> None:
+    """The answer's headers are ready, and nobody is there to read them."""
+    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=True), idempotency_key="k")
+    call.reading.clear()
+    await asyncio.sleep(1.0)
+    call.task.cancel()
+    await asyncio.wait({call.task})
+    await gate.quiet()
+    assert gate.workers.closed == ["a/k#1"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_who_hangs_up_while_waiting_leaves_the_line(gate: Gate, stream: bool) -> None:
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    call = gate.caller().start("POST", CHAT, chat(stream=stream), idempotency_key="k")
+    await asyncio.sleep(0.05)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    for other in busy:
+        await other.finished()
+    await gate.quiet()
+    await gate.ended("a", "k", State.CANCELLED)
+    assert len(gate.workers.orders) == 2
+
+
+# ── The same again ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("first_stream", [False, True])
+@pytest.mark.parametrize("then_stream", [False, True])
+async def test_the_same_key_again_is_the_same_answer_at_one_charge(
+    gate: Gate, first_stream: bool, then_stream: bool
+) -> None:
+    first = await gate.caller().post(CHAT, chat(stream=first_stream), idempotency_key="k")
+    again = await gate.caller().post(CHAT, chat(stream=then_stream), idempotency_key="k")
+    for reply, streamed in ((first, first_stream), (again, then_stream)):
+        text = "".join(texts(reply)) if streamed else reply.json()["choices"][0]["message"]["content"]
+        assert text == "xxx"
+        assert (reply.events[0] if streamed else reply.json())["id"] == "chatcmpl-k"
+    if not first_stream and not then_stream:
+        assert first.json() == again.json()
+    assert len(gate.workers.orders) == 1
+    assert await gate.spent("a") == 16.0
+
+
+async def test_the_same_key_at_the_same_time_is_one_invocation(gate: Gate) -> None:
+    calls = [gate.caller().start("POST", CHAT, chat(stream=bool(n % 2)), idempotency_key="k") for n in range(6)]
+    replies = [await call.finished() for call in calls]
+    assert {reply.status for reply in replies} == {200}
+    assert {"".join(texts(reply)) for reply in replies[1::2]} == {"xxx"}
+    assert {reply.body for reply in replies[2::2]} == {replies[0].body}
+    assert len(gate.workers.orders) == 1
+    assert await gate.spent("a") == 16.0
+
+
+async def test_a_replayed_stream_has_usage_where_asked(gate: Gate) -> None:
+    await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    body = chat(stream=True, stream_options={"include_usage": True})
+    reply = await gate.caller().post(CHAT, body, idempotency_key="k")
+    assert reply.events[-2]["usage"]["total_tokens"] == 13
+    assert reply.events[-1] == "[DONE]"
+
+
+async def test_another_body_under_the_same_key_is_409(gate: Gate) -> None:
+    await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    reply = await gate.caller().post(CHAT, chat(max_tokens=4), idempotency_key="k")
+    assert (reply.status, reply.error["code"]) == (409, "idempotency_conflict")
+
+
+async def test_another_tenants_key_is_another_key(gate: Gate) -> None:
+    await gate.caller("a").post(CHAT, chat(), idempotency_key="k")
+    other = chat(messages=[{"role": "user", "content": "something else"}])
+    reply = await gate.caller("b").post(CHAT, other, idempotency_key="k")
+    assert reply.status == 200
+    assert len(gate.workers.orders) == 2
+
+
+async def test_the_same_key_after_a_failure_is_the_same_failure(gate: Gate) -> None:
+    gate.workers.acts.extend([dies_after(1), WELL])
+    first = await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    again = await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    assert (first.status, first.body) == (again.status, again.body)
+    assert len(gate.workers.orders) == 1
+
+
+async def test_the_same_key_after_its_caller_hung_up_says_so(gate: Gate) -> None:
+    call = gate.caller().start("POST", CHAT, chat(max_tokens=100), idempotency_key="k")
+    await asyncio.sleep(0.15)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    await gate.quiet()
+    reply = await gate.caller().post(CHAT, chat(max_tokens=100), idempotency_key="k")
+    assert (reply.status, reply.error["code"]) == (409, "cancelled")
