@@ -65,12 +65,12 @@ class FakeWorkers:
                 yield WorkToken("x", number)
                 if act == "break" and number == 2:
                     raise WorkerFailed()
-            yield WorkFinished("length", 10, order.max_tokens)
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
             raise
         finally:
             self.live.discard(order.execution)
+        yield WorkFinished("length", 10, order.max_tokens)
 
 
 @dataclass
