@@ -12,13 +12,8 @@ holds them equal to clocks.debit, lift and settlement.
                   dispatched, so the k-th of a flood stands behind the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of those who wait or run, capacity)
 
-Invariants: no more run than there are slots (but for slots taken away); a slot is free only while nobody waits; every
-tenant that waits has exactly one live entry in one of the two vft heaps, and one in `_later` if its bucket will fill.
-
-How it is picked: three heaps of (key, arrival, tenant). `_ready` and `_surplus` share the waiting tenants between them
-by vft, `_later` holds those of the surplus that have a guarantee, by tat, until it covers them again. Entries are lazy:
-a tenant knows its live ones, others are dropped when they come up, or all at once when they outnumber the rest.
-O(log waiting tenants) a decision, amortized.
+Invariants: no more run than there are slots (but for slots taken away); a slot is free only while nobody waits.
+O(log waiting tenants) a decision, amortized (bwfq_heaps.py).
 
 The second rule for V is what that tenant's next dispatch would do, done at once: with a slot free nobody was kept from
 service by its lead. It is start-time fair queueing's rule for the end of a busy period, for each slot; without it V
@@ -33,10 +28,11 @@ are configuration and stay until set_terms changes them.
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heapreplace
 from math import fsum, inf
 
-from dispatcher.policies.bwfq_line import Entry, Tenant, Waiting
+from dispatcher.policies.bwfq_heaps import SWEEP_EVERY, WaitingTenants
+from dispatcher.policies.bwfq_line import Tenant, Waiting
 from dispatcher.policies.clocks import LEAD_MAX, Clocks, Terms, rate_scale
 from dispatcher.policies.gate import (
     Decision,
@@ -50,28 +46,23 @@ from dispatcher.policies.gate import (
     registered,
 )
 
-SLACK = 64
-"""Dead entries kept in the heaps, beyond twice as many as live ones, before they are swept out."""
-SWEEP_EVERY = 32
-"""Queued arrivals between two looks at how many are dead: an arrival cannot make more than a few."""
-
 _LONG_AGO_S = -1.7e308
 _DEFAULT_TERMS = Terms()
 _new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
 
 
 @registered("bwfq")
-class TwoClocks:
+class TwoClocks(WaitingTenants):
     """`lead_max`: how far a tenant's vft may run ahead of V, service units a weight of 1. Raises ValueError."""
 
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX, forget: bool = True) -> None:
         if not lead_max > 0:
             raise ValueError(f"lead_max must be a positive number, not {lead_max!r}")
+        super().__init__(_LONG_AGO_S)
         self._slots = checked_slots(slots)
         self._free = self._slots
         self._lead_max = lead_max
         self._forget = forget
-        self._now = _LONG_AGO_S
         self._virtual_time = 0.0
         self._settled = 0.0
         self._arrivals = 0
@@ -79,13 +70,9 @@ class TwoClocks:
         self._promised_per_s = 0.0
         self._promised_to = 0
         self._scale = 1.0
-        self._lines = 0
         self._terms: dict[str, Terms] = {}
         self._tenants: dict[str, Tenant] = {}
         self._held: dict[str, Waiting | Dispatched] = {}
-        self._ready: list[Entry] = []
-        self._surplus: list[Entry] = []
-        self._later: list[Entry] = []
         self._idle: deque[Tenant] = deque()
 
     @property
@@ -307,37 +294,6 @@ class TwoClocks:
         dispatched = _new(Dispatched, (tenant.name, invocation_id, cost, in_profile, rate, tenant.weight))
         self._held[invocation_id] = dispatched
         return dispatched
-
-    def _place(self, tenant: Tenant, head: Waiting) -> None:
-        """A live entry for a tenant that waits, wherever its clocks put it now; earlier ones die."""
-        entry = tenant.entry = (tenant.vft, head.arrival, tenant)
-        tenant.later_entry = None
-        if not tenant.rate_per_s:
-            heappush(self._surplus, entry)
-        elif tenant.tat <= self._now:
-            heappush(self._ready, entry)
-        else:
-            heappush(self._surplus, entry)
-            tenant.later_entry = (tenant.tat, head.arrival, tenant)
-            heappush(self._later, tenant.later_entry)
-
-    def _fill_buckets(self) -> None:
-        """Those whose bucket has filled meanwhile are in profile."""
-        due, now = self._later, self._now
-        while due and due[0][0] <= now:
-            tenant = due[0][2]
-            if tenant.later_entry is heappop(due) and tenant.head is not None:
-                self._place(tenant, tenant.head)
-
-    def _sweep(self) -> None:
-        """Rid the heaps of dead entries where these outnumber the live ones, at most two for each line."""
-        if len(self._surplus) + len(self._ready) + len(self._later) <= 4 * self._lines + SLACK:
-            return
-        for heap in (self._ready, self._surplus):
-            heap[:] = [entry for entry in heap if entry[2].entry is entry]
-            heapify(heap)
-        self._later[:] = [entry for entry in self._later if entry[2].later_entry is entry]
-        heapify(self._later)
 
     def _promise(self, rate_per_s: float, tenants: int) -> None:
         """A guarantee becomes active (or, negative, inactive): rates shrink while too much is promised."""

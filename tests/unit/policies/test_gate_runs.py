@@ -234,8 +234,9 @@ def test_estimates_ten_times_off_move_no_share(seed: int, estimate_s: float) -> 
 def test_many_tenants_get_their_max_min_shares(seed: int) -> None:
     demands = {"tiny": 0.5, "small": 1.5, "large": 8.0, "huge": 20.0, "double": 20.0}
     weights = {"tiny": 1.0, "small": 1.0, "large": 1.0, "huge": 1.0, "double": 2.0}
-    run = cluster("bwfq", seed, **{name: Terms(weight=weight) for name, weight in weights.items()})
+    run = cluster("bwfq", seed)
     for name, demand in demands.items():
+        run.gate.set_terms(name, Terms(weight=weights[name]), 0.0)
         run.add(Source(name, 4 * demand, cost_s=0.25))
     run.run_until(400.0)
     check_shares(run.shares(50.0, 400.0), max_min_shares(CAPACITY, demands, weights), margin=0.1)
