@@ -15,12 +15,14 @@ from dispatcher.invocation import Invocation, State, dispatched, ended
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
-from dispatcher.outcomes import Written
+from dispatcher.outcomes import Settled, Written
 from dispatcher.policies.clocks import Clocks, Debit, Terms, debit, in_profile
 from dispatcher.ports import Lease, Pool, WaitingLine, Worker
 
 CONFLICTS_MAX = 8
 """A run gives up after this many lost races: whoever won them is draining too."""
+EXPIRED_MAX = 100
+"""Most overdue invocations of one line that one look at it ends: what is left is the next run's."""
 
 
 async def drain(context: Context, pool: str) -> int:
@@ -81,12 +83,9 @@ async def _dispatch_best(context: Context, view: _View) -> Written | None:
     """One dispatch of the line that is due first among those a slot is free for; None where there is none."""
     now = context.clock.now()
     for line, terms in await _in_order(context, view, now):
-        head = await context.store.head_of(line.name)
+        head = await _head_in_time(context, line.name, now)
         if head is None:
             view.lines.remove(line)
-        elif head.deadline_at <= now:
-            await expire(context, head, now)
-            return Written.CONFLICT
         elif (slot := free_slot(context, view.workers, head.model, now)) is not None:
             clocks = Clocks(line.tat, line.vft)
             scale, lead = view.pool.rate_scale, context.settings.lead_max
@@ -94,6 +93,17 @@ async def _dispatch_best(context: Context, view: _View) -> Written | None:
                 clocks, terms, head.estimate, now, view.pool.virtual_time, rate_scale=scale, lead_max=lead, in_line=True
             )
             return await _dispatch(context, view, line, dispatched(head, slot, charged.charge, now), charged)
+    return None
+
+
+async def _head_in_time(context: Context, line: str, now: float) -> Invocation | None:
+    """The oldest that can still be served. Those before it are ended: that is no lost race, and must not end a run
+    while slots are free and others wait behind them."""
+    for _ in range(EXPIRED_MAX):
+        head = await context.store.head_of(line)
+        if head is None or now < head.deadline_at:
+            return head
+        await expire(context, head, now)
     return None
 
 
@@ -114,15 +124,16 @@ async def _dispatch(
     written = await context.store.dispatch(invocation, charged, invocation.dispatched_at or 0.0)
     if written is not Written.DONE:
         return Written.CONFLICT
+    if invocation.detached:
+        # Only a hint: where it cannot be sent the reaper makes it good, and this run has others to serve.
+        context.spawn(context.launcher.launch(invocation.tenant, invocation.id, invocation.attempt))
+    else:
+        context.wakeups.notify(invocation)
     virtual_time = _virtual_time(context, view, charged)
     _apply(view, line, invocation, charged)
     if virtual_time > view.pool.virtual_time:
         await context.store.note_pool(view.pool.name, virtual_time=virtual_time)
         view.pool = replace(view.pool, virtual_time=virtual_time)
-    if invocation.detached:
-        await context.launcher.launch(invocation.tenant, invocation.id, invocation.attempt)
-    else:
-        context.wakeups.notify(invocation)
     return Written.DONE
 
 
@@ -153,7 +164,8 @@ def _apply(view: _View, line: WaitingLine, invocation: Invocation, charged: Debi
 
 
 async def expire(context: Context, invocation: Invocation, now: float) -> None:
-    """End a waiting invocation whose deadline has passed, and tell its waiter."""
+    """End a waiting invocation whose deadline has passed, and tell its waiter: not where it was dispatched just before,
+    for then the waiter is to execute it."""
     gone = ended(invocation, State.EXPIRED, now, result=error_result(DeadlineExceeded()))
-    await context.store.drop(gone)
-    context.wakeups.notify(gone)
+    if await context.store.drop(gone) is Settled.SETTLED:
+        context.wakeups.notify(gone)

@@ -8,12 +8,14 @@ that notices": it calls `on_poll`, which drains.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dispatcher.errors import StoreUnavailable
 from dispatcher.invocation import Invocation, State
 from dispatcher.ports import Clock, Store
+
+logger = logging.getLogger("headgate.gate")
 
 Key = tuple[str, str]
 Poll = Callable[[str], Awaitable[object]]
@@ -73,8 +75,8 @@ class Wakeups:
                     self.notify(invocation)
                 for pool in {waiter.pool for waiters in self._waiters.values() for waiter in waiters}:
                     await on_poll(pool)
-            except StoreUnavailable:
-                continue  # the next tick tries again; every waiter has its own deadline
+            except Exception as error:  # whatever it is, those who wait must not stop being looked after
+                logger.warning("a look at those who wait failed: %s", type(error).__name__)
 
     def _forget(self, key: Key, waiter: _Waiter) -> None:
         waiters = self._waiters[key]

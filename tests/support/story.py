@@ -1,0 +1,71 @@
+"""Submissions and what became of them, over tests.support.gate.Gate: what the operations' tests say again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from dispatcher.errors import AnsweredError
+from dispatcher.invocation import Result
+from dispatcher.operations.answer import answer
+from dispatcher.operations.context import Context
+from dispatcher.operations.execute import Collected
+from dispatcher.operations.submit import Submission, submit
+from dispatcher.outcomes import Dispatched, Queued, Submitted
+from dispatcher.requests import Request
+from tests.support.gate import Gate
+from tests.support.gate_world import MODEL
+
+
+def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL) -> Request:
+    return Request(model, False, prompt, None, max_tokens, 1.0, None, ())
+
+
+def kept(collected: Collected) -> Result:
+    return Result(200, json.dumps({"text": collected.text}))
+
+
+async def submission(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submission:
+    """With its tenant as the process of `context` knows it."""
+    context: Context = more.pop("context", gate.context)
+    told: dict[str, Any] = {"deadline_s": 300.0, "keep_body": False, **more}
+    request = told.pop("request", None) or asked(max_tokens=told.pop("max_tokens", 3))
+    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, invocation_id, **told)
+
+
+async def submitted(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submitted:
+    context = more.get("context", gate.context)
+    return await submit(context, await submission(gate, tenant, invocation_id, **more))
+
+
+async def queued(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Queued:
+    accepted = await submitted(gate, tenant, invocation_id, **more)
+    assert isinstance(accepted, Queued)
+    return accepted
+
+
+async def dispatched(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Dispatched:
+    accepted = await submitted(gate, tenant, invocation_id, **more)
+    assert isinstance(accepted, Dispatched)
+    return accepted
+
+
+async def followed(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Collected | AnsweredError:
+    """Submit and follow to the end. An error is returned, not raised."""
+    context = more.get("context", gate.context)
+    asking = await submission(gate, tenant, invocation_id, **more)
+    collected = Collected()
+    try:
+        accepted = await submit(context, asking)
+        assert isinstance(accepted, Dispatched | Queued)
+        async for event in answer(context, asking, accepted, kept if asking.keep_answer else None):
+            collected.note(event)
+    except AnsweredError as error:
+        return error
+    return collected
+
+
+def begun(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> asyncio.Task[Collected | AnsweredError]:
+    """The same beside the test: given a moment it has been accepted."""
+    return asyncio.ensure_future(followed(gate, tenant, invocation_id, **more))

@@ -1,0 +1,180 @@
+"""drain: what it ends, whom it tells, and what must not stop it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatcher.errors import AnsweredError, StoreUnavailable
+from dispatcher.invocation import State
+from dispatcher.operations.answer import turn_within
+from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
+from dispatcher.operations.execute import Collected
+from dispatcher.operations.settle import settle
+from dispatcher.outcomes import Dispatched
+from dispatcher.policies.clocks import Terms
+from tests.support.gate import POOL, Gate, make_gate
+from tests.support.story import asked, begun, dispatched, queued, submitted
+from tests.support.worker_client import WELL, Act
+
+TOKEN_S = WELL.token_s
+
+
+async def freed(gate: Gate, *running: Dispatched) -> None:
+    """End what runs without draining."""
+    for one in running:
+        gate.context.draining.add(POOL)
+        await settle(gate.context, one.invocation, State.DONE)
+        await gate.context.finish()
+        gate.context.draining.discard(POOL)
+
+
+async def test_a_line_full_of_overdue_invocations_does_not_leave_slots_idle(gate: Gate) -> None:
+    """Nobody waits for them any more (detached), and someone in time stands behind them: one run finds it."""
+    running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
+    overdue = CONFLICTS_MAX * 3
+    assert overdue < EXPIRED_MAX
+    for number in range(overdue):
+        await queued(gate, "a", f"late{number}", deadline_s=5.0, keep_body=True, detached=True)
+        await asyncio.sleep(0.001)
+    await queued(gate, "a", "in-time", keep_body=True, detached=True)
+    await asyncio.sleep(6)
+    await freed(gate, *running)
+    assert await drain(gate.context, POOL) == 1
+    await gate.ended("a", "late0", State.EXPIRED)
+    await gate.ended("a", f"late{overdue - 1}", State.EXPIRED)
+    in_time = await gate.invocation("a", "in-time")
+    assert in_time.state is State.RUNNING
+    await settle(gate.context, in_time, State.DONE)
+
+
+async def test_one_that_was_dispatched_at_its_deadline_is_not_told_that_it_is_too_late(gate: Gate) -> None:
+    """A stale drain wants to end it; the table knows better, and its waiter executes it."""
+    running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
+    waiting = begun(gate, "a", "k", deadline_s=5.0)
+    await asyncio.sleep(0.01)
+    stale = await gate.invocation("a", "k")
+    await freed(gate, *running)
+    assert await drain(gate.process(), POOL) == 1  # in another process: the waiter here has not heard yet
+    await expire(gate.context, stale, gate.clock.now())
+    got = await waiting
+    assert isinstance(got, Collected)
+    assert got.text == "xxx"
+
+
+async def test_a_message_that_cannot_be_sent_stops_nobody(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(gate.context, "launcher", type("Down", (), {"launch": fails})())
+    running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
+    await queued(gate, "a", "detached", keep_body=True, detached=True)
+    waiting = begun(gate, "a", "held")
+    await asyncio.sleep(0.01)
+    for one in running:
+        await settle(gate.context, one.invocation, State.DONE)
+    assert isinstance(await waiting, Collected)
+    left = await gate.invocation("a", "detached")
+    assert left.state is State.RUNNING  # nobody executes it: the reaper takes it back
+    await settle(gate.context, left, State.FAILED)
+
+
+async def test_lines_whose_model_has_no_free_slot_do_not_hold_up_others(gate: Gate) -> None:
+    await gate.add_worker("n", slots=1, model="n")
+    held = [begun(gate, "b", f"r{n}") for n in range(2)]
+    other = begun(gate, "b", "n0", request=asked(model="n"))
+    await asyncio.sleep(0.01)
+    first = begun(gate, "a", "m-waits", max_tokens=1)
+    second = begun(gate, "b", "n-waits", request=asked(model="n"))
+    results = await asyncio.gather(*held, other, first, second)
+    assert all(isinstance(one, Collected) for one in results)
+
+
+@pytest.mark.parametrize("order", ["bwfq", "fcfs"])
+async def test_who_is_next(order: str) -> None:
+    gate = await make_gate(slots=1)
+    gate.contexts[0] = gate.process(order)
+    await gate.add_tenant("owed", Terms(rate_per_s=1000, burst=100))
+    calls = [begun(gate, "b", "b0")]
+    await asyncio.sleep(0.01)
+    for tenant, name in (("b", "b1"), ("b", "b2"), ("a", "a1"), ("owed", "o1"), ("b", "b3")):
+        calls.append(begun(gate, tenant, name))
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*calls)
+    served = [order_.invocation for _, order_ in gate.workers.orders]
+    if order == "fcfs":
+        assert served == ["b0", "b1", "b2", "a1", "o1", "b3"]
+    else:
+        assert served == ["b0", "o1", "a1", "b1", "b2", "b3"]
+    await gate.at_rest()
+
+
+async def test_runs_that_fail_leave_the_next_one_free_to_run(gate: Gate) -> None:
+    class Down:
+        async def before(self, operation: str) -> None:
+            raise StoreUnavailable()
+
+        async def after(self, operation: str) -> None: ...
+
+    gate.store.faults = Down()
+    with pytest.raises(StoreUnavailable):
+        await drain(gate.context, POOL)
+    gate.store.faults = None
+    waiting = [begun(gate, "a", f"{n}") for n in range(3)]
+    assert all(isinstance(one, Collected) for one in await asyncio.gather(*waiting))
+
+
+async def test_a_waiter_here_is_woken_by_a_drain_here_at_once_and_elsewhere_by_polling() -> None:
+    gate = await make_gate(slots=1)
+    here, there = gate.context, gate.process()
+    waited: dict[str, float] = {}
+    for name, context in (("here", here), ("there", there)):
+        gate.workers.acts.append(Act(token_s=1.0))
+        first = begun(gate, "a", f"first-{name}", max_tokens=1, context=here)
+        await asyncio.sleep(0.01)
+        second = begun(gate, "a", f"second-{name}", max_tokens=1, context=context)
+        await first
+        freed_at = gate.clock.now()
+        assert isinstance(await second, Collected)
+        waited[name] = gate.clock.now() - freed_at - TOKEN_S
+    assert waited["here"] == pytest.approx(0.0, abs=1e-6)
+    assert 0.0 < waited["there"] <= 1.01 * there.settings.wait_poll_s
+    await gate.at_rest()
+
+
+async def test_a_detached_one_is_launched_and_not_woken(gate: Gate) -> None:
+    running = [begun(gate, "b", f"r{n}", max_tokens=30) for n in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = await queued(gate, "a", "k", keep_body=True)
+    assert await turn_within(gate.context, waiting.invocation, 1.0) is None
+    await asyncio.gather(*running)
+    await gate.quiet()
+    assert gate.launcher.launched == [("a", "k", 1)]
+    left = await gate.invocation("a", "k")
+    assert (left.state, left.detached) == (State.RUNNING, True)
+    await settle(gate.context, left, State.FAILED)
+
+
+async def test_a_dispatch_lost_to_another_process_is_looked_at_again(gate: Gate) -> None:
+    """Two drains see the same free slots and the same lines: each invocation is dispatched once."""
+    there = gate.process()
+    running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
+    waiting = [begun(gate, "a", f"{n}") for n in range(4)]
+    await asyncio.sleep(0.01)
+    await freed(gate, *running)
+    await asyncio.gather(drain(gate.context, POOL), drain(there, POOL))
+    got = await asyncio.gather(*waiting)
+    assert not [one for one in got if isinstance(one, AnsweredError)]
+    assert sorted(order.execution for _, order in gate.workers.orders) == [f"a/{n}#1" for n in range(4)]
+
+
+async def test_a_stale_hint_that_somebody_waits_costs_nobody_its_turn(gate: Gate) -> None:
+    await gate.store.note_pool(POOL, backlogged=True)
+    got = await asyncio.gather(begun(gate, "a", "k"), begun(gate, "b", "k"))
+    assert all(isinstance(one, Collected) for one in got)
+    await gate.quiet()
+    await drain(gate.context, POOL)
+    assert not (await gate.store.look(POOL, "a")).pool.backlogged
+    assert isinstance(await submitted(gate, "a", "next", max_tokens=1), Dispatched)
+    await settle(gate.context, await gate.invocation("a", "next"), State.DONE)
