@@ -14,16 +14,20 @@ import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.policies.tiers import Tier
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
 OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens")
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 ROWS_MAX = 5_000_000
 TOKENS_MAX = 10_000_000
+LINE_BYTES_MAX = 65_536
+"""A file without line ends is never read whole to say so."""
 
 
 class TraceError(ConfigurationError):
@@ -53,31 +57,60 @@ def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
     Raises TraceError.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            arrivals = list(_arrivals(path, csv.reader(file), tenant))
+        with path.open("rb") as file:
+            arrivals = list(_arrivals(path, _rows(path, file), tenant))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    except UnicodeDecodeError:
-        raise TraceError(f"{path}: not UTF-8 text") from None
-    except csv.Error as error:
-        raise TraceError(f"{path}: not CSV ({error})") from None
     if not arrivals:
         raise TraceError(f"{path}: no requests in it")
     return sorted(arrivals, key=lambda arrival: arrival.arrival_s)
 
 
-def _arrivals(path: Path, reader: Iterator[list[str]], tenant: str | None) -> Iterator[Arrival]:
-    header = [name.strip() for name in next(reader, [])]
+def _rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the number of the line that it ends on: a quoted value may hold line ends."""
+    reader = csv.reader(_lines(path, file), strict=True)
+    try:
+        for values in reader:
+            yield reader.line_num, values
+    except csv.Error as error:
+        raise TraceError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    """Lines as text; a byte order mark, which spreadsheets write, is not part of the first column's name."""
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise TraceError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise TraceError(f"{path}, line {number}: not UTF-8 text") from None
+
+
+def _header(path: Path, names: list[str]) -> list[str]:
+    header = [name.strip() for name in names]
+    for name in header:
+        if name and header.count(name) > 1:
+            raise TraceError(f"{path}, line 1: column {name!r} is there twice")
+    return header
+
+
+def _arrivals(path: Path, rows: Iterator[tuple[int, list[str]]], tenant: str | None) -> Iterator[Arrival]:
+    header = _header(path, next(rows, (1, []))[1])
     azure = "TIMESTAMP" in header
     missing = [name for name in (AZURE_COLUMNS if azure else OWN_COLUMNS) if name not in header]
     if missing:
         raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
     first: datetime | None = None
-    for number, values in enumerate(reader, start=2):
+    for number, values in rows:
         if not values:
             continue
         if number > ROWS_MAX:
             raise TraceError(f"{path}, line {number}: more than {ROWS_MAX} rows")
+        if len(values) > len(header):
+            raise TraceError(f"{path}, line {number}: {len(values)} values for {len(header)} columns")
         row = _Row(path, number, dict(zip(header, values, strict=False)))
         if azure:
             when = row.timestamp("TIMESTAMP")
@@ -96,18 +129,23 @@ def _azure(row: _Row, arrival_s: float, tenant: str) -> Arrival:
 def _own(row: _Row, tenant: str | None) -> Arrival:
     stage = row.optional("stage")
     slo = row.optional("slo_ttft_ms")
+    input_tokens, system_tokens = row.tokens("input_tokens"), 0
+    if row.optional("system_tokens"):
+        system_tokens = row.tokens("system_tokens")
+        if system_tokens > input_tokens:
+            raise row.wrong("system_tokens", f"is more than the {input_tokens} input tokens that it is part of")
     return Arrival(
         arrival_s=row.number("arrival_s"),
         tenant=tenant or row.text("tenant"),
-        input_tokens=row.tokens("input_tokens"),
+        input_tokens=input_tokens,
         output_tokens=row.tokens("output_tokens"),
         interaction=row.optional("interaction"),
         stage=None if stage is None else row.tokens("stage"),
         app=row.optional("app"),
         model=row.optional("model"),
-        tier=row.optional("tier"),
+        tier=row.tier("tier"),
         slo_ttft_ms=None if slo is None else row.number("slo_ttft_ms"),
-        system_tokens=row.tokens("system_tokens") if row.optional("system_tokens") else 0,
+        system_tokens=system_tokens,
     )
 
 
@@ -131,9 +169,22 @@ class _Row:
             raise self.wrong(column, "is empty")
         return value
 
+    def tier(self, column: str) -> str | None:
+        value = self.optional(column)
+        if value is not None and value not in list(Tier):
+            raise self.wrong(column, f"is no tier: there are {', '.join(Tier)}")
+        return value
+
+    def plain(self, column: str) -> str:
+        """A number as other programs write it: Python's own 1_000 and other scripts' digits are not."""
+        value = self.text(column)
+        if "_" in value or not value.isascii():
+            raise ValueError(value)
+        return value
+
     def number(self, column: str) -> float:
         try:
-            value = float(self.text(column))
+            value = float(self.plain(column))
         except ValueError:
             raise self.wrong(column, "is not a number") from None
         if not math.isfinite(value) or value < 0:
@@ -142,7 +193,7 @@ class _Row:
 
     def tokens(self, column: str) -> int:
         try:
-            value = int(self.text(column))
+            value = int(self.plain(column))
         except ValueError:
             raise self.wrong(column, "is not a whole number") from None
         if not 0 <= value <= TOKENS_MAX:
@@ -151,7 +202,8 @@ class _Row:
 
     def timestamp(self, column: str) -> datetime:
         try:
-            # Azure writes seven decimals; the last of them is beyond what a datetime keeps.
-            return datetime.fromisoformat(self.text(column)[:26])
+            when = datetime.fromisoformat(self.text(column))
         except ValueError:
             raise self.wrong(column, "is not a timestamp") from None
+        # The traces of 2023 name no zone; those of 2024 do, and leave the fraction out where it is zero.
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when

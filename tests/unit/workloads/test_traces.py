@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
@@ -9,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.policies.tiers import Tier
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
 from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import SMALL_ENGINE, fitted
-from headgate.workloads.traces import Arrival, TraceError, read_trace
+from headgate.workloads.traces import OPTIONAL_COLUMNS, OWN_COLUMNS, TOKENS_MAX, Arrival, TraceError, read_trace
 
 AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
@@ -49,6 +54,66 @@ def test_azures_counts_from_its_first_row(tmp_path: Path) -> None:
     assert second.arrival_s == pytest.approx(4.314579, abs=1e-5)
 
 
+def test_azures_of_2024_name_a_zone_and_leave_out_a_zero_fraction(tmp_path: Path) -> None:
+    rows = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.250000+00:00,1,2\n2024-05-10 00:00:01+00:00,3,4\n"
+    )
+    assert [row.arrival_s for row in read_trace(written(tmp_path, rows))] == [0.0, 0.75]
+    mixed = rows + "2024-05-10 00:00:02,5,6\n"
+    assert read_trace(written(tmp_path, mixed))[-1].arrival_s == 1.75
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    assert read_trace(written(tmp_path, "\ufeff" + HEADER + "0,a,1,2\n")) == [Arrival(0.0, "a", 1, 2)]
+
+
+WORDS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp", "Cs"]), min_size=1, max_size=12
+)
+NAMES = st.none() | WORDS
+ROWS = st.integers(0, TOKENS_MAX).flatmap(
+    lambda tokens: st.builds(
+        Arrival,
+        arrival_s=st.floats(0, 1e9),
+        tenant=WORDS,
+        input_tokens=st.just(tokens),
+        output_tokens=st.integers(0, TOKENS_MAX),
+        interaction=NAMES,
+        stage=st.none() | st.integers(0, 100),
+        app=NAMES,
+        model=NAMES,
+        tier=st.none() | st.sampled_from([tier.value for tier in Tier]),
+        slo_ttft_ms=st.none() | st.floats(0, 1e9),
+        system_tokens=st.integers(0, tokens),
+    )
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=10))
+def test_what_is_written_is_read(rows: list[Arrival]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(OWN_COLUMNS + OPTIONAL_COLUMNS)
+            for row in rows:
+                values = asdict(row)
+                writer.writerow(
+                    "" if (value := values[name]) is None else value for name in OWN_COLUMNS + OPTIONAL_COLUMNS
+                )
+        assert read_trace(path) == sorted(rows, key=lambda row: row.arrival_s)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        for start in (b"", HEADER.encode()):
+            path.write_bytes(start + content)
+            with contextlib.suppress(TraceError):
+                assert read_trace(path)
+
+
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -62,8 +127,26 @@ def test_azures_counts_from_its_first_row(tmp_path: Path) -> None:
         (HEADER + "0,a,1,-5\n", "line 2, column 'output_tokens'"),
         (HEADER + "0,a,1\n", "line 2, column 'output_tokens'"),
         (HEADER + "0,,1,1\n", "line 2, column 'tenant'"),
-        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"\xff\xfe\x00", "line 1: not UTF-8"),
+        (HEADER.encode() + b"0,a,1,1\n0,\xff,1,1\n", "line 3: not UTF-8"),
+        (HEADER + "0," + "a" * 70_000 + ",1,1\n", "line 2: longer than"),
+        ("a" * 70_000, "line 1: longer than"),
+        (HEADER + '0,"a\nb",1,1\nsoon,a,1,1\n', "line 4, column 'arrival_s'"),
+        (HEADER + '0,"a,1,1\n', "line 2: not CSV"),
+        (HEADER + "0,a,1,1,5\n", "line 2: 5 values for 4 columns"),
+        (HEADER + "0,a,1_000,1\n", "line 2, column 'input_tokens'"),
+        (HEADER + "1_0,a,1,1\n", "line 2, column 'arrival_s'"),
+        (HEADER + "0,a," + "9" * 5000 + ",1\n", "line 2, column 'input_tokens'"),
+        (HEADER + "1e999,a,1,1\n", "line 2, column 'arrival_s'"),
+        (HEADER.strip() + ",tenant\n0,a,1,1,b\n", "line 1: column 'tenant' is there twice"),
+        (HEADER.strip() + ",system_tokens\n0,a,1,1,2\n", "line 2, column 'system_tokens'"),
+        (HEADER.strip() + ",tier\n0,a,1,1,royal\n", "line 2, column 'tier': 'royal' is no tier"),
+        (HEADER.strip() + ",slo_ttft_ms\n0,a,1,1,fast\n", "line 2, column 'slo_ttft_ms'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2, column 'TIMESTAMP'"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,1,1\n2023-11-16 17:00:00,1,1\n",
+            "line 3, column 'TIMESTAMP'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, where: str) -> None:
