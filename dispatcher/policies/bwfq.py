@@ -18,22 +18,17 @@ O(log waiting tenants) a decision, amortized (bwfq_heaps.py).
 The second rule for V is what that tenant's next dispatch would do, done at once: with a slot free nobody was kept from
 service by its lead. It is start-time fair queueing's rule for the end of a busy period, for each slot; without it V
 would stand still under tenants that come once each, and all of them would have to be kept.
-
-Forgetting: a tenant with nothing waiting or running, a full bucket and no lead (clocks.is_forgettable) behaves like one
-never seen. A tenant that falls idle joins a rotating queue, whose head is looked at whenever one falls idle or is new:
-two looks for each new tenant, so the queue cannot outgrow those worth keeping, and no decision depends on it. Terms
-are configuration and stay until set_terms changes them.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappop, heapreplace
 from math import fsum, inf
 
-from dispatcher.policies.bwfq_heaps import SWEEP_EVERY, WaitingTenants
+from dispatcher.policies.bwfq_heaps import SWEEP_EVERY
 from dispatcher.policies.bwfq_line import Tenant, Waiting
-from dispatcher.policies.clocks import LEAD_MAX, Clocks, Terms, rate_scale
+from dispatcher.policies.bwfq_tenants import RememberedTenants
+from dispatcher.policies.clocks import LEAD_MAX, Terms
 from dispatcher.policies.gate import (
     Decision,
     Dispatched,
@@ -46,34 +41,24 @@ from dispatcher.policies.gate import (
     registered,
 )
 
-_LONG_AGO_S = -1.7e308
 _DEFAULT_TERMS = Terms()
 _new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
 
 
 @registered("bwfq")
-class TwoClocks(WaitingTenants):
+class TwoClocks(RememberedTenants):
     """`lead_max`: how far a tenant's vft may run ahead of V, service units a weight of 1. Raises ValueError."""
 
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX, forget: bool = True) -> None:
         if not lead_max > 0:
             raise ValueError(f"lead_max must be a positive number, not {lead_max!r}")
-        super().__init__(_LONG_AGO_S)
+        super().__init__(forget=forget)
         self._slots = checked_slots(slots)
         self._free = self._slots
         self._lead_max = lead_max
-        self._forget = forget
-        self._virtual_time = 0.0
         self._settled = 0.0
         self._arrivals = 0
-        self._capacity_per_s: float | None = None
-        self._promised_per_s = 0.0
-        self._promised_to = 0
-        self._scale = 1.0
-        self._terms: dict[str, Terms] = {}
-        self._tenants: dict[str, Tenant] = {}
         self._held: dict[str, Waiting | Dispatched] = {}
-        self._idle: deque[Tenant] = deque()
 
     @property
     def slots(self) -> int:
@@ -99,24 +84,9 @@ class TwoClocks(WaitingTenants):
     def virtual_time(self) -> float:
         return self._virtual_time
 
-    @property
-    def rate_scale(self) -> float:
-        """The factor on guaranteed rates, 0 < factor <= 1; below 1 while the active tenants are overbooked."""
-        return self._scale
-
-    @property
-    def tenants(self) -> int:
-        """How many are remembered."""
-        return len(self._tenants)
-
     def waiting_of(self, tenant: str) -> int:
         found = self._tenants.get(tenant)
         return 0 if found is None else found.waiting
-
-    def clocks_of(self, tenant: str) -> Clocks:
-        """The tenant's two numbers; those of a tenant never seen where it was forgotten."""
-        found = self._tenants.get(tenant)
-        return Clocks(-inf, 0.0) if found is None else Clocks(found.tat, found.vft)
 
     def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
         if not self._now <= now < inf:
@@ -215,31 +185,6 @@ class TwoClocks(WaitingTenants):
             dispatched.append(self._dispatch_next())
         return tuple(dispatched)
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
-        self._now = later(self._now, now)
-        self._terms[tenant] = terms
-        found = self._tenants.get(tenant)
-        if found is None:
-            return
-        active = found.running > 0 or found.head is not None
-        if active and found.rate_per_s:
-            self._promise(-found.rate_per_s, -1)
-        forgettable = found.is_forgettable(self._now, self._virtual_time)
-        found.take(terms)
-        if active and found.rate_per_s:
-            self._promise(found.rate_per_s, 1)
-        if not active and forgettable:
-            found.forget()
-        if found.head is not None:
-            self._place(found, found.head)
-
-    def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
-        if capacity_per_s is not None and not 0 < capacity_per_s < inf:
-            raise ValueError(f"capacity_per_s must be a positive number or None, not {capacity_per_s!r}")
-        self._now = later(self._now, now)
-        self._capacity_per_s = capacity_per_s
-        self._scale = rate_scale(self._promised_per_s, capacity_per_s)
-
     def _dispatch_next(self) -> Dispatched:
         """The one due first among those who wait, there must be one, into a slot that the caller has claimed."""
         ready, surplus = self._ready, self._surplus
@@ -294,39 +239,3 @@ class TwoClocks(WaitingTenants):
         dispatched = _new(Dispatched, (tenant.name, invocation_id, cost, in_profile, rate, tenant.weight))
         self._held[invocation_id] = dispatched
         return dispatched
-
-    def _promise(self, rate_per_s: float, tenants: int) -> None:
-        """A guarantee becomes active (or, negative, inactive): rates shrink while too much is promised."""
-        self._promised_to += tenants
-        self._promised_per_s = self._promised_per_s + rate_per_s if self._promised_to else 0.0
-        if self._capacity_per_s is not None:
-            self._scale = rate_scale(self._promised_per_s, self._capacity_per_s)
-
-    def _activate(self, tenant: Tenant) -> None:
-        """It had nothing here. Its bucket is no fuller than full, whatever its terms become while it waits."""
-        floor = self._now - tenant.burst_s
-        if tenant.tat < floor:
-            tenant.tat = floor
-        self._promise(tenant.rate_per_s, 1)
-
-    def _fell_idle(self, tenant: Tenant) -> None:
-        if tenant.rate_per_s:
-            self._promise(-tenant.rate_per_s, -1)
-        if self._forget:
-            if not tenant.in_idle:
-                tenant.in_idle = True
-                self._idle.append(tenant)
-            self._look_at_idle()
-
-    def _look_at_idle(self) -> None:
-        """Forget the tenant that was longest not looked at, or put it off."""
-        idle = self._idle
-        if not idle:
-            return
-        tenant = idle.popleft()
-        if tenant.running or tenant.head is not None:
-            tenant.in_idle = False
-        elif tenant.vft <= self._virtual_time and tenant.is_forgettable(self._now, self._virtual_time):
-            del self._tenants[tenant.name]
-        else:
-            idle.append(tenant)
