@@ -119,7 +119,7 @@ STACK = textwrap.dedent(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_children_end_when_the_stack_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM, too, ends this stack at once: it has no handler for it."""
-    stack = subprocess.Popen(  # noqa: S603 - this very file's code
+    stack = subprocess.Popen(
         [sys.executable, "-c", STACK, f"mark-{tmp_path.name}", str(tmp_path), STUBBORN], stdout=subprocess.PIPE
     )
     assert stack.stdout is not None
