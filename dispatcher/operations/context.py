@@ -57,6 +57,10 @@ class Context:
     suspects: dict[str, float] = field(default_factory=dict)
     """Workers that just failed this process, and until when they are passed over (Unix seconds)."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    virtual_times: dict[str, float] = field(default_factory=dict)
+    """V by pool as dispatches here have raised it and the table has not heard yet…"""
+    backlogs: set[str] = field(default_factory=set)
+    """…and the pools in which somebody was queued here since they were last looked at: see pools.py."""
     draining: set[str] = field(default_factory=set)
     """Pools whose drain runs in this process right now…"""
     drain_again: set[str] = field(default_factory=set)

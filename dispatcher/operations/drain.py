@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dispatcher.errors import DeadlineExceeded
 from dispatcher.invocation import Invocation, State, dispatched, ended
 from dispatcher.operations.context import Context
+from dispatcher.operations.pools import tell_backlog
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
 from dispatcher.outcomes import Settled, Written
@@ -72,10 +73,11 @@ async def _look(context: Context, pool: str) -> _View | None:
     context.remember(snapshot.workers)
     now = context.clock.now()
     if not any(context.may_use(worker, now) and worker.free_slots() for worker in snapshot.workers):
+        if pool in context.backlogs:
+            await tell_backlog(context, snapshot.pool, waiting=True)
         return None
     lines = await context.store.waiting_lines(pool, now, context.settings.lines_per_look)
-    if not lines and snapshot.pool.backlogged:
-        await context.store.note_pool(pool, backlogged=False)
+    await tell_backlog(context, snapshot.pool, waiting=bool(lines))
     return _View(snapshot.pool, snapshot.workers, list(lines)) if lines else None
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from dispatcher.errors import DeadlineExceeded, ServiceError, StoreUnavailable, TenantError, WorkerFailed
 from dispatcher.invocation import Invocation, Result, State
 from dispatcher.operations.context import Context
+from dispatcher.operations.pools import tell_virtual_time
 from dispatcher.operations.results import error_result
 from dispatcher.operations.settle import give_back, settle
 from dispatcher.ports import Tenant, Worker
@@ -74,6 +75,8 @@ async def attempt(
     async with aclosing(context.workers.execute(worker, order)) as events:
         async for event in events:
             collected.note(event)
+            if isinstance(event, WorkStarted) and invocation.pool in context.virtual_times:
+                context.spawn(tell_virtual_time(context, invocation.pool))
             if isinstance(event, WorkRefused):
                 await _refused(context, invocation, event, collected)
             elif isinstance(event, WorkFinished):

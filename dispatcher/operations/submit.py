@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dispatcher.errors import IdempotencyConflict, InvalidRequest, Refused, StoreUnavailable, UnknownModel
 from dispatcher.invocation import Invocation, dispatched
 from dispatcher.operations.context import Context
+from dispatcher.operations.pools import queued, raised
 from dispatcher.operations.slots import free_slot, require_worker
 from dispatcher.outcomes import Dispatched, Known, Queued, Submitted, Written
 from dispatcher.policies.clocks import debit, lift
@@ -116,8 +117,7 @@ async def _admit(
         return await _known(context, invocation)
     if written is not Written.DONE:
         return None
-    if charged.start_stamp > snapshot.pool.virtual_time:
-        context.spawn(_note_virtual_time(context, tenant.pool, charged.start_stamp))
+    raised(context, snapshot.pool, charged.start_stamp)
     worker = next(worker for worker in snapshot.workers if worker.id == slot.worker)
     return Dispatched(running, worker)
 
@@ -128,8 +128,7 @@ async def _enqueue(context: Context, tenant: Tenant, invocation: Invocation, sna
         step = None if line.waiting else lift(line.clocks, pool.virtual_time, lead_max=context.settings.lead_max)
         written = await context.store.enqueue(invocation, step, tenant.queue_items_max)
         if written is Written.DONE:
-            if not pool.backlogged:
-                context.spawn(_note_backlog(context, tenant.pool))
+            queued(context, pool.name)
             return Queued(invocation, line.waiting + 1, _wait_s(invocation, snapshot, line.waiting + 1))
         if written is Written.EXISTS:
             return await _known(context, invocation)
@@ -163,11 +162,3 @@ def _line_full(tenant: Tenant, invocation: Invocation, snapshot: Snapshot) -> Re
         f"Try again in about {after_s} s."
     )
     return Refused(message, "queue_full", float(after_s))
-
-
-async def _note_virtual_time(context: Context, pool: str, virtual_time: float) -> None:
-    await context.store.note_pool(pool, virtual_time=virtual_time)
-
-
-async def _note_backlog(context: Context, pool: str) -> None:
-    await context.store.note_pool(pool, backlogged=True)

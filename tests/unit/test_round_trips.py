@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import boto3
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
+from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.outcomes import Dispatched, Queued
-from dispatcher.ports import Tenant, Worker
+from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkStarted
 from dispatcher.stores.dynamodb import DynamoStore, client_config, create_table
 from headgate.local.moto_server import make_server
 from tests.support.gate_world import MODEL, FakeWorkers, request
@@ -31,13 +32,15 @@ class Gate:
     """A dispatcher over DynamoDB whose requests are counted."""
 
     def __init__(self, url: str) -> None:
+        config = client_config()
+        config.read_timeout = 30  # a busy machine: a retry would count as a request
         client: Any = boto3.client(
             "dynamodb",
             endpoint_url=url,
             region_name="us-east-1",
             aws_access_key_id="x",
             aws_secret_access_key="x",
-            config=client_config(),
+            config=config,
         )
         table = f"headgate-{RealIds().new()}"  # moto's tables are its process's
         create_table(client, table)
@@ -82,10 +85,46 @@ def test_the_fast_path_is_one_look_and_one_transaction(gate: Gate) -> None:
         key = await gate.ready(slots=2)
         gate.sent.clear()
         accepted = await gate.accept(key)
+        await gate.context.finish()  # what was begun beside it counts too
         count = len(gate.sent)
-        await gate.context.finish()
         assert isinstance(accepted, Dispatched)
         assert count == FAST_PATH_MAX
+
+    asyncio.run(story())
+
+
+class CountingWorkers(FakeWorkers):
+    """Counts the requests sent when it is called, those begun beside the request included: it waits for them."""
+
+    gate: Gate
+    counts: list[int]
+
+    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        await self.gate.context.finish()
+        self.counts.append(len(self.gate.sent))
+        yield WorkStarted(5)
+        yield WorkFinished("stop", 5, 0)
+
+
+def test_two_are_sent_until_the_worker_is_called_whoever_asks_and_how_often(gate: Gate) -> None:
+    """Each dispatch moves the pool's virtual time, and telling it must not stand in the way."""
+
+    async def story() -> None:
+        key = await gate.ready(slots=2)
+        workers = CountingWorkers()
+        workers.gate, workers.counts = gate, []
+        gate.context.workers = workers
+        tenant = await gate.context.directory.tenant_of(key)
+        for number in range(3):
+            submission = Submission(tenant, request(), f"{number}", 60.0, False)
+            gate.sent.clear()
+            accepted = await submit(gate.context, submission)
+            assert isinstance(accepted, Dispatched)
+            async for _ in answer(gate.context, submission, accepted):
+                pass
+            await gate.context.finish()
+        assert workers.counts == [FAST_PATH_MAX] * 3
+        assert (await gate.store.look("default", "a")).pool.virtual_time > 0  # told all the same
 
     asyncio.run(story())
 
@@ -97,8 +136,8 @@ def test_queueing_is_at_most_three(gate: Gate) -> None:
         await gate.context.finish()
         gate.sent.clear()
         accepted = await gate.accept(key)
+        await gate.context.finish()  # what was begun beside it counts too
         count = len(gate.sent)
-        await gate.context.finish()
         assert isinstance(accepted, Queued)
         assert count <= QUEUED_MAX
 
@@ -122,9 +161,9 @@ def test_losing_the_race_for_the_slot_is_three(gate: Gate) -> None:
         gate.store.look = as_it_was  # type: ignore[method-assign]
         gate.sent.clear()
         accepted = await gate.accept(key)
+        await gate.context.finish()
         count = len(gate.sent)
         gate.store.look = look  # type: ignore[method-assign]
-        await gate.context.finish()
         assert isinstance(accepted, Queued)
         assert count == QUEUED_MAX
 
