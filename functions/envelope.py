@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from dispatcher.errors import AnsweredError, InvalidRequest
+from dispatcher.strict_json import parse_object
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def fields_of(event: Any) -> dict[str, Any]:
+    """The payload within the bounds of what a stranger may send. Raises InvalidRequest, RequestTooLarge."""
+    try:
+        text = json.dumps(event)
+    except RecursionError:
+        raise InvalidRequest("The payload is nested too deep.", code="invalid_json") from None
+    return parse_object(text)
 
 
 def api_key_of(fields: dict[str, Any]) -> str | None:

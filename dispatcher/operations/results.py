@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
-from dispatcher.errors import AnsweredError, ServiceError, TenantError
+from dispatcher.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
 from dispatcher.invocation import Result
+
+_OURS = {"worker_failed": WorkerFailed, "deadline_exceeded": DeadlineExceeded}
 
 
 def error_result(error: AnsweredError) -> Result:
@@ -21,5 +23,7 @@ def cancelled() -> TenantError:
 def error_of(result: Result) -> AnsweredError:
     """The error again, as it was answered the first time."""
     fields = json.loads(result.body)["error"]
+    if fields["code"] in _OURS:
+        return _OURS[fields["code"]](fields["message"])
     kind = TenantError if result.status < 500 else ServiceError
     return kind(fields["message"], fields["code"], fields["param"], result.status, fields["type"])

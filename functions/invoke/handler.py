@@ -21,9 +21,8 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, Render
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.outcomes import Dispatched, Known, Queued
-from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
-from functions.envelope import api_key_of, error_payload, id_of
+from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics, tracer
 from functions.rendering import rendering
 from functions.runtime import runtime
@@ -52,7 +51,7 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
 
 
 async def _invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
-    fields = parse_object(json.dumps(event))
+    fields = fields_of(event)
     tenant = await context.directory.tenant_of(api_key_of(fields))
     invocation_id = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
     request = parse_request(fields)

@@ -14,8 +14,7 @@ from dispatcher.errors import InvalidRequest, TenantError, UnknownInvocation
 from dispatcher.invocation import Invocation, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import cancelled
-from dispatcher.strict_json import parse_object
-from functions.envelope import api_key_of, error_payload, id_of
+from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics, tracer
 from functions.runtime import runtime
 
@@ -40,7 +39,7 @@ def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 async def result(context: Context, event: Any) -> dict[str, Any]:
     """`{"id", "status", "response" or "error"}`, or a user's error as a payload."""
     try:
-        fields = parse_object(json.dumps(event))
+        fields = fields_of(event)
         tenant = await context.directory.tenant_of(api_key_of(fields))
         invocation_id = id_of(fields.pop("id", None), "id")
         if invocation_id is None or fields:

@@ -77,7 +77,7 @@ class ScriptedWorkers:
             return
         self.live[order.execution] = worker.id
         self.most_live[worker.id] = max(self.most_live[worker.id], self._live_on(worker))
-        done = 0
+        done, reason = 0, act.reason
         try:
             await asyncio.sleep(act.start_s)
             yield WorkStarted(act.input_tokens)
@@ -88,17 +88,17 @@ class ScriptedWorkers:
                 if done == act.ends_silently_after:
                     return
                 if done == act.aborts_after or self.clock.now() >= order.deadline_at:
-                    yield WorkFinished("aborted", act.input_tokens, done)
-                    return
+                    reason = "aborted"
+                    break
                 done += 1
                 yield WorkToken(act.word, done)
-            yield WorkFinished(act.reason, act.input_tokens, done)
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
             self._settle(order, act.input_tokens, done)
             raise
         finally:
-            self.live.pop(order.execution, None)
+            self.live.pop(order.execution, None)  # before its end is read: it waits for nobody
+        yield WorkFinished(reason, act.input_tokens, done)
 
     async def wound_up(self) -> None:
         while self._settling:

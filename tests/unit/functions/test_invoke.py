@@ -1,0 +1,239 @@
+"""headgate-invoke and headgate-result: a user's error is a payload, a fault of ours is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
+from dispatcher.invocation import State
+from dispatcher.operations.execute import execute_detached
+from functions.execute.handler import _render
+from functions.invoke.handler import invoke
+from functions.result.handler import result
+from tests.support.gate import Gate
+from tests.support.story import begun
+from tests.support.worker_client import UNREACHABLE, Act, dies_after, refuses
+
+REMAINING_S = 60.0
+
+
+def payload(gate: Gate, tenant: str = "a", **more: Any) -> dict[str, Any]:
+    return {"api_key": gate.keys[tenant], "model": "m", "prompt": "hello", "max_tokens": 3, **more}
+
+
+async def invoked(gate: Gate, event: Any, request_id: str = "r-1", remaining_s: float = REMAINING_S) -> dict[str, Any]:
+    return await invoke(gate.context, event, request_id, remaining_s)
+
+
+async def fetched(gate: Gate, tenant: str, invocation_id: str) -> dict[str, Any]:
+    return await result(gate.context, {"api_key": gate.keys[tenant], "id": invocation_id})
+
+
+async def test_the_answer_is_openais(gate: Gate) -> None:
+    body = await invoked(gate, payload(gate))
+    assert (body["object"], body["choices"][0]["text"]) == ("text_completion", "xxx")
+    messages = [{"role": "user", "content": "hello"}]
+    chat = {name: value for name, value in payload(gate, messages=messages).items() if name != "prompt"}
+    body = await invoked(gate, chat, "r-2")
+    assert (body["object"], body["choices"][0]["message"]["content"]) == ("chat.completion", "xxx")
+    assert body["usage"]["total_tokens"] == 13
+
+
+async def test_the_result_is_fetched_by_request_id_or_by_the_key_given(gate: Gate) -> None:
+    first = await invoked(gate, payload(gate))
+    second = await invoked(gate, payload(gate, idempotency_key="mine"), "r-2")
+    assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "done", "response": first}
+    assert await fetched(gate, "a", "mine") == {"id": "mine", "status": "done", "response": second}
+    assert (await fetched(gate, "a", "r-2"))["status"] == 404
+
+
+async def test_lambdas_own_retry_is_the_same_invocation(gate: Gate) -> None:
+    first = await invoked(gate, payload(gate))
+    for _ in range(4):
+        assert await invoked(gate, payload(gate)) == first
+    together = await asyncio.gather(*(invoked(gate, payload(gate), "r-2") for _ in range(5)))
+    assert all(one == together[0] for one in together)
+    assert len(gate.workers.orders) == 2
+    assert await gate.spent("a") == 2 * 16.0
+
+
+async def test_another_body_under_the_same_key_is_a_conflict(gate: Gate) -> None:
+    await invoked(gate, payload(gate, idempotency_key="k"))
+    refused = await invoked(gate, payload(gate, idempotency_key="k", prompt="other"), "r-2")
+    assert (refused["status"], refused["error"]["code"]) == (409, "idempotency_conflict")
+
+
+async def test_anothers_result_looks_byte_for_byte_like_none(gate: Gate) -> None:
+    await invoked(gate, payload(gate, "a", idempotency_key="k"))
+    anothers, none = await fetched(gate, "b", "k"), await fetched(gate, "b", "never")
+    assert json.dumps(anothers) == json.dumps(none)
+    assert none["status"] == 404
+
+
+BAD_EVENTS: dict[str, Any] = {
+    "a string": "hello",
+    "a list": [1],
+    "nothing": None,
+    "a number": 5,
+    "empty": {},
+    "key of another type": {"api_key": 5},
+    "key null": {"api_key": None},
+}
+
+
+@pytest.mark.parametrize("event", BAD_EVENTS.values(), ids=BAD_EVENTS)
+@pytest.mark.parametrize("call", [invoked, lambda gate, event: result(gate.context, event)], ids=["invoke", "result"])
+async def test_events_that_are_no_payload(gate: Gate, event: Any, call: Any) -> None:
+    refused = await call(gate, event)
+    assert set(refused) == {"error", "status"}
+    assert refused["status"] in (400, 401)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+BAD_PAYLOADS: dict[str, tuple[dict[str, Any], int, str]] = {
+    "wrong key": ({"api_key": "hg-" + "x" * 43}, 401, "invalid_api_key"),
+    "NaN": ({"temperature": float("nan")}, 400, "invalid_json"),
+    "lone surrogate": ({"prompt": "\ud800"}, 400, "invalid_json"),
+    "lone surrogate in the key": ({"api_key": "hg-\udfff"}, 400, "invalid_json"),
+    "too deep": ({"metadata": nested(40)}, 400, "invalid_json"),
+    "far too deep": ({"metadata": nested(5_000)}, 400, "invalid_json"),
+    "too large": ({"prompt": "p" * 1_000_001}, 413, "request_too_large"),
+    "too large to be kept": ({"prompt": "p" * 360_000}, 413, "request_too_large"),
+    "unknown field": ({"magic": 1}, 400, "unknown_parameter"),
+    "both forms": ({"messages": []}, 400, "invalid_value"),
+    "stream": ({"stream": True}, 400, "unsupported_parameter"),
+    "max_tokens": ({"max_tokens": 10**30}, 400, "invalid_value"),
+    "temperature": ({"temperature": 10**400}, 400, "invalid_value"),
+    "unknown model": ({"model": "none"}, 404, "model_not_found"),
+    "idempotency key": ({"idempotency_key": "a/b"}, 400, "invalid_value"),
+    "idempotency key of another type": ({"idempotency_key": 7}, 400, "invalid_value"),
+}
+
+
+@pytest.mark.parametrize(("fields", "status", "code"), BAD_PAYLOADS.values(), ids=BAD_PAYLOADS)
+async def test_a_users_error_is_a_payload(gate: Gate, fields: dict[str, Any], status: int, code: str) -> None:
+    refused = await invoked(gate, payload(gate, **fields))
+    assert (refused["status"], refused["error"]["code"]) == (status, code)
+    assert set(refused["error"]) == {"message", "type", "param", "code"}
+    assert gate.workers.orders == []
+
+
+async def test_neither_form(gate: Gate) -> None:
+    refused = await invoked(gate, {"api_key": gate.keys["a"], "model": "m"})
+    assert (refused["status"], refused["error"]["param"]) == (400, "messages")
+
+
+async def test_a_full_line_says_when_to_come_back(gate: Gate) -> None:
+    await gate.add_tenant("barred", queue_items_max=0)
+    busy = [begun(gate, "b", f"{n}") for n in range(2)]
+    await asyncio.sleep(0.01)
+    refused = await invoked(gate, payload(gate, "barred"))
+    assert (refused["status"], refused["error"]["code"]) == (429, "queue_full")
+    assert refused["retry_after_s"] >= 1
+    await asyncio.gather(*busy)
+
+
+async def test_what_the_worker_finds_impossible_is_a_payload(gate: Gate) -> None:
+    gate.workers.acts.append(refuses(400, "context_length_exceeded"))
+    refused = await invoked(gate, payload(gate))
+    assert (refused["status"], refused["error"]["code"]) == (400, "context_length_exceeded")
+    assert (await fetched(gate, "a", "r-1"))["error"]["code"] == "context_length_exceeded"
+
+
+async def test_faults_of_ours_are_raised(gate: Gate) -> None:
+    gate.workers.acts.append(dies_after(1))
+    with pytest.raises(WorkerFailed):
+        await invoked(gate, payload(gate))
+    failed = await fetched(gate, "a", "r-1")
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "worker_failed")
+    gate.workers.acts.extend([UNREACHABLE] * 3)
+    with pytest.raises(ServiceError):
+        await invoked(gate, payload(gate), "r-2")
+    await gate.store.leave((await gate.store.workers("default"))[0])
+    with pytest.raises(NoWorker):
+        await invoked(gate, payload(gate), "r-3")
+
+
+@pytest.mark.parametrize("act", [dies_after(0), dies_after(2)])
+async def test_an_answer_lost_on_the_way_is_an_error_each_time_it_is_asked_for(gate: Gate, act: Act) -> None:
+    gate.workers.acts.extend([act] * 3)
+    for _ in range(2):
+        with pytest.raises(WorkerFailed):
+            await invoked(gate, payload(gate))
+
+
+async def test_a_deadline_that_passes_in_the_line_is_expired(gate: Gate) -> None:
+    gate.contexts.insert(0, gate.process(deadline_s=2.0))
+    busy = [begun(gate, "b", f"{n}", max_tokens=60, context=gate.contexts[1]) for n in range(2)]
+    await asyncio.sleep(0.01)
+    with pytest.raises(DeadlineExceeded):
+        await invoked(gate, payload(gate))
+    await asyncio.gather(*busy)
+    assert (await gate.invocation("a", "r-1")).state in (State.EXPIRED, State.CANCELLED)
+
+
+async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate: Gate) -> None:
+    busy = [begun(gate, "b", f"{n}", max_tokens=60) for n in range(2)]
+    await asyncio.sleep(0.01)
+    assert await invoked(gate, payload(gate), remaining_s=1.0) == {"id": "r-1", "status": "queued"}
+    assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "queued"}
+    await asyncio.gather(*busy)
+    await gate.quiet()
+    assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "running"}
+    ((tenant, invocation_id, attempt),) = gate.launcher.launched
+    assert await execute_detached(gate.context, tenant, invocation_id, attempt, _render)
+    done = await fetched(gate, "a", "r-1")
+    assert (done["status"], done["response"]["choices"][0]["text"]) == ("done", "xxx")
+    assert await invoked(gate, payload(gate)) == done["response"]
+    assert (await gate.invocation("a", "r-1")).body is None
+
+
+async def test_its_turn_comes_while_it_waits(gate: Gate) -> None:
+    busy = [begun(gate, "b", f"{n}", max_tokens=10) for n in range(2)]
+    await asyncio.sleep(0.01)
+    body = await invoked(gate, payload(gate), remaining_s=30.0)
+    assert body["choices"][0]["text"] == "xxx"
+    await asyncio.gather(*busy)
+    assert gate.launcher.launched == []
+
+
+@pytest.mark.parametrize("after_s", [0.299, 0.3, 0.301])
+async def test_it_is_let_go_at_the_moment_of_its_dispatch(gate: Gate, after_s: float) -> None:
+    """Either the one or the other executes it, never nobody, never both."""
+    gate.workers.acts.extend([Act()] * 2)
+    busy = [begun(gate, "b", f"{n}") for n in range(2)]
+    await asyncio.sleep(0.0)
+    got = await invoked(gate, payload(gate), remaining_s=after_s)
+    await asyncio.gather(*busy)
+    await gate.quiet()
+    for launched in gate.launcher.launched:
+        await execute_detached(gate.context, *launched, _render)
+    assert ("status" in got) == bool(gate.launcher.launched)
+    await gate.ended("a", "r-1", State.DONE)
+    assert [order.execution for _, order in gate.workers.orders if order.tenant == "a"] == ["a/r-1#1"]
+
+
+async def test_what_its_caller_left_is_fetched_as_cancelled(gate: Gate) -> None:
+    call = gate.caller().start("POST", "/v1/completions", {"model": "m", "prompt": "p"}, idempotency_key="k")
+    await asyncio.sleep(0.15)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    await gate.quiet()
+    left = await fetched(gate, "a", "k")
+    assert (left["status"], left["error"]["code"]) == ("failed", "cancelled")
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": 5}, {"id": "a b"}, {"id": "k", "more": 1}])
+async def test_results_payload_is_a_key_and_an_id(gate: Gate, fields: dict[str, Any]) -> None:
+    refused = await result(gate.context, {"api_key": gate.keys["a"], **fields})
+    assert (refused["status"], refused["error"]["param"]) == (400, "id")
