@@ -214,6 +214,23 @@ def test_a_disconnect_settles_what_was_generated_and_frees_the_slot(stack: Runni
     assert 0 < state["spent"] < 2 * 2000
 
 
+def test_no_log_carries_a_prompt_or_a_key(stack: Running) -> None:
+    canary = "canary-5b1e77"
+    client, model = stack.openai(), stack.model
+    client.completions.create(model=model, prompt=canary, max_tokens=2)
+    list(client.completions.create(model=model, prompt=canary, max_tokens=2, stream=True))
+    stack.invoke({"api_key": stack.api_keys["quiet"], "model": model, "prompt": canary, "max_tokens": 2})
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model=model, prompt=canary, max_tokens=2, extra_body={canary: 1})
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model=model, prompt=canary * 30_000)
+    written = {path.name: path.read_text() for path in (stack.home / "logs").glob("*.log")}
+    assert "invocation_id" in written["front.log"]
+    assert any("invocation_id" in text for name, text in written.items() if name.startswith("lambda-headgate-invoke"))
+    for secret in (canary, *stack.api_keys.values()):
+        assert not [name for name, text in written.items() if secret in text]
+
+
 def test_many_at_once_are_all_answered(stack: Running) -> None:
     async def all_of_them() -> list[int]:
         client = openai.AsyncOpenAI(

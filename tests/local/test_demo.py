@@ -1,0 +1,73 @@
+"""The demo as a person runs it, with the modelled engine: its JSON, its verdict's exit code, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headgate.local.guardian import MARK_VARIABLE
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "headgate.cli", "demo", "--engine", "modelled"]
+
+
+def test_the_result_is_one_object_with_stable_keys(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "--seconds", "5", "--json", "--home", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=110,
+        check=False,
+    )
+    told = json.loads(ended.stdout)
+    assert set(told) == {"runs", "verdict"}
+    assert set(told["runs"]) == {"fcfs", "headgate"}
+    for run in told["runs"].values():
+        assert set(run) == {"tenants", "total_time_s", "throughput_tokens_per_s", "backlogged_s"}
+        assert set(run["tenants"]) == {"quiet", "flood"}
+        assert {"requests", "served", "failed", "ttft_p50_s", "ttft_p99_s", "share_while_backlogged"} <= set(
+            run["tenants"]["quiet"]
+        )
+    asked = [sum(tenant["requests"] for tenant in run["tenants"].values()) for run in told["runs"].values()]
+    assert asked[0] == asked[1] > 10  # the same workload, twice
+    assert {check["name"] for check in told["verdict"]["checks"]} == {"quiet_ttft_p99", "throughput", "all_answered"}
+    assert ended.returncode == (0 if told["verdict"]["passed"] else 1)
+
+
+def test_ctrl_c_stops_it_cleanly_and_leaves_nothing(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*COMMAND, "--home", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+    family = _family_once_it_plays(demo)
+    demo.send_signal(signal.SIGINT)
+    said, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "stopped" in said
+    assert "Traceback" not in said
+    assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _family_once_it_plays(demo: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Its processes, when there is a worker among them."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        family = [process for process in psutil.process_iter() if _is_child(process, demo.pid)]
+        if any("gpu_worker" in " ".join(process.cmdline()) for process in family):
+            return family
+    raise AssertionError("no worker ever started")
+
+
+def _is_child(process: psutil.Process, parent: int) -> bool:
+    try:
+        return process.ppid() == parent and MARK_VARIABLE in process.environ()
+    except (psutil.Error, OSError):
+        return False
