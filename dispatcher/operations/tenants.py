@@ -71,10 +71,12 @@ async def existing(store: Store, name: str) -> Tenant:
     return tenant
 
 
-async def booking(store: Store, pool: str) -> Booking:
-    """What is promised beside what there is."""
+async def booking(store: Store, clock: Clock, pool: str) -> Booking:
+    """What is promised beside what the workers that are alive were measured to serve."""
     promised = sum(tenant.terms.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
-    return Booking(promised, sum(worker.service_per_s for worker in await store.workers(pool)))
+    now = clock.now()
+    alive = [worker for worker in await store.workers(pool) if now < worker.alive_until]
+    return Booking(promised, sum(worker.service_per_s for worker in alive))
 
 
 def terms(weight: float, rate_per_s: float, burst: float) -> Terms:

@@ -59,7 +59,10 @@ app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True)
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
     if version:
-        Console().print(metadata.version("headgate"))
+        try:
+            Console().print(metadata.version("headgate"), highlight=False)
+        except metadata.PackageNotFoundError:
+            Console().print("not installed: this is the source tree")
         raise typer.Exit(0)
 
 

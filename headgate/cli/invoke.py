@@ -36,20 +36,28 @@ def invoke(
         raise typer.BadParameter("--later and --result go through lambda.invoke: add --lambda")
     if not prompt and not result:
         raise typer.BadParameter("nothing to ask: give a prompt")
+    if completion and system:
+        raise typer.BadParameter("--system goes with a chat, not with --completion")
     text = sys.stdin.read() if prompt == "-" else prompt
     asked: Any = text if completion else [*([{"role": "system", "content": system}] if system else []), _user(text)]
-    fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop or None}
+    fields: dict[str, Any] = {
+        "idempotency_key": idempotency_key,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "stop": stop or None,
+    }
     if over_lambda:
-        _over_lambda(asked, key, model, completion, idempotency_key, later, result, json, fields)
+        _over_lambda(asked, key, model, completion, later, result, json, fields)
         return
     client = Headgate(base_url, key, model=model)
-    if stream and not json and not idempotency_key:
+    if stream and not json:
         for piece in client.stream(asked, chat=not completion, **fields):
             _print(piece, end="")
         _print("")
     else:
         call = client.complete if completion else client.chat
-        _answer(call(asked, idempotency_key=idempotency_key, **fields), json)
+        _answer(call(asked, **fields), json)
 
 
 def _over_lambda(
@@ -57,7 +65,6 @@ def _over_lambda(
     key: str | None,
     model: str | None,
     completion: bool,
-    idempotency_key: str | None,
     later: bool,
     result: str | None,
     json: bool,
@@ -69,10 +76,11 @@ def _over_lambda(
     if result:
         _outcome(client.result(result), json)
     elif later:
-        _print(client.later(asked, chat=not completion, idempotency_key=idempotency_key, **fields))
+        started = client.later(asked, chat=not completion, **fields)
+        _print(json_module.dumps({"id": started}) if json else started)
     else:
         call = client.complete if completion else client.chat
-        _answer(call(asked, idempotency_key=idempotency_key, **fields), json)
+        _answer(call(asked, **fields), json)
 
 
 def _user(text: str) -> dict[str, str]:
@@ -84,6 +92,7 @@ def _answer(answer: Answer, json: bool) -> None:
 
 
 def _outcome(outcome: Outcome, json: bool) -> None:
+    """Print it; exit code 1 where the invocation came to nothing."""
     if json:
         answer, error = outcome.answer, outcome.error
         told = {"id": outcome.id, "status": outcome.status, "answer": asdict(answer) if answer else None}
@@ -92,6 +101,8 @@ def _outcome(outcome: Outcome, json: bool) -> None:
         _print(outcome.answer.text)
     else:
         _print(f"{outcome.status}{f': {outcome.error}' if outcome.error else ''}")
+    if outcome.status in ("failed", "expired"):
+        raise typer.Exit(1)
 
 
 def _print(text: str, end: str = "\n") -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
-from dispatcher.errors import ConfigurationError
+from dispatcher.errors import ConfigurationError, StoreUnavailable
 from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store, Tenant
@@ -50,9 +50,8 @@ def create(
 
     async def run(store: Store) -> tuple[str, operations.Booking]:
         tenant = _changed(Tenant(name, name), weight, rate, burst, tier, queue_max, max_tokens, model)
-        return await operations.create(store, RealIds(), RealClock(), tenant), await operations.booking(
-            store, tenant.pool
-        )
+        key = await operations.create(store, RealIds(), RealClock(), tenant)
+        return key, await operations.booking(store, RealClock(), tenant.pool)
 
     key, booked = _with_store(run)
     _say({"tenant": name, "api_key": key}, json, f"{name}: {key}")
@@ -86,7 +85,9 @@ def show(name: Name, json: Json = False) -> None:
         return {**_told(tenant), "keys": [key.prefix for key in await store.keys_of(name)]}
 
     told = _with_store(run)
-    _say(told, json, "\n".join(f"{field}: {value}" for field, value in told.items()))
+    lines = {**told, **told["terms"], "models": ", ".join(told["models"] or ("all",)), "keys": ", ".join(told["keys"])}
+    del lines["terms"]
+    _say(told, json, "\n".join(f"{field}: {value}" for field, value in lines.items()))
 
 
 @app.command("set")
@@ -107,7 +108,7 @@ def set_(
         tenant = await operations.change(
             store, name, lambda old: _changed(old, weight, rate, burst, tier, queue_max, max_tokens, model)
         )
-        return tenant, await operations.booking(store, tenant.pool)
+        return tenant, await operations.booking(store, RealClock(), tenant.pool)
 
     tenant, booked = _with_store(run)
     _say(_told(tenant), json, f"{name}: changed")
@@ -160,10 +161,21 @@ def _changed(
 
 
 def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:
-    async def work() -> T:
-        return await run(make_store(load_config()))
+    from botocore.exceptions import BotoCoreError
 
-    return asyncio.run(work())
+    config = load_config()
+    try:
+        store = make_store(config)
+    except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
+        raise ConfigurationError(f"AWS's variables do not say where the table is: {error}") from None
+
+    async def work() -> T:
+        return await run(store)
+
+    try:
+        return asyncio.run(work())
+    except StoreUnavailable as error:
+        raise ConfigurationError(f"table {config.table!r}: {error}") from None
 
 
 def _told(tenant: Tenant) -> dict[str, Any]:

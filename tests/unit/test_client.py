@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 
-from headgate.client import AsyncHeadgate, Headgate, LambdaHeadgate
+from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, HeadgateClientError, LambdaHeadgate, Patience
 from headgate.client_answers import BadRequest, Conflict, NotFound, Refused, Unauthorized, Unavailable, Unreachable
+from headgate.client_lambda import LAMBDA_READ_TIMEOUT_S
 
 ANSWER = {
     "id": "chatcmpl-1",
@@ -22,6 +24,7 @@ STREAM = (
     b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n: waiting\n\n'
     b'data: {"choices":[{"delta":{"content":"h"}}]}\n\ndata: {"choices":[{"delta":{"content":"i"}}]}\n\n'
 )
+DONE = b"data: [DONE]\n\n"
 
 
 def client(reply: httpx.Response | Exception, seen: list[httpx.Request] | None = None, **more: Any) -> Headgate:
@@ -65,7 +68,7 @@ def test_the_only_model_is_found() -> None:
 
 
 def test_a_stream_is_text_and_its_error_is_raised() -> None:
-    assert list(client(httpx.Response(200, content=STREAM + b"data: [DONE]\n\n")).stream("x")) == ["h", "i"]
+    assert list(client(httpx.Response(200, content=STREAM + DONE)).stream("x")) == ["h", "i"]
     broken = STREAM + b'data: {"error":{"message":"gone","code":"worker_failed"}}\n\n'
     pieces = client(httpx.Response(200, content=broken)).stream("x")
     assert [next(pieces), next(pieces)] == ["h", "i"]
@@ -96,6 +99,155 @@ def test_what_is_no_answer_at_all() -> None:
         client(httpx.Response(502, content=b"<html>")).chat("x")
 
 
+def test_a_stream_that_just_stops_is_no_whole_answer() -> None:
+    pieces = client(httpx.Response(200, content=STREAM)).stream("x")
+    assert [next(pieces), next(pieces)] == ["h", "i"]
+    with pytest.raises(Unavailable, match="broke off"):
+        next(pieces)
+
+    async def story() -> list[str]:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=STREAM))
+        there = AsyncHeadgate("http://h/v1", "k", model="m", transport=transport)
+        return [piece async for piece in there.stream("x")]
+
+    with pytest.raises(Unavailable, match="broke off"):
+        asyncio.run(story())
+
+
+def test_an_error_within_a_stream_is_of_its_own_kind() -> None:
+    told = b'data: {"error":{"message":"full","code":"queue_full","type":"rate_limit_error"}}\n\n'
+    with pytest.raises(Refused, match="full"):
+        list(client(httpx.Response(200, content=told + DONE)).stream("x"))
+
+
+def test_a_stream_takes_a_key_of_ones_own() -> None:
+    seen: list[httpx.Request] = []
+    list(client(httpx.Response(200, content=DONE), seen).stream("x", idempotency_key="mine", max_tokens=3))
+    assert seen[0].headers["idempotency-key"] == "mine"
+    assert set(json.loads(seen[0].content)) == {"model", "messages", "stream", "max_tokens"}
+
+
+def test_the_model_of_one_call_is_not_the_next_ones() -> None:
+    seen: list[httpx.Request] = []
+    there = client(httpx.Response(200, json=ANSWER), seen)
+    there.chat("x", model="other")
+    there.chat("x")
+    assert [json.loads(request.content)["model"] for request in seen] == ["other", "m"]
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{}], "usage": {}}, {"choices": None}, {"data": 1}])
+def test_a_body_that_is_not_the_services(body: dict[str, Any]) -> None:
+    with pytest.raises(Unavailable, match="address"):
+        client(httpx.Response(200, json=body)).chat("x")
+    with pytest.raises(Unavailable, match="address"):
+        client(httpx.Response(200, json=body)).models()
+
+
+@pytest.mark.parametrize("error", [None, "gone", [1], {"message": None}])
+def test_an_error_in_another_shape_is_an_error_all_the_same(error: object) -> None:
+    with pytest.raises(Unavailable):
+        client(httpx.Response(500, json={"error": error})).chat("x")
+
+
+@pytest.mark.parametrize("after", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
+def test_a_time_to_come_back_that_is_no_number_of_seconds_is_unknown(after: str) -> None:
+    with pytest.raises(Refused) as caught:
+        client(httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": after})).chat("x")
+    assert caught.value.retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields"),
+    [("half \ud800", {}), ("x", {"temperature": float("nan")}), ("x", {"stop": object()}), ("x", {"stop": b"b"})],
+)
+def test_what_json_cannot_say_is_never_sent(prompt: str, fields: dict[str, Any]) -> None:
+    seen: list[httpx.Request] = []
+    with pytest.raises(BadRequest):
+        client(httpx.Response(200, json=ANSWER), seen).chat(prompt, **fields)
+    assert seen == []
+
+
+def test_what_a_header_cannot_carry() -> None:
+    for key in ("k\u00e9", "k\r\nx: y"):
+        with pytest.raises(BadRequest, match="api_key"):
+            Headgate("http://h/v1", key, model="m")
+    with pytest.raises(BadRequest, match="idempotency_key"):
+        client(httpx.Response(200, json=ANSWER)).chat("x", idempotency_key="a\nb")
+    with pytest.raises(BadRequest, match="no URL"):
+        Headgate("http://h:port/v1", "k", model="m").chat("x")
+
+
+class Pauses:
+    """Sleeps that are counted, not slept."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def patience(self, within_s: float, jitter: float = 0.0) -> Patience:
+        return Patience(within_s, self.sleep, self.sleep_async, lambda: jitter)
+
+
+def full(after: str) -> httpx.Response:
+    return httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": after})
+
+
+class TestPatience:
+    def test_comes_back_when_told_with_the_same_key(self) -> None:
+        pauses, seen = Pauses(), []
+        replies = iter([full("2"), full("3"), httpx.Response(200, json=ANSWER)])
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            seen.append(request.headers["idempotency-key"])
+            return next(replies)
+
+        patience = pauses.patience(10, jitter=0.4)
+        there = Headgate("http://h/v1", "k", model="m", patience=patience, transport=httpx.MockTransport(answer))
+        assert there.chat("x").text == "hi"
+        assert pauses.slept == pytest.approx([2.2, 3.3])
+        assert len(seen) == 3
+        assert len(set(seen)) == 1
+
+    def test_ends_within_its_bound_even_where_told_to_come_at_once(self) -> None:
+        pauses = Pauses()
+        with pytest.raises(Refused):
+            client(full("0"), patience=pauses.patience(1.0)).chat("x")
+        assert 5 <= len(pauses.slept) <= 10
+        assert sum(pauses.slept) <= 1.0
+
+    @pytest.mark.parametrize("reply", [full("11"), full(""), httpx.Response(500), httpx.Response(400)])
+    def test_is_for_refusals_that_name_a_time_within_it(self, reply: httpx.Response) -> None:
+        pauses = Pauses()
+        with pytest.raises(HeadgateClientError):
+            client(reply, patience=pauses.patience(10)).chat("x")
+        assert pauses.slept == []
+
+    def test_is_none_unless_asked_for(self) -> None:
+        seen: list[httpx.Request] = []
+        with pytest.raises(Refused):
+            client(full("0"), seen).chat("x")
+        assert len(seen) == 1
+
+    def test_async(self) -> None:
+        pauses = Pauses()
+        replies = iter([full("2"), httpx.Response(200, json=ANSWER)])
+        transport = httpx.MockTransport(lambda _: next(replies))
+
+        async def story() -> str:
+            async with AsyncHeadgate(
+                "http://h/v1", "k", model="m", patience=pauses.patience(5), transport=transport
+            ) as there:
+                return (await there.chat("x")).text
+
+        assert asyncio.run(story()) == "hi"
+        assert pauses.slept == [2.0]
+
+
 def test_missing_address_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADGATE_BASE_URL", raising=False)
     with pytest.raises(BadRequest, match="HEADGATE_BASE_URL"):
@@ -104,7 +256,7 @@ def test_missing_address_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_async() -> None:
     async def story() -> tuple[str, list[str]]:
-        replies = iter([httpx.Response(200, json=ANSWER), httpx.Response(200, content=STREAM)])
+        replies = iter([httpx.Response(200, json=ANSWER), httpx.Response(200, content=STREAM + DONE)])
         transport = httpx.MockTransport(lambda _: next(replies))
         there = AsyncHeadgate("http://h/v1", "k", model="m", transport=transport)
         return (await there.chat("x")).text, [piece async for piece in there.stream("x")]
@@ -157,3 +309,49 @@ class TestLambda:
         assert str(failed.error) == "why"
         with pytest.raises(NotFound):
             over_lambda(FakeLambda({"error": {"message": "none"}, "status": 404})).result("i")
+
+    def test_what_answers_is_not_headgate(self) -> None:
+        for payload in ({}, {"status": 3}, {"hello": "world"}, []):
+            with pytest.raises(Unavailable):
+                over_lambda(FakeLambda(payload)).chat("x")
+            with pytest.raises(Unavailable):
+                over_lambda(FakeLambda(payload)).result("i")
+
+    def test_lambdas_own_refusals(self) -> None:
+        class Throttled(FakeLambda):
+            def invoke(self, **call: Any) -> dict[str, Any]:
+                raise ClientError({"Error": {"Code": "TooManyRequestsException", "Message": "Rate"}}, "Invoke")
+
+        with pytest.raises(Refused) as caught:
+            over_lambda(Throttled(None)).chat("x")
+        assert caught.value.code == "TooManyRequestsException"
+
+    def test_functions_by_other_names(self) -> None:
+        fake = FakeLambda(ANSWER)
+        LambdaHeadgate("k", model="m", client=fake, function="mine:live").chat("x")  # type: ignore[arg-type]
+        assert fake.calls[0]["FunctionName"] == "mine:live"
+
+    def test_async(self) -> None:
+        async def story() -> str:
+            there = AsyncLambdaHeadgate("k", model="m", client=FakeLambda(ANSWER))
+            try:
+                return (await there.chat("x", max_tokens=3)).text
+            finally:
+                await there.close()
+
+        assert asyncio.run(story()) == "hi"
+
+    def test_its_own_boto3_client_asks_once_and_waits_longer_than_a_function_may_run(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        config = LambdaHeadgate("k", model="m")._client.meta.config
+        assert config.read_timeout == LAMBDA_READ_TIMEOUT_S > 900
+        assert config.retries["total_max_attempts"] == 1
+
+    def test_no_region_is_said_in_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+        with pytest.raises(BadRequest, match="region"):
+            LambdaHeadgate("k", model="m")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
+
+from dispatcher.errors import ConfigurationError
+from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,6 +42,14 @@ def test_help_and_version() -> None:
         (("invoke", "hello"), "HEADGATE_BASE_URL"),
         (("invoke",), "prompt"),
         (("invoke", "--result", "x"), "--lambda"),
+        (("invoke", "x", "--lambda", "--key", "k"), "--model"),
+        (("invoke", "x", "--completion", "--system", "y"), "--system"),
+        (("invoke", "x", "--base-url", "http://127.0.0.1:9/v1", "--key", "ké"), "api_key"),
+        (("invoke", "x", "--base-url", "http://127.0.0.1:9/v1", "--key", "k", "--model", "m", "--seed", "z"), "--seed"),
+        (
+            ("invoke", "x", "--base-url", "http://127.0.0.1:9", "--key", "k", "--model", "m", "--temperature", "nan"),
+            "JSON",
+        ),
         (("invoke", "hello", "--base-url", "http://127.0.0.1:9/v1", "--key", "k"), "cannot be reached"),
         (("tenants", "create", "Not A Name"), "a-z"),
         (("tenants", "create", "a", "--weight", "-1"), "weight"),
@@ -48,6 +62,55 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], said: str)
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [("tenants", "list"), ("invoke", "x", "--lambda", "--model", "m", "--key", "k")])
+def test_a_region_that_is_not_named_is_asked_for(arguments: tuple[str, ...]) -> None:
+    ended = headgate(*arguments, AWS_CONFIG_FILE="/nonexistent", AWS_EC2_METADATA_DISABLED="true")
+    assert ended.returncode == 2, ended.stderr
+    assert "region" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_home_that_cannot_be_made_is_named() -> None:
+    ended = headgate("local", "--engine", "modelled", "--port", "0", "--home", f"{__file__}/under")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"headgate: {__file__}/under")
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys, headgate.cli.exits as e; sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (PIPE_CLOSED, b"")
+
+
+def _fault(error: BaseException) -> Callable[[], object]:
+    def run() -> object:
+        raise error
+
+    return run
+
+
+def test_each_ending_has_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda: None) == 0
+    assert exit_code(_fault(typer.Exit(1))) == 1
+    assert exit_code(_fault(KeyboardInterrupt())) == INTERRUPTED
+    assert capsys.readouterr().err == ""
+    assert exit_code(_fault(PermissionError(13, "Permission denied", "a/file"))) == 2
+    assert capsys.readouterr().err == "headgate: a/file: Permission denied\n"
+    assert exit_code(_fault(ConfigurationError("two\nlines"))) == 2
+    assert capsys.readouterr().err == "headgate: two lines\n"
+
+
+@pytest.mark.parametrize("mistake", [ValueError("ours"), OSError(9, "Bad file descriptor"), AssertionError()])
+def test_our_own_mistakes_keep_their_traceback(mistake: Exception) -> None:
+    with pytest.raises(type(mistake)):
+        exit_code(_fault(mistake))
 
 
 def test_a_wrong_trace_is_named_by_file_line_and_column(tmp_path: Path) -> None:

@@ -76,8 +76,41 @@ def test_overbooking_is_seen_once_capacity_is_measured() -> None:
         world = make_world()
         await world.add_tenant("a", Terms(rate_per_s=100, burst=1))
         worker = await world.add_worker()
-        assert not (await tenants.booking(world.store, "default")).is_overbooked
+        assert not (await tenants.booking(world.store, world.clock, "default")).is_overbooked
         await world.store.beat(replace(worker, service_per_s=90))
-        assert (await tenants.booking(world.store, "default")).is_overbooked
+        assert (await tenants.booking(world.store, world.clock, "default")).is_overbooked
+
+
+def test_a_dead_worker_is_no_capacity() -> None:
+    async def story() -> None:
+        world = make_world()
+        worker = await world.add_worker()
+        await world.store.beat(replace(worker, service_per_s=90, alive_until=world.clock.now() + 10))
+        assert (await tenants.booking(world.store, world.clock, "default")).capacity_per_s == 90
+        await asyncio.sleep(11)
+        assert (await tenants.booking(world.store, world.clock, "default")).capacity_per_s == 0
+
+    run(story())
+
+
+def test_two_changes_at_once_are_not_both_made() -> None:
+    async def story() -> None:
+        world = make_world()
+        await world.add_tenant("a")
+        there = await tenants.existing(world.store, "a")
+
+        class Late:
+            """A store whose read was overtaken by another's change."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(world.store, name)
+
+            async def get_tenant(self, name: str) -> Tenant:
+                return there
+
+        await tenants.change(world.store, "a", lambda old: replace(old, queue_items_max=7))
+        with pytest.raises(ConfigurationError, match="someone else"):
+            await tenants.change(Late(), "a", lambda old: replace(old, queue_items_max=9))  # type: ignore[arg-type]
+        assert (await tenants.existing(world.store, "a")).queue_items_max == 7
 
     run(story())
