@@ -26,7 +26,8 @@ from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import fitted
 from headgate.workloads.traces import Arrival, read_trace
 
-CALIBRATION_REQUESTS = 12
+CALIBRATION_REQUESTS = 24
+"""Three rounds of all slots: what the stack sustains, not what one burst gets."""
 SOURCE_REQUESTS = 2000
 """Made of the built-in profile: more than any engine that a demo runs on can serve in its time."""
 LAMBDA_EVERY = {QUIET: 6, FLOOD: 40}
