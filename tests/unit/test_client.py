@@ -220,7 +220,10 @@ class TestPatience:
         assert 5 <= len(pauses.slept) <= 10
         assert sum(pauses.slept) <= 1.0
 
-    @pytest.mark.parametrize("reply", [full("11"), full(""), httpx.Response(500), httpx.Response(400)])
+    @pytest.mark.parametrize(
+        "reply",
+        [full("11"), full(""), *(httpx.Response(status, headers={"retry-after": "1"}) for status in (400, 500, 502))],
+    )
     def test_is_for_refusals_that_name_a_time_within_it(self, reply: httpx.Response) -> None:
         pauses = Pauses()
         with pytest.raises(HeadgateClientError):
