@@ -60,8 +60,9 @@ async def result_of(context: Context, known: Known, timeout_s: float = inf) -> R
     invocation: Invocation | None = known.invocation
     if invocation is not None and not invocation.state.is_terminal:
         remaining = min(timeout_s, invocation.deadline_at - context.clock.now())
-        invocation = await context.wakeups.wait(invocation, TERMINAL, remaining, partial(drain, context))
-    if invocation is None:
+        ended_meanwhile = await context.wakeups.wait(invocation, TERMINAL, remaining, partial(drain, context))
+        invocation = ended_meanwhile or await context.store.get(invocation.tenant, invocation.id)
+    if invocation is None or not invocation.state.is_terminal:
         raise DeadlineExceeded()
     if invocation.result is None:
         raise cancelled() if invocation.state is State.CANCELLED else UnknownInvocation()

@@ -64,18 +64,25 @@ class ScriptedWorkers:
     closed: list[str] = field(default_factory=list)
     """Executions that the gate left in the middle."""
     most_live: Counter[str] = field(default_factory=Counter)
+    dead: set[str] = field(default_factory=set)
+    """Workers that were killed: what they run is lost, and nobody settles for them."""
+    overlaps: list[tuple[float, str]] = field(default_factory=list)
+    """When an execution was put into a slot, and the other that was still running in it."""
+    _slot_of: dict[str, int] = field(default_factory=dict)
     _settling: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         self.orders.append((worker.id, order))
         act = self.acts.popleft() if self.acts else WELL
-        if act.unreachable:
+        if act.unreachable or worker.id in self.dead:
             raise WorkerFailed()
         refusal = self._refusal(worker, order) or act.refuses
         if refusal is not None:
             yield refusal
             return
+        self.overlaps += [(self.clock.now(), other) for other in self._in_slot(worker.id, order.slot)]
         self.live[order.execution] = worker.id
+        self._slot_of[order.execution] = order.slot
         self.most_live[worker.id] = max(self.most_live[worker.id], self._live_on(worker))
         done, reason = 0, act.reason
         try:
@@ -83,7 +90,7 @@ class ScriptedWorkers:
             yield WorkStarted(act.input_tokens)
             while done < order.max_tokens:
                 await asyncio.sleep(act.token_s)
-                if done == act.breaks_after:
+                if done == act.breaks_after or worker.id in self.dead:
                     raise WorkerFailed()
                 if done == act.ends_silently_after:
                     return
@@ -94,7 +101,8 @@ class ScriptedWorkers:
                 yield WorkToken(act.word, done)
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
-            self._settle(order, act.input_tokens, done)
+            if worker.id not in self.dead:
+                self._settle(order, act.input_tokens, done)
             raise
         finally:
             self.live.pop(order.execution, None)  # before its end is read: it waits for nobody
@@ -103,6 +111,9 @@ class ScriptedWorkers:
     async def wound_up(self) -> None:
         while self._settling:
             await asyncio.gather(*self._settling, return_exceptions=True)
+
+    def _in_slot(self, worker: str, slot: int) -> list[str]:
+        return [name for name, on in self.live.items() if (on, self._slot_of[name]) == (worker, slot)]
 
     def _refusal(self, worker: Worker, order: WorkOrder) -> WorkRefused | None:
         if order.execution in self.live:
@@ -119,4 +130,8 @@ class ScriptedWorkers:
         lost = settle_lost(self.store, self.clock, order.tenant, order.invocation, order.attempt, **counts)
         task = asyncio.ensure_future(lost)
         self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        task.add_done_callback(self._settled)
+
+    def _settled(self, task: asyncio.Task[object]) -> None:
+        self._settling.discard(task)
+        task.cancelled() or task.exception()  # a worker that cannot reach the table leaves it to the reaper
