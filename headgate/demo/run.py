@@ -28,6 +28,7 @@ from headgate.workloads.traces import Arrival, read_trace
 
 CALIBRATION_REQUESTS = 24
 """Three rounds of all slots: what the stack sustains, not what one burst gets."""
+SOURCE_REQUESTS_MIN = 20
 SOURCE_REQUESTS = 2000
 """Made of the built-in profile: more than any engine that a demo runs on can serve in its time."""
 LAMBDA_EVERY = {QUIET: 6, FLOOD: 40}
@@ -121,6 +122,9 @@ def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
     random = Random(sources.seed)
     quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else made(CHAT, QUIET, random)
     flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else made(CODE, FLOOD, random)
+    for path, arrivals in ((sources.quiet, quiet), (sources.flood, flood)):
+        if len(arrivals) < SOURCE_REQUESTS_MIN:
+            raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs {SOURCE_REQUESTS_MIN} or more")
     return fitted(quiet), fitted(flood)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.workloads.traces import Arrival
 
@@ -30,7 +31,7 @@ class Scene:
 def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: float, seconds: float) -> Scene:
     """Both tenants' arrivals over `seconds`, at their loads of `capacity_per_s` (service units a second).
 
-    Raises ValueError where a source has too few requests to make a load of.
+    Raises ConfigurationError where a source has too few requests to make a load of.
     """
     parts = [
         *_at_load(quiet, QUIET, QUIET_LOAD * capacity_per_s, seconds),
@@ -54,6 +55,6 @@ def _at_load(source: Sequence[Arrival], tenant: str, service_per_s: float, secon
         wanted -= WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens)
         chosen.append(arrival)
     if len(chosen) < 2:
-        raise ValueError(f"the workload has too few requests for {tenant}")
+        raise ConfigurationError(f"the workload of {tenant} has too few requests to load this engine for {seconds:g} s")
     start, span = chosen[0].arrival_s, max(chosen[-1].arrival_s - chosen[0].arrival_s, 1e-9)
     return [replace(a, tenant=tenant, arrival_s=(a.arrival_s - start) / span * seconds) for a in chosen]

@@ -76,6 +76,14 @@ def test_a_home_that_cannot_be_made_is_named() -> None:
     ended = headgate("local", "--engine", "modelled", "--port", "0", "--home", f"{__file__}/under")
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
+
+
+def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,1,1\n")
+    ended = headgate("demo", "--quiet", str(trace), "--engine", "modelled")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert f"{trace}: 1 requests" in ended.stderr
     assert ended.stderr.splitlines()[-1].startswith(f"headgate: {__file__}/under")
 
 
@@ -120,3 +128,11 @@ def test_a_wrong_trace_is_named_by_file_line_and_column(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert f"{trace}, line 3, column 'arrival_s'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,1,1\n")
+    ended = headgate("demo", "--quiet", str(trace), "--engine", "modelled")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert f"{trace}: 1 requests" in ended.stderr
