@@ -128,11 +128,3 @@ def test_a_wrong_trace_is_named_by_file_line_and_column(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert f"{trace}, line 3, column 'arrival_s'" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> None:
-    trace = tmp_path / "t.csv"
-    trace.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,1,1\n")
-    ended = headgate("demo", "--quiet", str(trace), "--engine", "modelled")
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert f"{trace}: 1 requests" in ended.stderr
