@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +20,12 @@ CONNECT_S = 2.0
 SILENCE_S = 10.0
 """A worker says that it is alive every 2 s: one that says nothing for this long is dead, or cut off."""
 CONNECTIONS_MAX = 512
+IDLE_CONNECTIONS_MAX = 64
+IDLE_S = 2.0
+"""Shorter than a worker keeps an idle connection: an order must not meet the end of one."""
+CLOSING_S = 1.0
+"""How long a worker may take to end its answer after the last event, for its connection to be used again."""
+LINE_BYTES_MAX = 1_000_000
 
 
 class HttpWorkerClient:
@@ -28,8 +35,12 @@ class HttpWorkerClient:
         self._secret = secret
         self._clock = clock
         self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=64),
+            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+            limits=httpx.Limits(
+                max_connections=CONNECTIONS_MAX,
+                max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+                keepalive_expiry=IDLE_S,
+            ),
             transport=transport,
             trust_env=False,
         )
@@ -39,37 +50,41 @@ class HttpWorkerClient:
 
         Raises WorkerFailed where the worker cannot be reached, breaks off, or falls silent.
         """
-        body = json.dumps(asdict(order), separators=(",", ":")).encode()
-        request = self._http.build_request(
-            "POST", f"{worker.url}/v1/execute", content=body, headers=self._headers(worker, order, body)
-        )
+        over = False
         try:
-            async with aclosing(self._events(request)) as events:
+            async with aclosing(self._events(self._request(worker, order))) as events:
                 async for event in events:
+                    over = isinstance(event, WorkFinished | WorkRefused)
                     yield event
-                    if isinstance(event, WorkFinished | WorkRefused):
-                        return
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
-        raise WorkerFailed()
+        if not over:
+            raise WorkerFailed()
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def _events(self, request: httpx.Request) -> AsyncGenerator[WorkEvent, None]:
+        """Up to the one that ends it, and nothing after."""
         response = await self._http.send(request, stream=True)
         try:
-            if response.status_code != 200:
-                yield _refusal(response.status_code, await response.aread())
-                return
-            async for line in response.aiter_lines():
-                event = _event(json.loads(line))
-                if event is not None:
-                    yield event
+            async with aclosing(_lines(response)) as lines:
+                if response.status_code != 200:
+                    yield _refusal(response.status_code, await anext(lines, b""))
+                    return
+                async for line in lines:
+                    event = _event(json.loads(line))
+                    if event is not None:
+                        yield event
+                    if isinstance(event, WorkFinished | WorkRefused):
+                        await _read_out(lines)
+                        return
         finally:
             await response.aclose()
 
-    def _headers(self, worker: Worker, order: WorkOrder, body: bytes) -> dict[str, str]:
+    def _request(self, worker: Worker, order: WorkOrder) -> httpx.Request:
+        # Not in ASCII, which would take up to three times the bytes that the tenant's own request took.
+        body = json.dumps(asdict(order), separators=(",", ":"), ensure_ascii=False).encode()
         grant = Grant(
             worker=worker.id,
             tenant=order.tenant,
@@ -79,28 +94,50 @@ class HttpWorkerClient:
             expires_at=self._clock.now() + GRANT_TTL_S,
             body_digest=digest(body),
         )
-        return {"authorization": f"Bearer {sign(grant, self._secret)}", "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {sign(grant, self._secret)}", "content-type": "application/json"}
+        return self._http.build_request("POST", f"{worker.url}/v1/execute", content=body, headers=headers)
 
 
-def _event(said: dict[str, Any]) -> WorkEvent | None:
+async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Split at line feeds alone, unlike httpx; the last one whatever ends it. Raises ValueError beyond the bound."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > LINE_BYTES_MAX:
+            raise ValueError("a line that does not end")
+    if rest:
+        yield rest
+
+
+async def _read_out(lines: AsyncGenerator[bytes, None]) -> None:
+    """To the end of the answer, else its connection cannot be used again. What goes wrong now matters to nobody."""
+    with suppress(httpx.HTTPError, ValueError, TimeoutError):
+        async with asyncio.timeout(CLOSING_S):
+            async for _ in lines:
+                return  # it does not end after all
+
+
+def _event(said: Any) -> WorkEvent | None:
     """None for what is only a sign of life. Raises ValueError for what no worker says."""
-    match said.get("event"):
-        case "alive":
+    match said:
+        case {"event": "alive"}:
             return None
-        case "started":
-            return WorkStarted(said["input_tokens"])
-        case "token":
-            return WorkToken(said["text"], said["output_tokens"])
-        case "finished":
-            return WorkFinished(said["reason"], said["input_tokens"], said["output_tokens"])
-        case "refused":
-            return WorkRefused(said["status"], said["code"], said["message"])
+        case {"event": "started", "input_tokens": int(input_tokens)}:
+            return WorkStarted(input_tokens)
+        case {"event": "token", "text": str(text), "output_tokens": int(output_tokens)}:
+            return WorkToken(text, output_tokens)
+        case {"event": "finished", "reason": str(reason), "input_tokens": int(read), "output_tokens": int(generated)}:
+            return WorkFinished(reason, read, generated)
+        case {"event": "refused", "status": int(status), "code": str(code), "message": str(message)}:
+            return WorkRefused(status, code, message)
     raise ValueError("not an event")
 
 
-def _refusal(status: int, body: bytes) -> WorkRefused:
+def _refusal(status: int, line: bytes) -> WorkRefused:
     try:
-        said = json.loads(body)
+        said = json.loads(line)
         return WorkRefused(status, str(said["code"]), str(said["message"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return WorkRefused(status, "worker_refused", "The worker refused the request.")

@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dispatcher.ports import Clock
 from gpu_worker.engines.base import Engine, EngineError, EngineEvent, Started, Token
+from gpu_worker.settling import SettleLost, settle_patiently
 from gpu_worker.wire import OrderBody, line
 
 logger = logging.getLogger("headgate.worker")
 
 ALIVE_EVERY_S = 2.0
 """A line while nothing else is to be said, so that silence means death."""
-
-
-class SettleLost(Protocol):
-    """Settles what a vanished gate will not: once, fenced by the attempt."""
-
-    async def __call__(
-        self, tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
-    ) -> object: ...
+TENANTS_ERRORS = frozenset({"context_length_exceeded", "invalid_messages"})
+"""What the engine refuses for what the tenant asked; all else is a fault of this worker."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +27,9 @@ class Execution:
     input_tokens: int = 0
     output_tokens: int = 0
     over: bool = False
-    """Its end was told to the gate, which settles it."""
+    """Its end is what the gate is told next, and the gate settles it."""
+    aborting: bool = False
+    """Its generation is to end: what the engine does not know yet is aborted as soon as it does."""
     lease_lost: bool = False
     """Another attempt owns the invocation: nothing here may settle it."""
 
@@ -70,10 +67,13 @@ class Executions:
     accepting: bool = True
     """False while draining, and while the worker cannot reach the table to keep its leases."""
     _live: dict[str, Execution] = field(default_factory=dict)
+    _unsettled: set[str] = field(default_factory=set)
+    """Ended without their gate, not settled yet: off the engine, and still to be named, else they would be reaped."""
     _winding_up: set[asyncio.Task[None]] = field(default_factory=set)
 
     def live(self) -> frozenset[str]:
-        return frozenset(self._live)
+        """What the worker answers for: whose leases are to be kept."""
+        return frozenset(self._live) | self._unsettled
 
     def claim(self, order: OrderBody) -> Execution:
         """Take the order on. Raises Refusal."""
@@ -81,7 +81,7 @@ class Executions:
             raise Refusal(404, "model_not_found", "This worker serves another model.")
         if not self.accepting:
             raise Refusal(503, "draining", "This worker takes no more work.")
-        if order.execution in self._live:
+        if order.execution in self.live():
             raise Refusal(409, "running_already", "This execution is running already.")
         if len(self._live) >= self.slots:
             raise Refusal(503, "worker_full", "All slots of this worker are taken.")
@@ -91,17 +91,17 @@ class Executions:
 
     async def run(self, execution: Execution) -> AsyncGenerator[bytes, None]:
         """The execution's lines. Closed early, its gate is gone: the work is aborted and settled from here."""
-        events = self.engine.generate(execution.order.engine_request(self._prompt(execution.order)))
+        events = self._generate(execution.order)
         upcoming = asyncio.ensure_future(anext(events))
         try:
             while not execution.over:
-                await asyncio.wait({upcoming}, timeout=self._patience_s(execution.order))
+                await self._abort_if_late(execution)
+                await asyncio.wait({upcoming}, timeout=self._patience_s(execution))
                 if not upcoming.done():
-                    if self.clock.now() >= execution.order.deadline_at:
-                        await self.engine.abort(execution.name)
                     yield line("alive")
                     continue
-                yield self._line(execution, upcoming)
+                said = await self._line(execution, upcoming)
+                yield said
                 if not execution.over:
                     upcoming = asyncio.ensure_future(anext(events))
         finally:
@@ -112,6 +112,7 @@ class Executions:
         execution = self._live.get(name)
         if execution is not None:
             execution.lease_lost = execution.lease_lost or lease_lost
+            execution.aborting = True
             await self.engine.abort(name)
 
     async def abort_all(self, *, lease_lost: bool = False) -> None:
@@ -122,49 +123,78 @@ class Executions:
         while self._live or self._winding_up:
             await asyncio.wait(self._winding_up) if self._winding_up else await self.clock.sleep(0.05)
 
-    def _prompt(self, order: OrderBody) -> str:
-        if order.prompt is not None:
-            return order.prompt
-        return self.engine.render_chat([message.model_dump() for message in order.messages or []])
+    async def _generate(self, order: OrderBody) -> AsyncGenerator[EngineEvent, None]:
+        """The engine's events; that it refuses the messages comes as any of its errors does."""
+        prompt = order.prompt
+        if prompt is None:
+            prompt = self.engine.render_chat([message.model_dump() for message in order.messages or []])
+        async with aclosing(self.engine.generate(order.engine_request(prompt))) as events:
+            async for event in events:
+                yield event
 
-    def _patience_s(self, order: OrderBody) -> float:
-        """Until the next sign of life or the deadline; past it, a moment for the abort to come through."""
-        remaining = order.deadline_at - self.clock.now()
-        return min(ALIVE_EVERY_S, remaining if remaining > 0 else ALIVE_EVERY_S)
+    async def _abort_if_late(self, execution: Execution) -> None:
+        if not execution.aborting and self.clock.now() >= execution.order.deadline_at:
+            await self.abort(execution.name)
 
-    def _line(self, execution: Execution, upcoming: asyncio.Future[EngineEvent]) -> bytes:
+    def _patience_s(self, execution: Execution) -> float:
+        """Until the next sign of life, or the deadline."""
+        if execution.aborting:
+            return ALIVE_EVERY_S
+        return max(0.0, min(ALIVE_EVERY_S, execution.order.deadline_at - self.clock.now()))
+
+    async def _line(self, execution: Execution, upcoming: asyncio.Future[EngineEvent]) -> bytes:
         """The next event as a line; the engine's refusal as one too. Notes the counts, and the end."""
         try:
             event = upcoming.result()
         except EngineError as error:
             execution.over = True
-            status = 400 if error.code == "context_length_exceeded" else 500
+            logger.info("refused", extra={"execution": execution.name, "code": error.code})
+            status = 400 if error.code in TENANTS_ERRORS else 500
             return line("refused", status=status, code=error.code, message=error.message)
-        execution.note(event)
+        await self._noted(execution, event)
         if isinstance(event, Started):
             return line("started", input_tokens=event.input_tokens)
         if isinstance(event, Token):
             return line("token", text=event.text, output_tokens=event.output_tokens)
         execution.over = True
+        logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
         return line("finished", reason=event.reason, **execution.counts())
+
+    async def _noted(self, execution: Execution, event: EngineEvent) -> None:
+        """An abort that came before the engine knew the request, say while it was tokenized, is repeated now."""
+        execution.note(event)
+        if execution.aborting and isinstance(event, Started):
+            await self.engine.abort(execution.name)
 
     async def _wind_up(
         self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
     ) -> None:
         """Free the slot; where the gate is gone, abort first, take the exact counts from the end, and settle."""
         lost = not execution.over
-        if lost:
-            await self.engine.abort(execution.name)
-            await asyncio.wait({upcoming})
-            if not upcoming.exception():
-                execution.note(upcoming.result())
-            async for event in events:
-                execution.note(event)
-        await events.aclose()
-        self._live.pop(execution.name, None)
+        try:
+            if lost:
+                await self._run_out(execution, upcoming, events)
+            await events.aclose()
+        finally:
+            self._live.pop(execution.name, None)
         if lost and not execution.lease_lost:
-            order = execution.order
-            await self.settle_lost(order.tenant, order.invocation, order.attempt, **execution.counts())
+            self._unsettled.add(execution.name)
+            try:
+                await settle_patiently(self.settle_lost, self.clock, execution.order, **execution.counts())
+            finally:
+                self._unsettled.discard(execution.name)
+
+    async def _run_out(
+        self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
+    ) -> None:
+        """To the end of what is aborted. An engine that fails on the way has told its last count."""
+        try:
+            await self.abort(execution.name)
+            await self._noted(execution, await upcoming)
+            async for event in events:
+                await self._noted(execution, event)
+        except Exception as error:  # whatever it is: the slot is to be freed, and the counts settled
+            logger.warning("ended by %s", type(error).__name__, extra={"execution": execution.name})
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._winding_up.add(task)

@@ -7,21 +7,25 @@ GET  /health       200 while the process serves; says nothing else
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from hashlib import sha256
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.grants import GrantRefused, verify
 from dispatcher.ports import Clock
 from gpu_worker.executions import Executions, Refusal
+from gpu_worker.streaming import LinesResponse
 from gpu_worker.wire import BODY_BYTES_MAX, OrderRefused, parse_order
+
+BODY_S = 10.0
+"""How long an order may take to arrive: nobody has shown a grant yet."""
 
 
 def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
@@ -34,10 +38,10 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
         lines = executions.run(executions.claim(order))
         # Begun here, not when the answer is sent: from its first line on, closing it gives the slot back.
         first = await anext(lines)
-        return StreamingResponse(_all(first, lines), media_type="application/x-ndjson")
+        return LinesResponse(first, lines, name=order.execution, deadline_at=order.deadline_at, clock=clock)
 
     async def stats(request: Request) -> Response:
-        if not hmac.compare_digest(_bearer(request), stats_token(secret)):
+        if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
             raise GrantRefused("not this fleet's")
         return JSONResponse(asdict(executions.engine.stats()))
 
@@ -52,25 +56,22 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
-async def _all(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(lines):
-        yield first
-        async for item in lines:
-            yield item
-
-
 def stats_token(secret: bytes) -> str:
     """What opens /stats: derived from the fleet's secret, good for nothing else."""
     return hmac.new(secret, b"stats", sha256).hexdigest()
 
 
 async def _body(request: Request) -> bytes:
-    """Read no further than the bound."""
+    """Read no further than the bound, and no longer. Raises Refusal, ClientDisconnect."""
     received = bytearray()
-    async for part in request.stream():
-        received += part
-        if len(received) > BODY_BYTES_MAX:
-            raise Refusal(413, "request_too_large", "The work order is too large.")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                received += part
+                if len(received) > BODY_BYTES_MAX:
+                    raise Refusal(413, "request_too_large", "The work order is too large.")
+    except TimeoutError:
+        raise Refusal(503, "request_too_slow", "The work order did not arrive in time.") from None
     return bytes(received)
 
 
@@ -91,8 +92,13 @@ async def _refused(_: Request, error: Exception) -> Response:
     return _error(401, "grant_refused", "The grant was refused.")
 
 
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # to nobody
+
+
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     Refusal: _refused,
     OrderRefused: _refused,
     GrantRefused: _refused,
+    ClientDisconnect: _gone,
 }

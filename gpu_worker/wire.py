@@ -11,7 +11,15 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.base import EngineRequest
 
 BODY_BYTES_MAX = 2_000_000
+"""Twice what the gate reads of a tenant: an order is such a body and the gate's own fields."""
+TEXT_CHARS_MAX = 1_000_000
+MESSAGES_MAX = 256
+STOPS_MAX = 16
+STOP_CHARS_MAX = 1000
+SEED_MAX = 2**63 - 1
+
 Name = Annotated[str, Field(min_length=1, max_length=128)]
+Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
 class OrderRefused(Exception):
@@ -22,13 +30,13 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Annotated[str, Field(max_length=32)]
-    content: str
+    content: Text
 
 
 class OrderBody(BaseModel):
     """A `WorkOrder` as it travels; dispatcher/work.py says what the fields mean."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     tenant: Name
     invocation: Name
@@ -38,12 +46,12 @@ class OrderBody(BaseModel):
     weight: Annotated[float, Field(gt=0, lt=1e9)]
     tier: Tier
     deadline_at: float
-    prompt: str | None
-    messages: list[Message] | None
+    prompt: Text | None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX)] | None
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)]
     temperature: Annotated[float, Field(ge=0, le=2)]
-    seed: int | None
-    stop: Annotated[list[str], Field(max_length=16)]
+    seed: Annotated[int, Field(ge=-SEED_MAX, le=SEED_MAX)] | None
+    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]], Field(max_length=STOPS_MAX)]
 
     @model_validator(mode="after")
     def _one_form(self) -> OrderBody:
@@ -81,5 +89,5 @@ Event = Literal["started", "token", "finished", "refused", "alive"]
 
 
 def line(event: Event, **fields: Any) -> bytes:
-    """One event on its way."""
-    return json.dumps({"event": event, **fields}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    """One event on its way. In ASCII: text may hold what some reader takes for the end of a line."""
+    return json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"

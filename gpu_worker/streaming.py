@@ -1,0 +1,53 @@
+"""An execution's lines on their way to the gate. A reader that stops reading does not hold a slot for long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from dispatcher.ports import Clock
+
+logger = logging.getLogger("headgate.worker")
+
+STALLED_S = 20.0
+"""How long one line may wait for its reader. What is generated meanwhile is bounded by the order's max_tokens, and
+what waits here by the server's send buffer and one line."""
+LATE_S = 1.0
+"""The same beyond the deadline: by then only the end is to be told."""
+
+
+class LinesResponse(StreamingResponse):
+    """Whatever becomes of the connection, `lines` is closed when this is done: that ends the execution."""
+
+    def __init__(
+        self, first: bytes, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
+    ) -> None:
+        super().__init__(_all(first, lines), media_type="application/x-ndjson")
+        self._lines = lines
+        self._name = name
+        self._deadline_at = deadline_at
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            patience_s = max(LATE_S, min(STALLED_S, self._deadline_at - self._clock.now()))
+            async with asyncio.timeout(patience_s):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            # Returning now makes the server close the connection: the gate sees an answer that broke off.
+            logger.warning("its reader does not read", extra={"execution": self._name})
+        finally:
+            await self._lines.aclose()
+
+
+async def _all(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for item in lines:
+        yield item
