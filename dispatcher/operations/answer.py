@@ -16,11 +16,12 @@ from dispatcher.invocation import Invocation, Result, State, ended
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, again_after, attempt
-from dispatcher.operations.results import cancelled, error_of
+from dispatcher.operations.results import cancelled, error_of, error_result
 from dispatcher.operations.settle import settle
 from dispatcher.operations.submit import Submission
 from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
 from dispatcher.outcomes import Dispatched, Known, Queued, Settled, Written
+from dispatcher.ports import Worker
 from dispatcher.work import WorkEvent
 
 
@@ -35,8 +36,7 @@ async def answer(
     worker = accepted.worker if isinstance(accepted, Dispatched) else None
     while True:
         if worker is None:
-            invocation = await _dispatched(context, invocation)
-            worker = await context.worker_of(invocation)
+            invocation, worker = await _dispatched(context, invocation)
         collected = Collected()
         try:
             async with aclosing(
@@ -46,7 +46,7 @@ async def answer(
                     yield event
             return
         except WorkerFailed:
-            again = await again_after(context, invocation, worker, collected)
+            again = await _given_back(context, invocation, worker, collected)
             if again is None:
                 raise
             invocation, worker = again, None
@@ -71,14 +71,18 @@ async def result_of(context: Context, known: Known, timeout_s: float = inf) -> R
     return invocation.result
 
 
-async def abandon(context: Context, invocation: Invocation) -> None:
-    """Its caller went away while it waited: cancel it, also where it has been dispatched in the meantime."""
-    now = context.clock.now()
-    if await context.store.drop(ended(invocation, State.CANCELLED, now)) is Settled.SETTLED:
+async def abandon(
+    context: Context, invocation: Invocation, state: State = State.CANCELLED, result: Result | None = None
+) -> None:
+    """Its caller waits for it no longer: end it, also where it has been dispatched in the meantime."""
+    if invocation.state.is_terminal:
+        return
+    gone = ended(invocation, state, context.clock.now(), result=result)
+    if await context.store.drop(gone) is Settled.SETTLED:
         return
     current = await context.store.get(invocation.tenant, invocation.id)
     if current is not None and current.state is State.RUNNING:
-        await settle(context, current, State.CANCELLED)
+        await settle(context, current, state, result=result)
 
 
 async def turn_within(context: Context, invocation: Invocation, timeout_s: float) -> Dispatched | None:
@@ -99,19 +103,39 @@ async def turn_within(context: Context, invocation: Invocation, timeout_s: float
     return Dispatched(running, worker)
 
 
-async def _dispatched(context: Context, invocation: Invocation) -> Invocation:
-    """Wait until somebody's drain dispatched it."""
+async def _given_back(
+    context: Context, invocation: Invocation, worker: Worker | None, collected: Collected
+) -> Invocation | None:
+    """`again_after`, carried through also where the caller goes away meanwhile: then nobody would execute it again."""
+    giving = context.spawn(again_after(context, invocation, worker, collected))
+    try:
+        return await asyncio.shield(giving)
+    except asyncio.CancelledError:
+        context.spawn(_abandon_once_back(context, giving))
+        raise
+
+
+async def _abandon_once_back(context: Context, giving: asyncio.Task[Invocation | None]) -> None:
+    again = await giving
+    if again is not None:
+        await abandon(context, again)
+
+
+async def _dispatched(context: Context, invocation: Invocation) -> tuple[Invocation, Worker | None]:
+    """Wait until somebody's drain dispatched it: as it now runs, and where."""
     context.spawn(drain(context, invocation.pool))
     remaining = invocation.deadline_at - context.clock.now()
     try:
         current = await context.wakeups.wait(invocation, ANY_CHANGE, remaining, partial(drain, context))
-    except (asyncio.CancelledError, GeneratorExit):
+        if current is not None:
+            running = _running(current)
+            return running, await context.worker_of(running)
+    except asyncio.CancelledError:
         context.spawn(abandon(context, invocation))
         raise
-    if current is None:
-        context.spawn(abandon(context, invocation))
-        raise DeadlineExceeded()
-    return _running(current)
+    late = DeadlineExceeded()
+    context.spawn(abandon(context, invocation, State.EXPIRED, error_result(late)))
+    raise late
 
 
 def _running(current: Invocation | None) -> Invocation:

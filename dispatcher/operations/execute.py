@@ -160,7 +160,8 @@ async def _refused(context: Context, invocation: Invocation, refusal: WorkRefuse
         raise WorkerFailed(f"The worker refused: {refusal.code}.")
     error = TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
     counts = {"input_tokens": collected.input_tokens, "output_tokens": collected.output_tokens}
-    await settle(context, invocation, State.FAILED, result=error_result(error), **counts)
+    settling = settle(context, invocation, State.FAILED, result=error_result(error), **counts)
+    await asyncio.shield(context.spawn(settling))
     raise error
 
 

@@ -66,21 +66,25 @@ class ScriptedWorkers:
     most_live: Counter[str] = field(default_factory=Counter)
     dead: set[str] = field(default_factory=set)
     """Workers that were killed: what they run is lost, and nobody settles for them."""
-    overlaps: list[tuple[float, str]] = field(default_factory=list)
-    """When an execution was put into a slot, and the other that was still running in it."""
+    tried: Counter[str] = field(default_factory=Counter)
+    """Calls by execution, without those that found it running already."""
+    overlaps: list[str] = field(default_factory=list)
+    """Executions that were still running in a slot when another was to be put into it."""
     _slot_of: dict[str, int] = field(default_factory=dict)
     _settling: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         self.orders.append((worker.id, order))
         act = self.acts.popleft() if self.acts else WELL
+        is_again = order.execution in self.live and not act.unreachable
+        self.tried[order.execution] += not is_again
         if act.unreachable or worker.id in self.dead:
             raise WorkerFailed()
+        self.overlaps += [] if is_again else self._in_slot(worker.id, order.slot)
         refusal = self._refusal(worker, order) or act.refuses
         if refusal is not None:
             yield refusal
             return
-        self.overlaps += [(self.clock.now(), other) for other in self._in_slot(worker.id, order.slot)]
         self.live[order.execution] = worker.id
         self._slot_of[order.execution] = order.slot
         self.most_live[worker.id] = max(self.most_live[worker.id], self._live_on(worker))

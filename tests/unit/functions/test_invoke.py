@@ -179,7 +179,11 @@ async def test_a_deadline_that_passes_in_the_line_is_expired(gate: Gate) -> None
     with pytest.raises(DeadlineExceeded):
         await invoked(gate, payload(gate))
     await asyncio.gather(*busy)
-    assert (await gate.invocation("a", "r-1")).state in (State.EXPIRED, State.CANCELLED)
+    await gate.quiet()
+    await gate.ended("a", "r-1", State.EXPIRED)
+    assert (await fetched(gate, "a", "r-1"))["status"] == "expired"
+    with pytest.raises(DeadlineExceeded):
+        await invoked(gate, payload(gate))
 
 
 async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate: Gate) -> None:

@@ -208,6 +208,28 @@ async def test_closing_the_answer_at_any_moment_leaves_nothing(gate: Gate, after
     await gate.ended("a", "k", State.CANCELLED)
 
 
+@pytest.mark.parametrize("after_s", [0.11, 0.16, 0.21, 0.26, 0.31])
+async def test_closed_while_its_lost_attempt_is_being_given_back_it_is_not_dispatched_again(
+    gate: Gate, after_s: float
+) -> None:
+    class Slow:
+        async def before(self, operation: str) -> None:
+            await asyncio.sleep(0.05)
+
+        async def after(self, operation: str) -> None: ...
+
+    await gate.add_worker("v")
+    gate.store.faults = Slow()
+    gate.workers.acts.append(UNREACHABLE)
+    asking = begun(gate, "a", "k", max_tokens=20)
+    await asyncio.sleep(0.1 + after_s)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await asyncio.sleep(1.0)
+    await gate.quiet()
+    await gate.ended("a", "k", State.CANCELLED)
+
+
 async def test_closed_while_its_end_is_being_settled_it_is_settled_all_the_same(gate: Gate) -> None:
     class Slow:
         async def before(self, operation: str) -> None:
