@@ -23,7 +23,7 @@ from headgate.local.options import stack_options
 def demo(
     quiet: Annotated[Path | None, typer.Option(help="Trace of the quiet tenant (ours or Azure's CSV).")] = None,
     flood: Annotated[Path | None, typer.Option(help="Trace of the flooding tenant (ours or Azure's CSV).")] = None,
-    seconds: Annotated[float, typer.Option(help="How long requests arrive.", min=5, max=60)] = 20.0,
+    seconds: Annotated[float, typer.Option(help="How long requests arrive.", min=5, max=60)] = 15.0,
     seed: Annotated[int, typer.Option(help="Seed of the built-in profile's arrivals.")] = 1,
     engine: Annotated[str, typer.Option(help="transformers, or modelled (needs no torch).")] = "transformers",
     model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,

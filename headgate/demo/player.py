@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_lambda import LambdaClient
 
 REQUEST_TIMEOUT_S = 280.0
-LAMBDA_THREADS = 3
+LAMBDA_THREADS = 2
 """Calls of one tenant at once: they hold a thread here and a sandbox there while they wait, and none of another's."""
 WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
 

@@ -31,7 +31,7 @@ CALIBRATION_REQUESTS = 24
 SOURCE_REQUESTS_MIN = 20
 SOURCE_REQUESTS = 2000
 """Made of the built-in profile: more than any engine that a demo runs on can serve in its time."""
-LAMBDA_EVERY = {QUIET: 6, FLOOD: 40}
+LAMBDA_EVERY = {QUIET: 6, FLOOD: 60}
 """Most requests are streamed; these go through lambda.invoke, few of the flood's, as each holds a sandbox meanwhile."""
 GUARANTEE = 0.4
 """Each tenant's guaranteed rate, of the measured capacity: together below it, so guarantees hold."""

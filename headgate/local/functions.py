@@ -8,6 +8,8 @@ from headgate.local.lambda_runtime import FunctionSpec
 
 INVOKE_CONCURRENCY = 6
 """Each is a process of its own that waits with its caller; more would cost memory, not service."""
+WAIT_POLL_S = "1.0"
+"""A sandbox waits for one caller alone: it may look less often than the front, which waits for many."""
 
 
 def function_specs(environment: Mapping[str, str]) -> tuple[FunctionSpec, ...]:
@@ -17,7 +19,7 @@ def function_specs(environment: Mapping[str, str]) -> tuple[FunctionSpec, ...]:
             handler=f"functions.{module}.handler.handler",
             timeout_s=timeout_s,
             concurrency=concurrency,
-            environment=dict(environment),
+            environment={**environment, "HEADGATE_WAIT_POLL_S": WAIT_POLL_S},
         )
 
     return (

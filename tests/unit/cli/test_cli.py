@@ -76,6 +76,7 @@ def test_a_home_that_cannot_be_made_is_named() -> None:
     ended = headgate("local", "--engine", "modelled", "--port", "0", "--home", f"{__file__}/under")
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"headgate: {__file__}/under")
 
 
 def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> None:
@@ -84,7 +85,6 @@ def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> Non
     ended = headgate("demo", "--quiet", str(trace), "--engine", "modelled")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert f"{trace}: 1 requests" in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith(f"headgate: {__file__}/under")
 
 
 def test_a_reader_that_has_seen_enough() -> None:
