@@ -1,7 +1,8 @@
 """`python -m gpu_worker`: engine, HTTP face and agent as one service.
 
-Prints one JSON line, `{"url", "worker"}`, once it serves and is registered. SIGTERM drains. Exit code 2 and one line on
-standard error for what cannot be run.
+Prints one JSON line, `{"url", "worker"}`, once it serves and is registered; logs JSON lines on standard error. SIGTERM
+drains, and ends it with 0. Exit code 2 and one line on standard error for what cannot be run, 1 where a part of it
+ended by itself.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import uvicorn
+from botocore.exceptions import BotoCoreError
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store, real_random, worker_secret
 from dispatcher.config import load_config
@@ -26,72 +27,72 @@ from dispatcher.errors import HeadgateError
 from dispatcher.operations.settle import settle_lost
 from dispatcher.ports import Worker
 from gpu_worker.agent import Agent, NoSeat
-from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
+from gpu_worker.engines.base import EngineFacts
+from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.executions import Executions
+from gpu_worker.logs import log_json
+from gpu_worker.options import parse_options
 from gpu_worker.server import make_app
+
+IDLE_CONNECTION_S = 10
+"""Longer than the gate keeps a connection for its next order."""
+CLOSING_S = 5
+"""What is still being sent when all work is done may take so long."""
+
+logger = logging.getLogger("headgate.worker")
 
 
 def main() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    options = _parser().parse_args()
+    options = parse_options()
+    log_json()
     try:
-        asyncio.run(serve(options))
-    except (HeadgateError, EngineUnavailable, NoSeat, FileNotFoundError, ValueError) as error:
+        code = asyncio.run(serve(options))
+    except (HeadgateError, EngineUnavailable, NoSeat, BotoCoreError, OSError, ValueError) as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
-        sys.exit(2)
+        code = 2
+    sys.exit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m gpu_worker", description=__doc__)
-    parser.add_argument("--engine", choices=ENGINES, default="transformers")
-    parser.add_argument("--policy", default="vtc", help="the engine's queue policy")
-    parser.add_argument("--model", default=None, help="a local Hugging Face model; default: a tiny one is built")
-    parser.add_argument("--slots", type=int, default=8, help="executions at once")
-    parser.add_argument("--batch", type=int, default=4, help="sequences that the engine computes at once")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--pool", default="default")
-    parser.add_argument("--home", type=Path, default=Path(".headgate"), help="where a built model is kept")
-    return parser
-
-
-async def serve(options: argparse.Namespace) -> None:
-    """Until SIGTERM or SIGINT, then drain."""
+async def serve(options: argparse.Namespace) -> int:
+    """Until SIGTERM or SIGINT, then drain. Returns the exit code."""
     config, clock = load_config(), RealClock()
     secret, store = worker_secret(config), make_store(config)
+    sock = bound(options.host, options.port)
     engine = make_engine(
         options.engine, policy=options.policy, model=options.model, batch=options.batch, home=options.home
     )
     await engine.start()
     executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock))
-    worker_id = f"w-{RealIds().new()[:12]}"
-    app = make_app(executions, worker_id=worker_id, secret=secret, clock=clock)
-    server = _Server(uvicorn.Config(app, log_config=None))
-    sock = bound(options.host, options.port)
-    url = f"http://{options.host}:{sock.getsockname()[1]}"
-    facts = engine.facts
-    worker = Worker(
-        id=worker_id,
+    worker = _worker(options, engine.facts, sock.getsockname()[1])
+    app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
+    server = _Server(
+        uvicorn.Config(app, log_config=None, timeout_keep_alive=IDLE_CONNECTION_S, timeout_graceful_shutdown=CLOSING_S)
+    )
+    agent = Agent(worker, store, executions, clock, real_random())
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="the HTTP face")
+    await agent.join()
+    beating = asyncio.create_task(agent.run(), name="the agent")
+    sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
+    sys.stdout.flush()
+    asked = await _told_to_stop(serving, beating)
+    await agent.drain()
+    beating.cancel()
+    server.should_exit = True
+    await asyncio.wait({serving, beating})
+    await engine.stop()
+    return 0 if asked else 1
+
+
+def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worker:
+    return Worker(
+        id=options.worker_id or f"w-{RealIds().new()[:12]}",
         pool=options.pool,
-        url=url,
+        url=f"http://{options.advertise or options.host}:{port}",
         model=facts.model,
         slots=options.slots,
         context_tokens=facts.context_tokens,
         bytes_per_token=facts.bytes_per_token,
     )
-    agent = Agent(worker, store, executions, clock, real_random())
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    await agent.register()
-    beating = asyncio.create_task(agent.run())
-    sys.stdout.write(json.dumps({"url": url, "worker": worker_id}) + "\n")
-    sys.stdout.flush()
-    await _told_to_stop()
-    beating.cancel()
-    await agent.drain()
-    server.should_exit = True
-    await serving
-    await engine.stop()
 
 
 class _Server(uvicorn.Server):
@@ -102,11 +103,17 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _told_to_stop() -> None:
+async def _told_to_stop(*parts: asyncio.Task[None]) -> bool:
+    """By a signal; False where a part of the worker ended that should not."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
+    asked = asyncio.create_task(told.wait())
+    ended, _ = await asyncio.wait({asked, *parts}, return_when=asyncio.FIRST_COMPLETED)
+    for part in ended - {asked}:
+        logger.error("%s ended by itself: %s", part.get_name(), type(part.exception()).__name__)
+    asked.cancel()
+    return asked in ended
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -119,6 +126,7 @@ def bound(host: str, port: int) -> socket.socket:
         listening.listen(512)
         return listening
     except OSError as error:
+        listening.close()
         raise ValueError(f"port {port} on {host} cannot be used: {error.strerror}") from None
 
 

@@ -109,11 +109,14 @@ class Executions:
             self._keep(asyncio.ensure_future(self._wind_up(execution, upcoming, events)))
 
     async def abort(self, name: str, *, lease_lost: bool = False) -> None:
+        """`lease_lost`: and settle nothing, for another attempt may be under way."""
         execution = self._live.get(name)
-        if execution is not None:
-            execution.lease_lost = execution.lease_lost or lease_lost
-            execution.aborting = True
-            await self.engine.abort(name)
+        if execution is None or execution.lease_lost:
+            return
+        if lease_lost:
+            logger.warning("lease lost", extra={"execution": name})
+        execution.lease_lost, execution.aborting = lease_lost, True
+        await self.engine.abort(name)
 
     async def abort_all(self, *, lease_lost: bool = False) -> None:
         await asyncio.gather(*(self.abort(name, lease_lost=lease_lost) for name in list(self._live)))

@@ -30,6 +30,11 @@ class ScriptedEngine:
     served: float = 0.0
     waiting: int = 0
 
+    @property
+    def generated(self) -> int:
+        """Tokens so far."""
+        return round(self.served / 2)
+
     def render_chat(self, messages: list[dict[str, str]]) -> str:
         return "|".join(message["content"] for message in messages)
 

@@ -1,0 +1,48 @@
+"""The worker's log: one JSON object a line, which names executions and never holds a prompt or what was generated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+MESSAGE_CHARS_MAX = 1000
+FRAMES_MAX = 20
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """What is passed as `extra` stands beside the message. Of an exception: its type and place, not its words, which
+    may repeat what it met."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        said: dict[str, Any] = {
+            "at": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+            **{name: value for name, value in vars(record).items() if name not in _OWN},
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            said["error"] = record.exc_info[0].__name__
+            said["where"] = _where(record.exc_info[2])
+        return json.dumps(said, default=lambda value: type(value).__name__)
+
+
+def log_json(level: int = logging.INFO) -> None:
+    """All of this process's log to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    for name in ("httpx", "botocore", "boto3", "urllib3", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _where(trace: TracebackType | None) -> list[str]:
+    frames = traceback.extract_tb(trace)[-FRAMES_MAX:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

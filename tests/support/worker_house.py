@@ -1,0 +1,121 @@
+"""A worker without its process: the real door, executions and agent around a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from random import Random
+
+import httpx
+
+from dispatcher.errors import StoreUnavailable
+from dispatcher.fleet import Lease, Worker
+from dispatcher.grants import Grant, digest, sign
+from dispatcher.invocation import Invocation, Slot, dispatched
+from dispatcher.outcomes import Written
+from dispatcher.policies.clocks import Clocks, Terms, debit
+from dispatcher.policies.tiers import Tier
+from dispatcher.stores.memory import MemoryStore
+from dispatcher.work import WorkEvent, WorkOrder
+from dispatcher.worker_client import HttpWorkerClient
+from gpu_worker.agent import Agent
+from gpu_worker.executions import Executions
+from gpu_worker.server import make_app
+from gpu_worker.wire import OrderBody, parse_order
+from tests.support.asgi import Call
+from tests.support.engines import MODEL, ScriptedEngine
+from tests.support.virtual_time import START, LoopClock
+
+SECRET = b"sixteen characters and more"
+POOL = "default"
+WORKER = Worker("w", POOL, "http://w", MODEL, slots=2)
+
+
+def order(invocation: str = "i", **fields: object) -> WorkOrder:
+    known: dict[str, object] = {
+        "tenant": "a",
+        "invocation": invocation,
+        "attempt": 1,
+        "slot": 0,
+        "model": MODEL,
+        "weight": 1.0,
+        "tier": Tier.STANDARD,
+        "deadline_at": START + 100,
+        "prompt": "hello",
+        "messages": None,
+        "max_tokens": 3,
+        "temperature": 1.0,
+        "seed": None,
+        "stop": (),
+    }
+    return WorkOrder(**{**known, **fields})  # type: ignore[arg-type]
+
+
+def encoded(work: WorkOrder) -> bytes:
+    return json.dumps(asdict(work)).encode()
+
+
+def body(work: WorkOrder) -> OrderBody:
+    return parse_order(encoded(work))
+
+
+async def read(lines: AsyncIterator[bytes]) -> list[bytes]:
+    return [line async for line in lines]
+
+
+@dataclass
+class Settlements:
+    """`away`: how many calls the table is still away for. `done`: execution, input tokens, output tokens."""
+
+    away: int = 0
+    tries: int = 0
+    done: list[tuple[str, int, int]] = field(default_factory=list)
+
+    async def __call__(
+        self, tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
+    ) -> None:
+        self.tries += 1
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable()
+        self.done.append((f"{tenant}/{invocation_id}#{attempt}", input_tokens, output_tokens))
+
+
+class House:
+    def __init__(self, engine: ScriptedEngine | None = None) -> None:
+        self.clock = LoopClock()
+        self.engine = engine or ScriptedEngine()
+        self.settlements = Settlements()
+        self.executions = Executions(self.engine, WORKER.slots, self.clock, self.settlements)
+        self.app = make_app(self.executions, worker_id="w", secret=SECRET, clock=self.clock)
+        self.transport = httpx.ASGITransport(self.app)
+        self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, transport=self.transport)
+        self.store = MemoryStore(self.clock)
+        self.agent = Agent(WORKER, self.store, self.executions, self.clock, Random(1))
+
+    async def execute(self, work: WorkOrder, worker: Worker = WORKER) -> list[WorkEvent]:
+        return [event async for event in self.client.execute(worker, work)]
+
+    def call(self, work: WorkOrder) -> Call:
+        """The same as a server sees it: a connection that can stop reading, and break."""
+        raw = encoded(work)
+        expires_at = self.clock.now() + 30
+        grant = Grant("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
+        return Call(
+            self.app, "POST", "/v1/execute", headers={"authorization": f"Bearer {sign(grant, SECRET)}"}, body=raw
+        )
+
+    def start(self, work: WorkOrder) -> asyncio.Future[list[bytes]]:
+        """Run it here, read to its end."""
+        return asyncio.ensure_future(read(self.executions.run(self.executions.claim(body(work)))))
+
+    async def leased(self, work: WorkOrder) -> Lease:
+        """A lease as a dispatch leaves it; the agent has joined."""
+        now = self.clock.now()
+        charged = debit(Clocks(), Terms(), 1.0, now, 0.0)
+        queued = Invocation(work.tenant, work.invocation, "a", POOL, MODEL, "f", now, work.deadline_at, 1.0, 1)
+        running = dispatched(queued, Slot("w", work.slot), charged.charge, now)
+        assert await self.store.admit(running, charged, now) is Written.DONE
+        return (await self.store.workers(POOL))[0].leases[work.slot]

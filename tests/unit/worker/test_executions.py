@@ -1,0 +1,173 @@
+"""What runs, how it ends, and who settles it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gpu_worker.engines.base import EngineError, EngineRequest
+from gpu_worker.executions import Refusal
+from gpu_worker.settling import PAUSE_MAX_S, TRIES_MAX
+from tests.support.engines import ScriptedEngine
+from tests.support.virtual_time import START, run
+from tests.support.worker_house import House, body, order, read
+
+
+async def left(house: House, lines_read: int, **fields: object) -> None:
+    """A gate that went away after so many lines."""
+    lines = house.executions.run(house.executions.claim(body(order(max_tokens=500, **fields))))
+    for _ in range(lines_read):
+        await anext(lines)
+    await lines.aclose()
+    await house.executions.idle()
+
+
+@pytest.mark.parametrize("lines_read", [1, 2, 5])
+def test_where_the_gate_is_gone_the_exact_count_is_settled_once(lines_read: int) -> None:
+    house = House()
+    run(left(house, lines_read))
+    assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
+    assert lines_read - 1 <= house.engine.generated <= lines_read + 1
+    assert house.executions.live() == frozenset()
+
+
+def test_the_table_away_meanwhile_it_is_settled_when_it_is_back() -> None:
+    house = House()
+    house.settlements.away = TRIES_MAX - 1
+    run(left(house, 5))
+    assert len(house.settlements.done) == 1
+
+
+def test_a_table_that_stays_away_is_given_up_in_bounded_time() -> None:
+    async def story() -> tuple[House, float]:
+        house = House()
+        house.settlements.away = 10**6
+        await left(house, 5)
+        return house, house.clock.now() - START
+
+    house, took_s = run(story())
+    assert house.settlements.tries == TRIES_MAX
+    assert took_s < TRIES_MAX * PAUSE_MAX_S
+    assert house.executions.live() == frozenset()
+
+
+def test_until_it_is_settled_it_is_named_live_but_holds_no_slot() -> None:
+    async def story() -> None:
+        house = House()
+        house.settlements.away = 3
+        leaving = asyncio.ensure_future(left(house, 2))
+        await asyncio.sleep(1)
+        assert house.executions.live() == {"a/i#1"}
+        with pytest.raises(Refusal, match="running already"):
+            house.executions.claim(body(order()))
+        for name in ("j", "k"):
+            house.executions.claim(body(order(name)))
+        leaving.cancel()
+
+    run(story())
+
+
+def test_where_the_lease_is_lost_nothing_is_settled() -> None:
+    async def story() -> House:
+        house = House()
+        lines = house.executions.run(house.executions.claim(body(order(max_tokens=500))))
+        await anext(lines)
+        await house.executions.abort("a/i#1", lease_lost=True)
+        await lines.aclose()
+        await house.executions.idle()
+        return house
+
+    assert run(story()).settlements.tries == 0
+
+
+def test_an_engine_that_fails_while_a_lost_execution_runs_out_frees_the_slot_and_is_settled() -> None:
+    class Failing(ScriptedEngine):
+        async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+            async for event in super().generate(request):
+                yield event
+                if self.generated == 3:
+                    raise EngineError("engine_failed", "it failed")
+
+    house = House(Failing())
+    run(left(house, 3))
+    assert house.executions.live() == frozenset()
+    assert [name for name, *_ in house.settlements.done] == ["a/i#1"]
+
+
+def test_any_error_of_the_engine_frees_the_slot() -> None:
+    class Broken(ScriptedEngine):
+        async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+            raise RuntimeError("not what an engine says")
+            yield
+
+    async def story() -> House:
+        house = House(Broken())
+        with pytest.raises(RuntimeError):
+            await house.start(order())
+        await house.executions.idle()
+        return house
+
+    assert run(story()).executions.live() == frozenset()
+
+
+class Tokenizing(ScriptedEngine):
+    """Knows a request only after a second."""
+
+    async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(1)
+        async for event in super().generate(request):
+            yield event
+
+
+def test_gone_while_its_prompt_is_tokenized_it_generates_next_to_nothing() -> None:
+    async def story() -> House:
+        house = House(Tokenizing())
+        reading = house.start(order(max_tokens=500))
+        await asyncio.sleep(0.5)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await house.executions.idle()
+        return house
+
+    house = run(story())
+    assert house.engine.generated <= 1
+    assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
+
+
+def test_aborted_while_its_prompt_is_tokenized_it_ends_too() -> None:
+    async def story() -> list[bytes]:
+        house = House(Tokenizing())
+        reading = house.start(order(max_tokens=500))
+        await asyncio.sleep(0.5)
+        await house.executions.abort("a/i#1")
+        return await reading
+
+    assert json.loads(run(story())[-1])["reason"] == "aborted"
+
+
+@pytest.mark.parametrize("token_s", [0.001, 0.1, 0.7, 30.0])
+def test_past_its_deadline_it_is_aborted_at_the_next_step(token_s: float) -> None:
+    async def story() -> tuple[dict[str, object], float]:
+        house = House(ScriptedEngine(token_s=token_s))
+        lines = await house.start(order(max_tokens=10_000, deadline_at=START + 2))
+        return json.loads(lines[-1]), house.clock.now() - START
+
+    last, took_s = run(story())
+    assert last["reason"] == "aborted"
+    assert 2 <= took_s <= max(2.0, token_s) + 2 * token_s
+
+
+def test_a_deadline_that_passes_while_the_reader_dawdles_is_kept_too() -> None:
+    """Tokens are ready whenever it looks: it must not take that for the engine being in time."""
+
+    async def story() -> dict[str, object]:
+        house = House(ScriptedEngine(token_s=0.5))
+        lines = house.executions.run(house.executions.claim(body(order(max_tokens=200, deadline_at=START + 1))))
+        await anext(lines)
+        await anext(lines)
+        await asyncio.sleep(1)
+        return json.loads((await read(lines))[-1])
+
+    assert run(story())["reason"] == "aborted"

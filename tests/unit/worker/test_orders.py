@@ -1,0 +1,93 @@
+"""A work order at the worker's door: within bounds, or refused by the field's name and never its value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_worker.wire import SEED_MAX, OrderRefused, line, parse_order
+from tests.support.worker_house import encoded, order
+
+GOOD = json.loads(encoded(order()))
+
+
+def test_a_gates_order_is_read_as_it_was_meant() -> None:
+    work = order(seed=-SEED_MAX, stop=("\n", "END"), temperature=0.0)
+    request = parse_order(encoded(work)).engine_request("hello")
+    assert (request.request_id, request.tenant, request.prompt) == (work.execution, "a", "hello")
+    assert (request.seed, request.stop, request.temperature) == (-SEED_MAX, ("\n", "END"), 0.0)
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_no_field_may_be_missing(name: str) -> None:
+    with pytest.raises(OrderRefused, match=f"^{name}: missing$"):
+        parse_order(json.dumps({key: value for key, value in GOOD.items() if key != name}).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tenant", ""),
+        ("tenant", "t" * 129),
+        ("attempt", 0),
+        ("attempt", 10**30),
+        ("slot", -1),
+        ("weight", 0),
+        ("weight", float("nan")),
+        ("weight", float("inf")),
+        ("tier", "royal"),
+        ("deadline_at", float("nan")),
+        ("deadline_at", float("-inf")),
+        ("deadline_at", "soon"),
+        ("prompt", "x" * 1_000_001),
+        ("prompt", 7),
+        ("messages", []),
+        ("messages", [{"role": "user", "content": "x"}] * 257),
+        ("messages", [{"role": "user"}]),
+        ("messages", [{"role": "user", "content": "x", "name": "y"}]),
+        ("max_tokens", 0),
+        ("max_tokens", 1e400),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", float("nan")),
+        ("seed", SEED_MAX + 1),
+        ("stop", [""]),
+        ("stop", ["x"] * 17),
+        ("stop", ["x" * 1001]),
+        ("priority", 1),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(OrderRefused, match=f"^{name}"):
+        parse_order(json.dumps({**GOOD, name: value}).encode())
+
+
+@pytest.mark.parametrize("both", [{"prompt": None}, {"messages": [{"role": "user", "content": "x"}]}])
+def test_one_form_of_prompt_and_one_only(both: dict[str, object]) -> None:
+    with pytest.raises(OrderRefused):
+        parse_order(json.dumps({**GOOD, **both}).encode())
+
+
+@given(st.binary(max_size=200) | st.just(b"[" * 100_000) | st.just(b'{"a":' * 100_000))
+def test_no_bytes_break_it(raw: bytes) -> None:
+    with pytest.raises(OrderRefused):
+        parse_order(raw)
+
+
+def test_a_refusal_never_repeats_the_value() -> None:
+    with pytest.raises(OrderRefused) as refused:
+        parse_order(json.dumps({**asdict(order()), "prompt": ["canary"]}).encode())
+    assert "canary" not in str(refused.value)
+
+
+@given(st.text())
+def test_an_event_is_one_line_of_ascii(text: str) -> None:
+    raw = line("token", text=text, output_tokens=1)
+    assert raw.isascii()
+    assert raw.count(b"\n") == 1
+    assert len(raw.decode().splitlines()) == 1
+    assert json.loads(raw)["text"] == text

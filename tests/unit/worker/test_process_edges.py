@@ -1,0 +1,84 @@
+"""The command line, and the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+
+from gpu_worker.__main__ import bound
+from gpu_worker.logs import JsonLines
+from gpu_worker.options import parse_options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--port 99999", "--port"),
+        ("--port -1", "--port"),
+        ("--port http", "--port"),
+        ("--slots 0", "--slots"),
+        ("--slots 9999999999999", "--slots"),
+        ("--slots ٣", "--slots"),
+        ("--batch 0", "--batch"),
+        ("--engine steam", "--engine"),
+        ("--pool a/b", "--pool"),
+        ("--worker-id a#1", "--worker-id"),
+        ("--nonsense", "--nonsense"),
+    ],
+)
+def test_bad_options_end_in_one_line_that_names_them(
+    arguments: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(arguments.split())
+    assert ended.value.code == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("gpu_worker: ")
+    assert named in told
+
+
+def test_options_have_defaults() -> None:
+    options = parse_options(["--engine", "modelled", "--worker-id", "w-1"])
+    assert (options.engine, options.slots, options.port, options.worker_id) == ("modelled", 8, 0, "w-1")
+
+
+def test_a_port_in_use_is_named() -> None:
+    with bound("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port {port} on 127.0.0.1 cannot be used"):
+            bound("127.0.0.1", port)
+
+
+def test_a_log_line_is_json_with_what_it_is_about() -> None:
+    record = logging.makeLogRecord(
+        {"name": "headgate.worker", "levelname": "INFO", "msg": "fin\nished %s", "args": (1,)}
+    )
+    record.execution = "a/i#1"
+    told = JsonLines().format(record)
+    assert "\n" not in told
+    said = json.loads(told)
+    assert (said["logger"], said["level"], said["message"]) == ("headgate.worker", "INFO", "fin\nished 1")
+    assert said["execution"] == "a/i#1"
+    assert set(said) == {"at", "level", "logger", "message", "execution"}
+
+
+def test_of_an_error_its_type_and_place_and_not_its_words() -> None:
+    try:
+        raise ValueError("canary")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()})
+    told = JsonLines().format(record)
+    assert "canary" not in told
+    said = json.loads(told)
+    assert said["error"] == "ValueError"
+    assert "test_of_an_error" in said["where"][0]
+
+
+def test_a_message_is_cut_and_anything_can_be_told() -> None:
+    record = logging.makeLogRecord({"msg": "x" * 5000, "thing": object()})
+    said = json.loads(JsonLines().format(record))
+    assert len(said["message"]) == 1000
+    assert said["thing"] == "object"

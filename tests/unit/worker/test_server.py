@@ -1,0 +1,261 @@
+"""The worker's door: who enters, what is refused and how, and what a bad reader may hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from dispatcher.fleet import Worker
+from dispatcher.grants import Grant, digest, sign
+from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused
+from gpu_worker.engines.base import EngineError
+from gpu_worker.server import BODY_S, stats_token
+from gpu_worker.streaming import STALLED_S
+from gpu_worker.wire import BODY_BYTES_MAX
+from tests.support.asgi import Call
+from tests.support.engines import ScriptedEngine
+from tests.support.virtual_time import START, run
+from tests.support.worker_house import SECRET, WORKER, House, encoded, order
+
+
+def refusal(events: list[WorkEvent]) -> tuple[int, str]:
+    (event,) = events
+    assert isinstance(event, WorkRefused)
+    return event.status, event.code
+
+
+def test_an_order_is_executed_and_streamed() -> None:
+    house = House()
+    events = run(house.execute(order()))
+    assert events[-1] == WorkFinished("length", 5, 3)
+    assert house.engine.requests[0].tenant == "a"
+    assert house.settlements.tries == 0  # the gate had it all, and settles
+
+
+def test_chat_is_rendered_by_the_engine() -> None:
+    house = House()
+    run(house.execute(order(prompt=None, messages=({"role": "user", "content": "hi"},))))
+    assert house.engine.requests[0].prompt == "hi"
+
+
+@pytest.mark.parametrize(
+    ("work", "worker", "expected"),
+    [
+        (order(), replace(WORKER, id="another"), (401, "grant_refused")),
+        (order(model="other"), WORKER, (404, "model_not_found")),
+        (order(max_tokens=0), WORKER, (422, "invalid_order")),
+        (order(prompt="x" * BODY_BYTES_MAX), WORKER, (413, "request_too_large")),
+        (order(prompt="x" * 2000), WORKER, (400, "context_length_exceeded")),
+    ],
+)
+def test_what_is_refused_and_how(work: WorkOrder, worker: Worker, expected: tuple[int, str]) -> None:
+    async def story() -> None:
+        house = House()
+        assert refusal(await house.execute(work, worker)) == expected
+        await house.executions.idle()
+        assert house.executions.live() == frozenset()
+
+    run(story())
+
+
+def test_messages_that_the_template_refuses_are_the_tenants_error_and_hold_no_slot() -> None:
+    class Strict(ScriptedEngine):
+        def render_chat(self, messages: list[dict[str, str]]) -> str:
+            raise EngineError("invalid_messages", "no")
+
+    async def story() -> None:
+        house = House(Strict())
+        work = order(prompt=None, messages=({"role": "user", "content": "hi"},))
+        assert refusal(await house.execute(work)) == (400, "invalid_messages")
+        await house.executions.idle()
+        assert house.executions.live() == frozenset()
+
+    run(story())
+
+
+def test_no_more_than_its_slots_and_none_twice() -> None:
+    async def story() -> None:
+        house = House()
+        running = [asyncio.ensure_future(house.execute(order(f"i{n}"))) for n in range(2)]
+        await asyncio.sleep(0.05)
+        assert refusal(await house.execute(order("i2"))) == (503, "worker_full")
+        assert refusal(await house.execute(order("i0"))) == (409, "running_already")
+        await asyncio.gather(*running)
+        assert isinstance((await house.execute(order("i3")))[-1], WorkFinished)
+
+    run(story())
+
+
+def test_a_draining_worker_takes_nothing() -> None:
+    house = House()
+    house.executions.accepting = False
+    assert refusal(run(house.execute(order()))) == (503, "draining")
+
+
+@pytest.mark.parametrize("other", [{"slot": 1}, {"attempt": 2}, {"tenant": "b"}, {"invocation": "j"}])
+def test_a_grant_for_another_execution_is_refused(other: dict[str, object]) -> None:
+    """Even where it was signed over these very bytes."""
+
+    async def story() -> int:
+        house = House()
+        raw, asked = encoded(order()), order(**other)
+        grant = Grant("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
+        headers = {"authorization": f"Bearer {sign(grant, SECRET)}"}
+        return (await Call(house.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
+
+    assert run(story()) == 401
+
+
+def test_refusals_of_a_grant_are_all_alike() -> None:
+    async def story() -> set[bytes]:
+        app = House().app
+        tokens = ["", "Bearer", "Bearer x.y", "Bearer é", "Basic abc", f"Bearer {'a' * 5000}"]
+        calls = [Call(app, "POST", "/v1/execute", headers={"authorization": token}, body=b"{}") for token in tokens]
+        replies = [await call.finished() for call in calls]
+        assert {reply.status for reply in replies} == {401}
+        return {reply.body for reply in replies}
+
+    assert len(run(story())) == 1
+
+
+def test_an_order_that_does_not_arrive_holds_the_door_no_longer_than_stated() -> None:
+    async def story() -> tuple[int, float]:
+        house = House()
+        sent: list[dict[str, object]] = []
+
+        async def receive() -> dict[str, object]:
+            await asyncio.sleep(BODY_S / 3)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/execute", "headers": [], "query_string": b""}
+        await house.app(scope, receive, send)  # type: ignore[arg-type]
+        return int(str(sent[0]["status"])), house.clock.now() - START
+
+    assert run(story()) == (503, BODY_S)
+
+
+def test_stats_need_the_fleets_signature_and_health_nothing() -> None:
+    async def story() -> list[int]:
+        house = House()
+        tokens = [None, "wrong", "é", stats_token(b"another fleet's secret"), stats_token(SECRET)]
+        headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
+        replies = [await Call(house.app, "GET", "/stats", headers=header).finished() for header in headers]
+        assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants"}
+        assert replies[-1].json()["tenants"]["a"].keys() == {"input_tokens", "output_tokens", "service"}
+        return [reply.status for reply in replies] + [(await Call(house.app, "GET", "/health").finished()).status]
+
+    assert run(story()) == [401, 401, 401, 401, 200, 200]
+
+
+class TestReaders:
+    """A connection as the server sees it."""
+
+    def test_one_that_hangs_up_is_aborted_and_settled_to_the_token(self) -> None:
+        async def story() -> House:
+            house = House()
+            call = house.call(order(max_tokens=500))
+            await asyncio.sleep(1.05)
+            call.hang_up()
+            await call.finished()
+            await house.executions.idle()
+            return house
+
+        house = run(story())
+        (settled,) = house.settlements.done
+        assert settled == ("a/i#1", 5, house.engine.generated)
+        assert 10 <= house.engine.generated <= 12
+
+    def test_one_that_stops_reading_is_cut_off_after_the_stated_time(self) -> None:
+        async def story() -> tuple[House, float]:
+            house = House()
+            call = house.call(order(max_tokens=900))
+            await asyncio.sleep(1)
+            call.reading.clear()
+            stalled_at = house.clock.now()
+            await call.finished()
+            await house.executions.idle()
+            return house, house.clock.now() - stalled_at
+
+        house, held_s = run(story())
+        assert STALLED_S <= held_s <= STALLED_S + 1
+        assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
+        assert house.executions.live() == frozenset()
+
+    def test_and_near_its_deadline_sooner(self) -> None:
+        async def story() -> float:
+            house = House()
+            call = house.call(order(max_tokens=900, deadline_at=START + 5))
+            await asyncio.sleep(1)
+            call.reading.clear()
+            await call.finished()
+            await house.executions.idle()
+            return house.clock.now() - START
+
+        assert 5 <= run(story()) <= 7
+
+    def test_one_that_pauses_for_less_loses_nothing(self) -> None:
+        async def story() -> list[object]:
+            house = House()
+            call = house.call(order(max_tokens=30))
+            await asyncio.sleep(1)
+            call.reading.clear()
+            await asyncio.sleep(STALLED_S - 1)
+            call.reading.set()
+            return [json.loads(line)["event"] for line in (await call.finished()).body.splitlines()]
+
+        events = run(story())
+        assert events.count("token") == 30
+        assert events[-1] == "finished"
+
+    def test_one_that_is_gone_before_the_first_line_leaves_nothing(self) -> None:
+        async def story() -> House:
+            house = House()
+            call = house.call(order(max_tokens=500))
+            call.hang_up()
+            await call.finished()
+            await house.executions.idle()
+            return house
+
+        house = run(story())
+        assert house.executions.live() == frozenset()
+        assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
+        assert house.engine.generated <= 1
+
+    def test_silence_of_the_engine_is_filled_with_signs_of_life(self) -> None:
+        class Slow(ScriptedEngine):
+            async def generate(self, request):  # type: ignore[no-untyped-def]
+                await asyncio.sleep(7)
+                async for event in super().generate(request):
+                    yield event
+
+        async def story() -> list[str]:
+            reply = await House(Slow()).call(order()).finished()
+            return [json.loads(line)["event"] for line in reply.body.splitlines()]
+
+        assert run(story())[:4] == ["alive", "alive", "alive", "started"]
+
+
+def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> bytes:
+        house = House()
+        works = [order(prompt="canary " * 200), order(prompt="canary", max_tokens=0), order(prompt="canary")]
+        return b"".join([(await house.call(work).finished()).body for work in works])
+
+    caplog.set_level("DEBUG")
+    assert b"canary" not in run(story())
+    assert "canary" not in caplog.text
+
+
+def test_paths_that_do_not_exist() -> None:
+    async def story() -> list[int]:
+        async with httpx.AsyncClient(transport=House().transport, base_url="http://w") as http:
+            return [(await http.get("/v1/execute")).status_code, (await http.post("/")).status_code]
+
+    assert run(story()) == [405, 404]

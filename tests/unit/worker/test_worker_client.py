@@ -1,0 +1,225 @@
+"""The gate's client: what it makes of what a worker says, and of one that says nothing sensible."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import WorkerFailed
+from dispatcher.fleet import Worker
+from dispatcher.grants import GRANT_TTL_S, verify
+from dispatcher.work import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
+from gpu_worker.wire import line
+from tests.support.virtual_time import START, LoopClock, run
+from tests.support.worker_house import SECRET, WORKER, House, order
+
+WHOLE = [
+    line("started", input_tokens=1),
+    line("alive"),
+    line("token", text="a", output_tokens=1),
+    line("finished", reason="stop", input_tokens=1, output_tokens=1),
+]
+EVENTS = [WorkStarted(1), WorkToken("a", 1), WorkFinished("stop", 1, 1)]
+
+
+def said(
+    answer: httpx.Response | Callable[[httpx.Request], httpx.Response], worker: Worker = WORKER
+) -> list[WorkEvent]:
+    handler = answer if callable(answer) else lambda _: answer
+    client = HttpWorkerClient(secret=SECRET, clock=LoopClock(), transport=httpx.MockTransport(handler))
+
+    async def story() -> list[WorkEvent]:
+        return [event async for event in client.execute(WORKER, order())]
+
+    return run(story())
+
+
+def streamed(*chunks: bytes) -> httpx.Response:
+    async def content() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return httpx.Response(200, content=content())
+
+
+def test_events_come_as_they_were_said_and_signs_of_life_are_none() -> None:
+    assert said(streamed(*WHOLE)) == EVENTS
+
+
+@given(st.integers(1, 40))
+def test_however_the_network_cuts_them(size: int) -> None:
+    whole = b"".join(WHOLE)
+    assert said(streamed(*(whole[at : at + size] for at in range(0, len(whole), size)))) == EVENTS
+
+
+@given(st.text())
+def test_any_text_comes_through(text: str) -> None:
+    assert said(streamed(line("token", text=text, output_tokens=1), WHOLE[-1]))[0] == WorkToken(text, 1)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c", "\r", "\n"])
+def test_what_ends_a_line_elsewhere_ends_none_here(separator: str) -> None:
+    raw = json.dumps({"event": "token", "text": f"a{separator}b", "output_tokens": 1}, ensure_ascii=False).encode()
+    assert said(streamed(raw + b"\n", WHOLE[-1]))[0] == WorkToken(f"a{separator}b", 1)
+
+
+def test_nothing_counts_after_the_end() -> None:
+    assert said(streamed(*WHOLE, line("token", text="b", output_tokens=2))) == EVENTS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        WHOLE[:1],
+        WHOLE[:3],
+        [b"no json\n"],
+        [b"\n"],
+        [b"[]\n"],
+        [b"7\n"],
+        [b'{"event":"song"}\n'],
+        [b'{"event":"started"}\n'],
+        [b'{"event":"started","input_tokens":"1"}\n'],
+        [b'{"event":"token","text":null,"output_tokens":1}\n'],
+        [b'{"event":"finished","reason":"stop","input_tokens":1}\n'],
+        [b"\xff\xfe\n"],
+        [b"[" * 100_000 + b"\n"],
+        [b"x" * (LINE_BYTES_MAX + 1)],
+        [WHOLE[-1][:-10]],
+    ],
+)
+def test_a_stream_that_breaks_off_or_makes_no_sense_is_a_failure(lines: list[bytes]) -> None:
+    with pytest.raises(WorkerFailed):
+        said(streamed(*lines))
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadError, httpx.PoolTimeout, httpx.RemoteProtocolError]
+)
+def test_a_worker_that_cannot_be_reached_is_a_failure(error: type[httpx.TransportError]) -> None:
+    def refuse(_: httpx.Request) -> httpx.Response:
+        raise error("refused")
+
+    with pytest.raises(WorkerFailed, match=error.__name__):
+        said(refuse)
+
+
+@pytest.mark.parametrize("url", ["", "http://[", "nonsense", "ftp://w", "http://\n"])
+def test_an_address_that_is_none_is_a_failure(url: str) -> None:
+    async def story() -> None:
+        client = HttpWorkerClient(secret=SECRET, clock=LoopClock())
+        async for _ in client.execute(Worker("w", "default", url, "m", slots=1), order()):
+            pass
+
+    with pytest.raises(WorkerFailed):
+        asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [401, 404, 409, 413, 422, 503])
+def test_a_refusal_keeps_its_status_and_code(status: int) -> None:
+    answer = httpx.Response(status, json={"event": "refused", "status": 1, "code": "c", "message": "m"})
+    assert said(answer) == [WorkRefused(status, "c", "m")]
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b"[" * 100_000, b"\xff"])
+def test_a_refusal_in_words_of_others_too(content: bytes) -> None:
+    (refused,) = said(httpx.Response(502, content=content))
+    assert isinstance(refused, WorkRefused)
+    assert (refused.status, refused.code) == (502, "worker_refused")
+
+
+def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> None:
+    seen: list[httpx.Request] = []
+
+    def take(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return streamed(*WHOLE)
+
+    said(take)
+    token = seen[0].headers["authorization"].removeprefix("Bearer ")
+    grant = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
+    assert (grant.execution, grant.slot, grant.expires_at) == (order().execution, 0, START + GRANT_TTL_S)
+
+
+def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:
+    """400,000 letters of two bytes each: escaped they would be six."""
+    (refused,) = run(House().execute(order(prompt="é" * 400_000)))
+    assert isinstance(refused, WorkRefused)
+    assert refused.code == "context_length_exceeded"
+
+
+class Wire:
+    """A connection as httpx sees it, with what became of it."""
+
+    def __init__(self, chunks: list[bytes], *, then_s: float = 0.0) -> None:
+        self.chunks = chunks
+        self.then_s = then_s
+        self.read_to_end = False
+        self.closed = False
+
+    def response(self) -> httpx.Response:
+        wire = self
+
+        class Stream(httpx.AsyncByteStream):
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                for chunk in wire.chunks:
+                    yield chunk
+                await asyncio.sleep(wire.then_s)
+                wire.read_to_end = True
+
+            async def aclose(self) -> None:
+                wire.closed = True
+
+        return httpx.Response(200, stream=Stream())
+
+    def client(self) -> HttpWorkerClient:
+        transport = httpx.MockTransport(lambda _: self.response())
+        return HttpWorkerClient(secret=SECRET, clock=LoopClock(), transport=transport)
+
+
+def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -> None:
+    async def story() -> Wire:
+        wire = Wire(WHOLE)
+        assert [event async for event in wire.client().execute(WORKER, order())] == EVENTS
+        return wire
+
+    wire = run(story())
+    assert wire.read_to_end
+    assert wire.closed
+
+
+def test_but_not_waited_for() -> None:
+    async def story() -> float:
+        wire = Wire(WHOLE, then_s=1000)
+        assert [event async for event in wire.client().execute(WORKER, order())] == EVENTS
+        assert wire.closed
+        return asyncio.get_running_loop().time() - START
+
+    assert run(story()) == pytest.approx(CLOSING_S)
+
+
+def test_closing_the_generator_closes_the_connection() -> None:
+    async def story() -> Wire:
+        wire = Wire(WHOLE)
+        events = wire.client().execute(WORKER, order())
+        await anext(events)
+        await events.aclose()
+        return wire
+
+    wire = run(story())
+    assert wire.closed
+    assert not wire.read_to_end
+
+
+def test_silence_is_bounded() -> None:
+    client = HttpWorkerClient(secret=SECRET, clock=LoopClock())
+    timeout = client._http.timeout
+    assert timeout.read == SILENCE_S
+    assert None not in (timeout.connect, timeout.write, timeout.pool)
