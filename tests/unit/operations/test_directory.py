@@ -1,0 +1,102 @@
+"""Who the tenant is: from the key alone, for at most a minute after it changed, in one answer whatever is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.errors import InvalidRequest, Unauthorized
+from dispatcher.operations import directory as module
+from dispatcher.operations.directory import CACHE_S, EVERYBODY, key_prefix, new_key
+from dispatcher.policies.clocks import Terms
+from tests.support.gate import Gate
+
+
+async def test_asks_the_table_once_a_minute(gate: Gate) -> None:
+    for _ in range(100):
+        await gate.context.directory.tenant_of(gate.keys["a"])
+    assert (gate.store.requests["find_key"], gate.store.requests["get_tenant"]) == (1, 1)
+    await asyncio.sleep(CACHE_S)
+    await gate.context.directory.tenant_of(gate.keys["a"])
+    assert (gate.store.requests["find_key"], gate.store.requests["get_tenant"]) == (2, 2)
+
+
+async def test_an_unknown_key_is_asked_for_once_too(gate: Gate) -> None:
+    for _ in range(10):
+        with pytest.raises(Unauthorized):
+            await gate.context.directory.tenant_of("hg-" + "x" * 40)
+    assert gate.store.requests["find_key"] == 1
+
+
+@pytest.mark.parametrize("key", [None, "", "hg-", "x", "hg-" + "y" * 300, "\ud800", "hg-\x00", " "])
+async def test_whatever_is_wrong_the_words_are_the_same(gate: Gate, key: str | None) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        await gate.context.directory.tenant_of(key)
+    assert caught.value.body() == Unauthorized().body()
+
+
+async def test_the_right_prefix_alone_is_no_key(gate: Gate) -> None:
+    good = gate.keys["a"]
+    await gate.context.directory.tenant_of(good)
+    for wrong in (key_prefix(good), good[:-1], good + "x", good.upper(), good.replace("hg-", "HG-")):
+        with pytest.raises(Unauthorized):
+            await gate.context.directory.tenant_of(wrong)
+
+
+async def test_an_expired_key_is_none_at_that_very_second_also_from_the_cache(gate: Gate) -> None:
+    key, record = new_key("a", "e" * 40, expires_at=gate.clock.now() + 30)
+    await gate.store.put_key(record)
+    assert (await gate.context.directory.tenant_of(key)).name == "a"
+    await asyncio.sleep(29.9)
+    assert (await gate.context.directory.tenant_of(key)).name == "a"
+    await asyncio.sleep(0.1)
+    with pytest.raises(Unauthorized):
+        await gate.context.directory.tenant_of(key)
+
+
+async def test_a_revoked_key_and_a_deleted_tenant_are_gone_within_a_minute(gate: Gate) -> None:
+    for name in ("a", "b"):
+        await gate.context.directory.tenant_of(gate.keys[name])
+    await gate.store.delete_key(key_prefix(gate.keys["a"]))
+    await gate.store.delete_tenant("b")
+    await asyncio.sleep(CACHE_S)
+    for name in ("a", "b"):
+        with pytest.raises(Unauthorized):
+            await gate.context.directory.tenant_of(gate.keys[name])
+
+
+async def test_a_changed_limit_is_in_force_within_a_minute(gate: Gate) -> None:
+    tenant = await gate.context.directory.tenant_of(gate.keys["a"])
+    await gate.store.put_tenant(replace(tenant, max_tokens_max=1, version=2), expected_version=1)
+    assert (await gate.context.directory.tenant_of(gate.keys["a"])).max_tokens_max == 4096
+    await asyncio.sleep(CACHE_S)
+    assert (await gate.context.directory.tenant_of(gate.keys["a"])).max_tokens_max == 1
+
+
+async def test_terms_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
+    await gate.add_tenant("heavy", Terms(weight=5.0))
+    assert (await gate.context.directory.terms_of("heavy")).weight == 5.0
+    assert await gate.context.directory.terms_of("gone") == Terms()
+    fcfs = gate.process("fcfs").directory
+    assert (await fcfs.tenant_of(gate.keys["heavy"])).line == EVERYBODY
+    assert await fcfs.terms_of(EVERYBODY) == Terms()
+    assert (await fcfs.tenant_of(gate.keys["heavy"])).terms.weight == 5.0
+
+
+async def test_its_caches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CACHE_ENTRIES_MAX", 3)
+    directory = gate.context.directory
+    for number in range(20):
+        with pytest.raises(Unauthorized):
+            await directory.tenant_of(f"hg-{number:012d}" + "x" * 30)
+    assert len(directory._keys._entries) == 3
+
+
+def test_a_key_is_kept_as_a_digest_and_has_bits_enough() -> None:
+    key, record = new_key("a", "s" * 40)
+    assert key not in repr(record)
+    assert "s" * 20 not in repr(record)
+    with pytest.raises(InvalidRequest):
+        new_key("a", "s" * 33)

@@ -1,0 +1,67 @@
+"""OpenAI's answers as the official client reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dispatcher.answers import DONE, KEEPALIVE, AnswerHead, event, usage
+
+CHAT = AnswerHead("i", 7, "m", chat=True)
+COMPLETION = AnswerHead("i", 7, "m", chat=False)
+
+
+def test_bodies() -> None:
+    chat, completion = CHAT.body("t", "stop", 2, 3), COMPLETION.body("t", "length", 2, 3)
+    assert (chat["id"], chat["object"], chat["created"], chat["model"]) == ("chatcmpl-i", "chat.completion", 7, "m")
+    assert chat["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "t", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    assert (completion["id"], completion["object"]) == ("cmpl-i", "text_completion")
+    assert completion["choices"] == [{"index": 0, "text": "t", "logprobs": None, "finish_reason": "length"}]
+    assert chat["usage"] == completion["usage"] == usage(2, 3)
+    assert usage(2, 3) == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+
+
+def test_chunks() -> None:
+    assert CHAT.first_chunk()["choices"][0]["delta"] == {"role": "assistant", "content": ""}  # type: ignore[index]
+    assert COMPLETION.first_chunk() is None
+    assert CHAT.text_chunk("t")["choices"][0]["delta"] == {"content": "t"}
+    assert COMPLETION.text_chunk("t")["choices"][0]["text"] == "t"
+    assert CHAT.last_chunk("stop")["choices"][0] == {
+        "index": 0,
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+    for head in (CHAT, COMPLETION):
+        assert head.usage_chunk(1, 2)["choices"] == []
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\n\nb", "\r\n", "data: [DONE]", "\u2028", "\x00", "é", "\U0001f600"])
+def test_an_event_is_one_line_whatever_the_text(text: str) -> None:
+    raw = event({"t": text})
+    assert raw.startswith(b"data: ")
+    assert raw.endswith(b"\n\n")
+    assert b"\n" not in raw[:-2]
+    assert b"\r" not in raw
+    assert json.loads(raw[len(b"data: ") :]) == {"t": text}
+
+
+def test_what_is_no_event_is_no_event() -> None:
+    assert DONE == b"data: [DONE]\n\n"
+    assert KEEPALIVE.startswith(b":")
+
+
+def test_the_official_client_reads_them() -> None:
+    chat: Any = pytest.importorskip("openai.types.chat")
+    chat.ChatCompletion.model_validate(CHAT.body("t", "stop", 2, 3), strict=True)
+    for chunk in (CHAT.first_chunk(), CHAT.text_chunk("t"), CHAT.last_chunk("length"), CHAT.usage_chunk(1, 2)):
+        chat.ChatCompletionChunk.model_validate(chunk, strict=True)
