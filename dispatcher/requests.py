@@ -34,7 +34,8 @@ class Request:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        # As it is, not escaped: what is kept is bounded in bytes, and an escape makes two bytes six.
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 def request_from_json(text: str) -> Request:

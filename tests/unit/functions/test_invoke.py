@@ -128,6 +128,11 @@ async def test_a_users_error_is_a_payload(gate: Gate, fields: dict[str, Any], st
     assert gate.workers.orders == []
 
 
+async def test_what_is_kept_is_bounded_in_bytes_not_in_escapes(gate: Gate) -> None:
+    answered = await invoked(gate, payload(gate, prompt="é" * 150_000))
+    assert answered["choices"][0]["text"] == "xxx"
+
+
 async def test_neither_form(gate: Gate) -> None:
     refused = await invoked(gate, {"api_key": gate.keys["a"], "model": "m"})
     assert (refused["status"], refused["error"]["param"]) == (400, "messages")
