@@ -308,6 +308,16 @@ async def test_true_service_replaces_the_estimate_on_both_clocks(gate: Gate) -> 
     assert after.clocks.tat == pytest.approx(gate.clock.now() - 100 / 10 + 16.0 / 10, abs=1e-5)
 
 
+async def test_a_lost_attempt_costs_its_tenant_nothing_on_either_clock(gate: Gate) -> None:
+    await gate.add_tenant("owed", Terms(weight=2.0, rate_per_s=10.0, burst=100.0))
+    gate.workers.acts.extend([UNREACHABLE] * 3)
+    assert isinstance(await followed(gate, "owed", "k", max_tokens=100, deadline_s=60.0), WorkerFailed)
+    await gate.quiet()
+    line = (await gate.store.look(POOL, "owed")).line
+    assert (line.reserved, line.spent, line.clocks.vft) == (0.0, 0.0, 0.0)
+    assert line.clocks.tat <= gate.clock.now() - 100 / 10  # its bucket is full
+
+
 async def test_an_answer_is_followed_from_the_middle_of_its_wait(gate: Gate) -> None:
     """Dispatched between the queueing and the first look: the poll finds it."""
     running = [(await dispatched(gate, "b", f"{n}")).invocation for n in range(2)]
