@@ -69,18 +69,16 @@ async def serve(options: argparse.Namespace) -> int:
         uvicorn.Config(app, log_config=None, timeout_keep_alive=IDLE_CONNECTION_S, timeout_graceful_shutdown=CLOSING_S)
     )
     agent = Agent(worker, store, executions, clock, real_random())
-    serving = asyncio.create_task(server.serve(sockets=[sock]), name="the HTTP face")
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
     await agent.join()
-    beating = asyncio.create_task(agent.run(), name="the agent")
     sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
     sys.stdout.flush()
-    asked = await _told_to_stop(serving, beating)
-    await agent.drain()
-    beating.cancel()
+    told = asyncio.create_task(_told_to_stop(serving))
+    await agent.serve(told)
     server.should_exit = True
-    await asyncio.wait({serving, beating})
+    await asyncio.wait({serving})
     await engine.stop()
-    return 0 if asked else 1
+    return 0 if not told.cancelled() and told.result() else 1
 
 
 def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worker:
@@ -103,17 +101,17 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _told_to_stop(*parts: asyncio.Task[None]) -> bool:
-    """By a signal; False where a part of the worker ended that should not."""
+async def _told_to_stop(serving: asyncio.Task[None]) -> bool:
+    """By a signal; False where the HTTP face ended by itself."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     asked = asyncio.create_task(told.wait())
-    ended, _ = await asyncio.wait({asked, *parts}, return_when=asyncio.FIRST_COMPLETED)
-    for part in ended - {asked}:
-        logger.error("%s ended by itself: %s", part.get_name(), type(part.exception()).__name__)
+    await asyncio.wait({asked, serving}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
-    return asked in ended
+    if not told.is_set():
+        logger.error("the HTTP face ended by itself: %s", type(serving.exception()).__name__)
+    return told.is_set()
 
 
 def bound(host: str, port: int) -> socket.socket:

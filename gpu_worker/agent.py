@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -90,6 +90,18 @@ class Agent:
             raise NoSeat(f"all seats of pool {self.worker.pool!r} are taken")
         self._renewed(now)
 
+    async def serve(self, until: Awaitable[object]) -> None:
+        """Beat until told to stop, and on while draining: what still runs holds leases."""
+        told, beating = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
+        await asyncio.wait({told, beating}, return_when=asyncio.FIRST_COMPLETED)
+        if beating.done():
+            logger.error("the beats ended: %s", type(beating.exception()).__name__)
+            await self._give_up()
+        await self.drain()
+        told.cancel()
+        beating.cancel()
+        await asyncio.wait({told, beating})
+
     async def run(self) -> None:
         """Beat, and watch over the lease, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -107,7 +119,7 @@ class Agent:
             logger.error("beat failed: %s", type(error).__name__)
 
     async def drain(self) -> None:
-        """Take no more work, finish what runs, abort what does not finish in time, leave. `run` goes on meanwhile."""
+        """Take no more work, finish what runs, abort what does not finish in time, leave."""
         self._draining = True
         self.executions.accepting = False
         telling = asyncio.ensure_future(self.beat())
@@ -115,9 +127,9 @@ class Agent:
             await self.executions.abort_all()
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("left unfinished: %s", ", ".join(sorted(self.executions.live())))
-        telling.cancel()
         if not await self._within(self.settings.abort_s, self._leave()):
             logger.warning("left without telling: the seat runs out by itself")
+        telling.cancel()
 
     async def _beat_on(self) -> None:
         while True:
@@ -164,7 +176,7 @@ class Agent:
         await self.executions.abort_all(lease_lost=True)
 
     async def _leave(self) -> None:
-        """No beat is under way then, nor comes after: it would bring the seat back."""
+        """No beat is under way then, nor comes after: it would bring back a seat that stays for its leases."""
         async with self._beating:
             seated, self._seated = self._seated, None
             try:

@@ -93,6 +93,10 @@ class House:
         self.transport = httpx.ASGITransport(self.app)
         self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, transport=self.transport)
         self.store = MemoryStore(self.clock)
+        self.stop = asyncio.Event()
+        """What tells the agent to drain…"""
+        self.serving: asyncio.Future[None]
+        """…and what it is then doing, where a test has it serve."""
         self.agent = Agent(WORKER, self.store, self.executions, self.clock, Random(1))
 
     async def execute(self, work: WorkOrder, worker: Worker = WORKER) -> list[WorkEvent]:

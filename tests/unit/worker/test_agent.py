@@ -40,14 +40,20 @@ class Away:
 
 @asynccontextmanager
 async def beating(house: House) -> AsyncIterator[House]:
+    """Joined, and serving; `house.stop` is the signal, `house.serving` what then drains."""
     await house.agent.join()
-    running = asyncio.ensure_future(house.agent.run())
+    house.serving = asyncio.ensure_future(house.agent.serve(house.stop.wait()))
     try:
         yield house
-        assert not running.done(), "the beats ended"
+        assert house.stop.is_set() or not house.serving.done(), "the beats ended"
     finally:
-        running.cancel()
-        await asyncio.wait({running})
+        house.serving.cancel()
+        await asyncio.wait({house.serving})
+
+
+async def drained(house: House) -> None:
+    house.stop.set()
+    await house.serving
 
 
 async def seats(house: House) -> list[Worker]:
@@ -170,6 +176,21 @@ class TestObeying:
 
         assert run(story()) < 1.2 * SETTINGS.beat_s + 1
 
+    def test_nor_is_it_settled_when_its_gate_goes_away_after(self) -> None:
+        async def story() -> None:
+            async with beating(House()) as house:
+                lease, reading = await house.leased(LONG), house.start(LONG)
+                house.engine.token_s = 5.0
+                (seat,) = await seats(house)
+                await house.store.free_slot(seat, Slot("w", 0), lease)
+                await asyncio.sleep(1.2 * SETTINGS.beat_s)
+                assert not reading.done()
+                reading.cancel()
+                await house.executions.idle()
+                assert house.settlements.tries == 0
+
+        run(story())
+
     def test_others_are_left_alone(self) -> None:
         async def story() -> None:
             async with beating(House()) as house:
@@ -252,7 +273,7 @@ class TestDraining:
                 work = order(max_tokens=200, deadline_at=START + 1000)
                 await house.leased(work)
                 reading = house.start(work)
-                draining = asyncio.ensure_future(house.agent.drain())
+                draining = asyncio.ensure_future(drained(house))
                 for _ in range(19):  # of 20 s: twice the lease
                     await asyncio.sleep(1)
                     (seat,) = await seats(house)
@@ -272,7 +293,7 @@ class TestDraining:
             async with beating(House()) as house:
                 await house.leased(LONG)
                 reading = house.start(LONG)
-                await house.agent.drain()
+                await drained(house)
                 assert b'"aborted"' in (await reading)[-1]
                 return house.clock.now() - START
 
@@ -288,7 +309,7 @@ class TestDraining:
                 house.start(LONG)
                 await asyncio.sleep(1)
                 house.store.faults = Away(10_000.0)
-                await house.agent.drain()
+                await drained(house)
                 return house.clock.now() - START - 1
 
         assert run(story()) <= SETTINGS.drain_s + 2 * SETTINGS.abort_s + 0.1
@@ -297,7 +318,7 @@ class TestDraining:
         async def story() -> float:
             async with beating(House()) as house:
                 house.store.faults = Away()
-                await house.agent.drain()
+                await drained(house)
                 return house.clock.now() - START
 
         assert run(story()) == 0
@@ -305,12 +326,64 @@ class TestDraining:
     def test_a_seat_lost_meanwhile_is_not_taken_again(self) -> None:
         async def story() -> None:
             async with beating(House()) as house:
+                await house.leased(LONG)
+                house.engine.token_s = 10_000.0  # so that the draining takes its time
+                house.start(LONG)
+                await asyncio.sleep(1)
+                draining = asyncio.ensure_future(drained(house))
+                await asyncio.sleep(1)
                 house.store._seats._pools[POOL].clear()
-                await house.agent.drain()
-                await asyncio.sleep(10)
-                assert not await seats(house)
+                for _ in range(int(SETTINGS.drain_s) - 2):
+                    await asyncio.sleep(1)
+                    assert not await seats(house)
+                assert not draining.done()
+                await draining
 
         run(story())
+
+    def test_a_beat_under_way_does_not_bring_back_a_seat_that_stays_for_its_leases(self) -> None:
+        async def story() -> None:
+            async with beating(House()) as house:
+                await house.leased(LONG)
+                whole = house.store.beat
+
+                async def later(worker: Worker) -> Worker | None:
+                    await asyncio.sleep(1)
+                    return await whole(worker)
+
+                async def in_a_thread(worker: Worker) -> Worker | None:
+                    """It goes on though nobody waits for it any more."""
+                    return await asyncio.shield(asyncio.ensure_future(later(worker)))
+
+                house.store.beat = in_a_thread  # type: ignore[method-assign]
+                await drained(house)
+                await asyncio.sleep(5)
+                (seat,) = await seats(house)
+                assert seat.leases
+                assert seat.alive_until == 0
+
+        run(story())
+
+
+def test_where_the_beats_themselves_end_it_gives_up_its_work_and_leaves() -> None:
+    async def story() -> float:
+        house = House()
+
+        async def fails() -> None:
+            await asyncio.sleep(5)
+            raise RuntimeError("a fault of ours")
+
+        house.agent.run = fails  # type: ignore[method-assign]
+        await house.agent.join()
+        await house.leased(LONG)
+        reading = house.start(LONG)
+        await house.agent.serve(house.stop.wait())
+        assert b'"aborted"' in (await reading)[-1]
+        assert house.settlements.tries == 0
+        assert not await alive(house)
+        return house.clock.now() - START
+
+    assert 5 <= run(story()) < 6
 
 
 class TestCapacity:

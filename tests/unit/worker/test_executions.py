@@ -87,7 +87,7 @@ def test_an_engine_that_fails_while_a_lost_execution_runs_out_frees_the_slot_and
         async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
             async for event in super().generate(request):
                 yield event
-                if self.generated == 3:
+                if self.generated == 2:
                     raise EngineError("engine_failed", "it failed")
 
     house = House(Failing())

@@ -155,6 +155,20 @@ def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() ->
     assert refused.code == "context_length_exceeded"
 
 
+def test_a_line_that_does_not_end_is_not_kept() -> None:
+    read = 0
+
+    async def content() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(100):
+            read += LINE_BYTES_MAX // 10
+            yield b"x" * (LINE_BYTES_MAX // 10)
+
+    with pytest.raises(WorkerFailed):
+        said(httpx.Response(200, content=content()))
+    assert read < 2 * LINE_BYTES_MAX
+
+
 class Wire:
     """A connection as httpx sees it, with what became of it."""
 
