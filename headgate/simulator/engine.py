@@ -1,0 +1,289 @@
+"""One engine in virtual time: admission by a queue policy, prefill, decode; from event to event.
+
+It is the continuous batching of the VTC paper (section 2.1), as the paper's own server does it: an attempt to admit
+every `steps_between_admissions` decode steps, at once where nothing runs; what is admitted is prefilled as a mini-batch
+and joins the batch. The policy is the one that the real engines run; what is modelled is how long a step takes.
+
+Nothing is computed step by step. Between two events, and an event is whatever could change a decision (an attempt, the
+end of a request, an arrival), k decode steps of n requests holding v tokens take
+
+    k (base + overhead + per_request n) + per_kv_token (k v + n k (k - 1) / 2)
+
+and the policy is told of all k at once. That is the same schedule as step by step: tests hold the two equal.
+
+With jitter each step's time is multiplied by a normal factor; over k steps at once the factor is drawn with a k-th of
+the variance, which is what the mean of k such factors has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+from headgate.simulator.kv_room import KvRoom
+from headgate.simulator.profile import EngineProfile
+from headgate.simulator.requests import SimRequest
+
+
+class Observer:
+    """Who looks on. `decoded` comes before whatever ends or enters after those steps."""
+
+    def enqueued(self, request: SimRequest, now_s: float) -> None: ...
+
+    def rejected(self, request: SimRequest, now_s: float) -> None: ...
+
+    def admitted(self, request: SimRequest, now_s: float) -> None: ...
+
+    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        """Each has its first token."""
+
+    def decoded(self, steps: int, now_s: float) -> None:
+        """Every running request got so many tokens more."""
+
+    def finished(self, request: SimRequest, now_s: float) -> None: ...
+
+
+@dataclass(slots=True)
+class Jitter:
+    """Step times vary by a normal factor with standard deviation `spread` a step, never below a tenth."""
+
+    random: Random
+    spread: float
+
+    def factor(self, steps: int) -> float:
+        return max(0.1, self.random.gauss(1.0, self.spread / math.sqrt(steps)))
+
+
+@dataclass(slots=True)
+class _Prefill:
+    requests: list[SimRequest]
+    end_s: float
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Decode steps until the next attempt or the next end, with the factor drawn for them."""
+
+    steps: int
+    factor: float = field(default=1.0)
+
+
+class SimulatedEngine:
+    """`stopwatch`: seconds of a clock that measures the policy's decisions; their times are in `decision_s`."""
+
+    def __init__(
+        self,
+        profile: EngineProfile,
+        policy: QueuePolicy,
+        *,
+        observer: Observer | None = None,
+        jitter: Jitter | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        self.profile = profile
+        self.policy = policy
+        self.now_s = 0.0
+        self.kv_tokens = 0
+        self.decisions = 0
+        self.decision_s: list[float] = []
+        self._observer = observer
+        self._jitter = jitter
+        self._stopwatch = stopwatch
+        self._room = KvRoom(profile.pool_tokens)
+        self._waiting: dict[str, SimRequest] = {}
+        self._since_attempt = 0
+        self._prefill: _Prefill | None = None
+        self._stretch: _Stretch | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._room)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        """It arrives, at a time to which the engine was advanced. False: refused, `request.rejected` says why."""
+        if not self._waiting and not self._room:
+            self.now_s = max(self.now_s, at_s)
+        arrival = request.arrival
+        if not self._room.could_hold(arrival.input_tokens + self.profile.prompt_extra_tokens, arrival.output_tokens):
+            request.rejected = "too_large"
+        elif not self.policy.enqueue(_as_policy_sees(request), at_s):
+            request.rejected = "rate"
+        if request.rejected is not None:
+            if self._observer is not None:
+                self._observer.rejected(request, at_s)
+            return False
+        self._waiting[request.request_id] = request
+        if self._observer is not None:
+            self._observer.enqueued(request, at_s)
+        return True
+
+    def next_s(self) -> float:
+        """When its next event is due; infinity where it has nothing to do."""
+        if self._prefill is not None:
+            return self._prefill.end_s
+        if not self._room:
+            return self.now_s if self._waiting else math.inf
+        if self._since_attempt >= self.profile.steps_between_admissions:
+            return self.now_s
+        stretch = self._next_stretch()
+        return self.now_s + stretch.factor * self._decode_s(stretch.steps)
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        """Go on until requests finish, they are returned, or until `until_s`, with nothing finished.
+
+        What is decided at `until_s` itself is left for the next call: whoever arrives at that instant is in the queue
+        by then.
+        """
+        while True:
+            finished: list[SimRequest] = []
+            if self._prefill is not None:
+                if self._prefill.end_s > until_s:
+                    return finished
+                finished = self._end_prefill(self._prefill)
+            elif not self._room or self._since_attempt >= self.profile.steps_between_admissions:
+                if self.now_s >= until_s or not (self._room or self._waiting):
+                    return finished
+                self._attempt()
+            elif not self._decode(until_s):
+                return finished
+            else:
+                finished = self._ended()
+            if finished:
+                return finished
+
+    def _attempt(self) -> None:
+        """Admit in the policy's order; the first that does not fit ends it."""
+        self._since_attempt = 0
+        self._stretch = None
+        admitted: list[SimRequest] = []
+        tokens = 0
+        while (head := self._peek()) is not None:
+            request = self._waiting[head.request_id]
+            prompt = head.input_tokens + self.profile.prompt_extra_tokens
+            if not self._fits(request, prompt, tokens, len(admitted)):
+                break
+            self._admit(request, prompt)
+            admitted.append(request)
+            tokens += prompt
+        if admitted:
+            seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
+            self._prefill = _Prefill(admitted, self.now_s + seconds * (self._jitter.factor(1) if self._jitter else 1.0))
+        elif not self._room:
+            raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
+
+    def _peek(self) -> QueueRequest | None:
+        if self._stopwatch is None:
+            return self.policy.peek()
+        before = self._stopwatch()
+        head = self.policy.peek()
+        self.decision_s.append(self._stopwatch() - before)
+        return head
+
+    def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
+        profile = self.profile
+        if admitted and tokens + prompt > profile.minibatch_tokens_max:
+            return False
+        if profile.batch_max is not None and len(self._room) >= profile.batch_max:
+            return False
+        return self._room.fits(prompt, request.arrival.output_tokens)
+
+    def _admit(self, request: SimRequest, prompt: int) -> None:
+        self.policy.admit(request.request_id)
+        del self._waiting[request.request_id]
+        self._room.add(request, prompt, request.arrival.output_tokens)
+        self.kv_tokens += prompt
+        self.decisions += 1
+        request.admitted_s = self.now_s
+        if self._observer is not None:
+            self._observer.admitted(request, self.now_s)
+
+    def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
+        self._prefill = None
+        self.now_s = prefill.end_s
+        for request in prefill.requests:
+            request.first_token_s = self.now_s
+            if request.arrival.output_tokens:
+                self.policy.generated(request.request_id, 1)
+                self.kv_tokens += 1
+        if self._observer is not None:
+            self._observer.prefilled(prefill.requests, self.now_s)
+        return self._ended()
+
+    def _next_stretch(self) -> _Stretch:
+        if self._stretch is None:
+            steps = min(self.profile.steps_between_admissions - self._since_attempt, self._room.steps_to_next_end())
+            self._stretch = _Stretch(steps)
+            if self._jitter is not None:
+                self._stretch.factor = self._jitter.factor(steps)
+        return self._stretch
+
+    def _decode(self, until_s: float) -> bool:
+        """As many whole steps of the stretch as end by `until_s`; False where that is none."""
+        stretch = self._next_stretch()
+        steps, seconds = stretch.steps, stretch.factor * self._decode_s(stretch.steps)
+        if self.now_s + seconds > until_s:
+            steps = self._steps_within((until_s - self.now_s) / stretch.factor, steps)
+            if not steps:
+                return False
+            seconds = stretch.factor * self._decode_s(steps)
+        self._stretch = None
+        self.now_s += seconds
+        self.kv_tokens += steps * len(self._room)
+        self._since_attempt += steps
+        self._room.stepped(steps)
+        self.policy.decoded(steps)
+        if self._observer is not None:
+            self._observer.decoded(steps, self.now_s)
+        return True
+
+    def _decode_s(self, steps: int) -> float:
+        profile, requests = self.profile, len(self._room)
+        each = profile.decode_base_s + profile.overhead_s + profile.decode_per_request_s * requests
+        held = steps * self.kv_tokens + requests * steps * (steps - 1) / 2
+        return steps * each + profile.decode_per_kv_token_s * held
+
+    def _steps_within(self, seconds: float, steps: int) -> int:
+        """The most steps that take no longer than `seconds`, fewer than `steps`. Stretches are short: by bisection."""
+        low, high = 0, steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._decode_s(middle) <= seconds:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _ended(self) -> list[SimRequest]:
+        """Take out who has all its tokens."""
+        ended = self._room.take_ended()
+        for request, prompt in ended:
+            request.finish_s = self.now_s
+            self.kv_tokens -= prompt + request.arrival.output_tokens
+            self.policy.finish(request.request_id)
+            if self._observer is not None:
+                self._observer.finished(request, self.now_s)
+        if ended:
+            self._stretch = None
+        return [request for request, _ in ended]
+
+
+def _as_policy_sees(request: SimRequest) -> QueueRequest:
+    arrival = request.arrival
+    return QueueRequest(
+        request.request_id,
+        arrival.tenant,
+        arrival.input_tokens,
+        request.weight,
+        arrival.output_tokens,
+        arrival.app or "",
+        arrival.stage or 0,
+        arrival.interaction or "",
+        arrival.system_tokens,
+    )

@@ -1,0 +1,91 @@
+"""What is measured of a run: the VTC paper's quantities (section 5.1), in one pass over the requests as they end.
+
+With h a request's service (input + 2 x output unless another function is asked for), T the horizon, warm-up 30 s and
+windows of 60 s about 19 points t_i = 30 + (T - 30) / 20 x i:
+
+    service rate of a tenant at t_i    each served request's h, spread evenly from its first token to its last; what
+                                       falls into the window, over 60
+    request rate                       h of the requests that arrive in the window and are not rejected, over 60
+    service difference at t_i          sum over tenants of min(highest service rate - its own,
+                                       |its request rate - its service rate|)
+
+`max`, `avg` and `var` are over the 19 points. Below T = 90 s there is no such figure: a window would hold most of the
+run. Percentiles are by nearest rank.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean, pvariance
+
+WARM_UP_S = 30.0
+HALF_WINDOW_S = 30.0
+POINTS = 19
+HORIZON_MIN_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Seconds."""
+
+    p50: float
+    p99: float
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """By nearest rank; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Percentiles(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.50, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Service difference over the sample points, service units a second (`var`: squared)."""
+
+    max: float
+    avg: float
+    var: float
+
+
+class ServiceRates:
+    """Service and request rates of every tenant at the sample points."""
+
+    def __init__(self, horizon_s: float) -> None:
+        self._every_s = (horizon_s - WARM_UP_S) / (POINTS + 1)
+        self._service: dict[str, array[float]] = {}
+        self._asked: dict[str, array[float]] = {}
+
+    def asked(self, tenant: str, at_s: float, service: float) -> None:
+        row = self._asked.setdefault(tenant, array("d", bytes(8 * POINTS)))
+        for point in self._points(at_s, at_s):
+            row[point] += service / (2 * HALF_WINDOW_S)
+
+    def served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
+        row = self._service.setdefault(tenant, array("d", bytes(8 * POINTS)))
+        for point in self._points(first_s, last_s):
+            middle_s = WARM_UP_S + self._every_s * (point + 1)
+            inside_s = min(last_s, middle_s + HALF_WINDOW_S) - max(first_s, middle_s - HALF_WINDOW_S)
+            share = inside_s / (last_s - first_s) if last_s > first_s else 1.0
+            row[point] += service * share / (2 * HALF_WINDOW_S)
+
+    def _points(self, first_s: float, last_s: float) -> range:
+        """Those whose window touches the interval."""
+        first = ceil((first_s - HALF_WINDOW_S - WARM_UP_S) / self._every_s) - 1
+        last = int((last_s + HALF_WINDOW_S - WARM_UP_S) // self._every_s)
+        return range(max(first, 0), min(last, POINTS))
+
+    def difference(self) -> Difference:
+        nothing = array("d", bytes(8 * POINTS))
+        tenants = sorted(self._asked.keys() | self._service.keys())
+        at_points = []
+        for point in range(POINTS):
+            served = [self._service.get(tenant, nothing)[point] for tenant in tenants]
+            asked = [self._asked.get(tenant, nothing)[point] for tenant in tenants]
+            highest = max(served, default=0.0)
+            at_points.append(sum(min(highest - s, abs(a - s)) for s, a in zip(served, asked, strict=True)))
+        return Difference(max(at_points), fmean(at_points), pvariance(at_points))

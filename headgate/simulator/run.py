@@ -1,0 +1,129 @@
+"""One run: a policy over a workload on an engine. A run is a value in and a value out, so it can be any process's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from random import Random
+from typing import Any
+
+from dispatcher.policies.service import service_function
+from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
+from headgate.simulator.collector import Collector, TenantFigures
+from headgate.simulator.drive import Front, drive
+from headgate.simulator.engine import Jitter, Observer, SimulatedEngine
+from headgate.simulator.measures import Difference
+from headgate.simulator.profile import EngineProfile
+from headgate.simulator.timeline import Timeline
+from headgate.workloads.sources import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """`policy`, `service`: as on the command line. `weights`: of tenants, 1 for those that are not named.
+
+    `horizon_s`: T of the service difference, None: the last arrival. `jitter`: standard deviation of a step's time,
+    relative. `monitor`: hold VTC's theorems against the run, where the policy is one that they are about.
+    """
+
+    workload: Workload
+    policy: str
+    profile: EngineProfile
+    service: str = "weighted"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    jitter: float = 0.0
+    horizon_s: float | None = None
+    timeline: bool = False
+    timing: bool = False
+    monitor: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Of this machine: the run, and the policy's picks."""
+
+    wall_s: float
+    decision_us_mean: float
+    decision_us_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`total_time_s` from 0 to the last token; `throughput_tokens_per_s` input and output tokens of served requests
+    over it. `decisions`: requests that the policy picked and that fitted."""
+
+    workload: str
+    policy: str
+    seed: int
+    requests: int
+    served: int
+    rejected: int
+    rejections: dict[str, int]
+    total_time_s: float
+    throughput_tokens_per_s: float
+    difference: Difference | None
+    tenants: dict[str, TenantFigures]
+    decisions: int
+    pool_tokens: int
+    bounds: dict[str, Any] = field(default_factory=dict)
+    timing: Timing | None = None
+    timeline: Timeline | None = None
+
+
+def simulate(spec: RunSpec, front: Front | None = None) -> Run:
+    """Raises ValueError for a policy or service function that is not there."""
+    began_s = time.perf_counter()
+    service = service_function(spec.service)
+    policy = make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"))
+    observer = _observer(spec, policy)
+    engine = SimulatedEngine(
+        spec.profile,
+        policy,
+        observer=observer,
+        jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
+        stopwatch=time.perf_counter if spec.timing else None,
+    )
+    horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
+    collector = Collector(service, horizon_s, timeline=spec.timeline)
+    drive(spec.workload, engine, collector, front=front, weights=spec.weights)
+    timing = _timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
+    return run_of(spec, collector, engine.decisions, {}, timing)
+
+
+def _observer(spec: RunSpec, policy: QueuePolicy) -> Observer | None:
+    return None
+
+
+def run_of(
+    spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None
+) -> Run:
+    tenants = collector.tenants()
+    total_s = collector.total_time_s
+    return Run(
+        workload=spec.workload.name,
+        policy=spec.policy,
+        seed=spec.seed,
+        requests=sum(tenant.requests for tenant in tenants.values()),
+        served=sum(tenant.served for tenant in tenants.values()),
+        rejected=sum(tenant.rejected for tenant in tenants.values()),
+        rejections=dict(sorted(collector.rejections.items())),
+        total_time_s=total_s,
+        throughput_tokens_per_s=collector.tokens / total_s if total_s else 0.0,
+        difference=collector.difference(),
+        tenants=tenants,
+        decisions=decisions,
+        pool_tokens=spec.profile.pool_tokens,
+        bounds=bounds,
+        timing=timing,
+        timeline=collector.timeline(),
+    )
+
+
+def _timing(wall_s: float, decision_s: list[float]) -> Timing:
+    if not decision_s:
+        return Timing(wall_s, 0.0, 0.0)
+    ordered = sorted(decision_s)
+    return Timing(wall_s, 1e6 * sum(ordered) / len(ordered), 1e6 * ordered[ceil(0.99 * len(ordered)) - 1])
