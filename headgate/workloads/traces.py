@@ -1,54 +1,103 @@
-"""Reads traces: our CSV format, and Azure's as it is published.
+"""Traces as files: our CSV format, and Azure's as it is published. Streamed, however large.
 
 Ours:    arrival_s,tenant,input_tokens,output_tokens and optionally
          interaction,stage,app,model,tier,slo_ttft_ms,system_tokens
-Azure's: TIMESTAMP,ContextTokens,GeneratedTokens, one file a tenant, arrival counted from its first row
+Azure's: TIMESTAMP,ContextTokens,GeneratedTokens, one file a tenant, arrival counted from its earliest row
          (Azure LLM inference traces 2023)
 
-Whatever is wrong with a file is one sentence that names file, line and column.
+A file is read once to check every row (scan_trace), which finds what is wrong with it by line and column, and then as
+often as somebody iterates over the Trace, row by row, without being held. Only rows out of order of time are sorted in
+memory, up to SORTED_ROWS_MAX of them.
 """
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
 
-from dispatcher.errors import ConfigurationError
-from dispatcher.policies.tiers import Tier
+from headgate.workloads.arrivals import Arrival, TraceError
+from headgate.workloads.columns import azure_arrivals, own_arrivals
+from headgate.workloads.rows import (
+    OPTIONAL_COLUMNS,
+    OWN_COLUMNS,
+    TENANT_CHARS_MAX,
+    TOKENS_MAX,
+    CheckedRow,
+    header_of,
+    is_azure,
+    numbered_rows,
+)
 
-OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens")
-AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-ROWS_MAX = 5_000_000
-TOKENS_MAX = 10_000_000
-LINE_BYTES_MAX = 65_536
-"""A file without line ends is never read whole to say so."""
+__all__ = [
+    "OPTIONAL_COLUMNS",
+    "OWN_COLUMNS",
+    "TENANT_CHARS_MAX",
+    "TOKENS_MAX",
+    "Arrival",
+    "Trace",
+    "TraceError",
+    "read_trace",
+    "scan_trace",
+]
 
-
-class TraceError(ConfigurationError):
-    """The file is no trace that we can read."""
+SORTED_ROWS_MAX = 1_000_000
+"""Rows out of order are held to be sorted: about 200 MB of them."""
+LISTED_ROWS_MAX = 5_000_000
+"""Of read_trace, which makes a list."""
+TENANTS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request of a workload. `system_tokens` are part of `input_tokens`."""
+class Trace:
+    """A file whose every row was found right. Iterating reads it again, in order of time.
 
-    arrival_s: float
-    tenant: str
-    input_tokens: int
-    output_tokens: int
-    interaction: str | None = None
-    stage: int | None = None
-    app: str | None = None
-    model: str | None = None
-    tier: str | None = None
-    slo_ttft_ms: float | None = None
-    system_tokens: int = 0
+    `first`: the time that Azure's rows are counted from, None for ours. `unordered_line`: the first row that is earlier
+    than one above it. Raises TraceError in iterating where the file is not the one that was checked.
+    """
+
+    path: Path
+    tenant: str | None
+    header: tuple[str, ...]
+    first: datetime | None
+    requests: int
+    last_arrival_s: float
+    tenants: tuple[str, ...]
+    unordered_line: int | None
+    identity: tuple[int, int]
+
+    def __iter__(self) -> Iterator[Arrival]:
+        if self.unordered_line is not None:
+            return iter(sorted(self._stream(), key=attrgetter("arrival_s")))
+        return self._stream()
+
+    def counted_from(self, first: datetime) -> Trace:
+        """The same rows of Azure's on another clock."""
+        if self.first is None:
+            return self
+        last_s = (self.first - first + timedelta(seconds=self.last_arrival_s)).total_seconds()
+        return replace(self, first=first, last_arrival_s=last_s)
+
+    def _stream(self) -> Iterator[Arrival]:
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="\n") as file:
+                if _identity(file.fileno()) != self.identity:
+                    raise TraceError(f"{self.path}: has changed since it was checked")
+                rows = csv.reader(file, strict=True)
+                next(rows)
+                yield from self._arrivals(rows)
+        except OSError as error:
+            raise TraceError(f"{self.path}: {error.strerror or 'cannot be read'}") from None
+
+    def _arrivals(self, rows: Iterator[list[str]]) -> Iterator[Arrival]:
+        if self.first is None:
+            return own_arrivals(self.header, self.tenant, rows)
+        return azure_arrivals(self.header, self.tenants[0], self.first, rows)
 
 
 def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
@@ -56,154 +105,103 @@ def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
 
     Raises TraceError.
     """
+    trace = scan_trace(path, tenant=tenant)
+    if trace.requests > LISTED_ROWS_MAX:
+        raise TraceError(f"{path}: {trace.requests} rows, more than the {LISTED_ROWS_MAX} that can be held at once")
+    return list(trace)
+
+
+def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
+    """Reads the whole file to check it, holding none of it. `tenant` as in read_trace(). Raises TraceError."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TraceError(f"{path}: is no regular file, and a trace is read more than once")
         with path.open("rb") as file:
-            arrivals = list(_arrivals(path, _rows(path, file), tenant))
+            rows = numbered_rows(path, file)
+            header = header_of(path, next(rows, (1, []))[1])
+            scan = _AzureScan(path, header, tenant) if is_azure(header) else _Scan(path, header, tenant)
+            for line, values in rows:
+                if values:
+                    scan.take(line, values)
+            return scan.result(_identity(file.fileno()))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    if not arrivals:
-        raise TraceError(f"{path}: no requests in it")
-    return sorted(arrivals, key=lambda arrival: arrival.arrival_s)
 
 
-def _rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the number of the line that it ends on: a quoted value may hold line ends."""
-    reader = csv.reader(_lines(path, file), strict=True)
-    try:
-        for values in reader:
-            yield reader.line_num, values
-    except csv.Error as error:
-        raise TraceError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
+class _Scan:
+    """What is kept of the rows while they are checked."""
 
+    def __init__(self, path: Path, header: tuple[str, ...], tenant: str | None) -> None:
+        self._path = path
+        self._header = header
+        self._tenant = tenant
+        self._row = CheckedRow(path, header)
+        self._requests = 0
+        self._earliest_s = self._latest_s = 0.0
+        self._tenants: dict[str, None] = {}
+        self._unordered_line: int | None = None
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
-    """Lines as text; a byte order mark, which spreadsheets write, is not part of the first column's name."""
-    number = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise TraceError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise TraceError(f"{path}, line {number}: not UTF-8 text") from None
+    def take(self, line: int, values: list[str]) -> None:
+        self._row.take(line, values)
+        arrival = self._arrival()
+        if not self._requests:
+            self._earliest_s = self._latest_s = arrival.arrival_s
+        elif arrival.arrival_s < self._latest_s:
+            self._unordered_line = self._unordered_line or line
+            self._earliest_s = min(self._earliest_s, arrival.arrival_s)
+        self._latest_s = max(self._latest_s, arrival.arrival_s)
+        self._requests += 1
+        if arrival.tenant not in self._tenants:
+            self._meet(arrival.tenant)
+        if self._unordered_line is not None and self._requests > SORTED_ROWS_MAX:
+            raise TraceError(
+                f"{self._path}, line {self._unordered_line}, column {self._row.time_column!r}: is earlier than a row "
+                f"above it, and a trace of more than {SORTED_ROWS_MAX} rows must be in order of time"
+            )
 
+    def _arrival(self) -> Arrival:
+        return self._row.own(self._tenant)
 
-def _header(path: Path, names: list[str]) -> list[str]:
-    header = [name.strip() for name in names]
-    for name in header:
-        if name and header.count(name) > 1:
-            raise TraceError(f"{path}, line 1: column {name!r} is there twice")
-    return header
+    def _meet(self, tenant: str) -> None:
+        if len(self._tenants) == TENANTS_MAX:
+            raise self._row.wrong("tenant", f"is one tenant more than the {TENANTS_MAX} that a trace may have")
+        self._tenants[tenant] = None
 
-
-def _arrivals(path: Path, rows: Iterator[tuple[int, list[str]]], tenant: str | None) -> Iterator[Arrival]:
-    header = _header(path, next(rows, (1, []))[1])
-    azure = "TIMESTAMP" in header
-    missing = [name for name in (AZURE_COLUMNS if azure else OWN_COLUMNS) if name not in header]
-    if missing:
-        raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
-    first: datetime | None = None
-    for number, values in rows:
-        if not values:
-            continue
-        if number > ROWS_MAX:
-            raise TraceError(f"{path}, line {number}: more than {ROWS_MAX} rows")
-        if len(values) > len(header):
-            raise TraceError(f"{path}, line {number}: {len(values)} values for {len(header)} columns")
-        row = _Row(path, number, dict(zip(header, values, strict=False)))
-        if azure:
-            when = row.timestamp("TIMESTAMP")
-            first = first or when
-            yield _azure(row, (when - first).total_seconds(), tenant or path.stem)
-        else:
-            yield _own(row, tenant)
-
-
-def _azure(row: _Row, arrival_s: float, tenant: str) -> Arrival:
-    if arrival_s < 0:
-        raise row.wrong("TIMESTAMP", "is before the first row's")
-    return Arrival(arrival_s, tenant, row.tokens("ContextTokens"), row.tokens("GeneratedTokens"))
-
-
-def _own(row: _Row, tenant: str | None) -> Arrival:
-    stage = row.optional("stage")
-    slo = row.optional("slo_ttft_ms")
-    input_tokens, system_tokens = row.tokens("input_tokens"), 0
-    if row.optional("system_tokens"):
-        system_tokens = row.tokens("system_tokens")
-        if system_tokens > input_tokens:
-            raise row.wrong("system_tokens", f"is more than the {input_tokens} input tokens that it is part of")
-    return Arrival(
-        arrival_s=row.number("arrival_s"),
-        tenant=tenant or row.text("tenant"),
-        input_tokens=input_tokens,
-        output_tokens=row.tokens("output_tokens"),
-        interaction=row.optional("interaction"),
-        stage=None if stage is None else row.tokens("stage"),
-        app=row.optional("app"),
-        model=row.optional("model"),
-        tier=row.tier("tier"),
-        slo_ttft_ms=None if slo is None else row.number("slo_ttft_ms"),
-        system_tokens=system_tokens,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    path: Path
-    line: int
-    values: Mapping[str, str]
-
-    def wrong(self, column: str, what: str) -> TraceError:
-        return TraceError(
-            f"{self.path}, line {self.line}, column {column!r}: {self.values.get(column, '')[:40]!r} {what}"
+    def result(self, identity: tuple[int, int]) -> Trace:
+        if not self._requests:
+            raise TraceError(f"{self._path}: no requests in it")
+        return Trace(
+            self._path,
+            self._tenant,
+            self._header,
+            None,
+            self._requests,
+            self._latest_s,
+            tuple(self._tenants),
+            self._unordered_line,
+            identity,
         )
 
-    def optional(self, column: str) -> str | None:
-        return self.values.get(column, "").strip() or None
 
-    def text(self, column: str) -> str:
-        value = self.optional(column)
-        if value is None:
-            raise self.wrong(column, "is empty")
-        return value
+class _AzureScan(_Scan):
+    """Rows are counted from the first until the earliest is known."""
 
-    def tier(self, column: str) -> str | None:
-        value = self.optional(column)
-        if value is not None and value not in list(Tier):
-            raise self.wrong(column, f"is no tier: there are {', '.join(Tier)}")
-        return value
+    _first: datetime | None = None
 
-    def plain(self, column: str) -> str:
-        """A number as other programs write it: Python's own 1_000 and other scripts' digits are not."""
-        value = self.text(column)
-        if "_" in value or not value.isascii():
-            raise ValueError(value)
-        return value
+    def _arrival(self) -> Arrival:
+        if self._first is None:
+            self._first = self._row.timestamp()
+        return self._row.azure(self._tenant or self._path.stem, self._first)
 
-    def number(self, column: str) -> float:
-        try:
-            value = float(self.plain(column))
-        except ValueError:
-            raise self.wrong(column, "is not a number") from None
-        if not math.isfinite(value) or value < 0:
-            raise self.wrong(column, "is not a time of zero or more")
-        return value
+    def result(self, identity: tuple[int, int]) -> Trace:
+        checked = super().result(identity)
+        if self._first is None:
+            return checked
+        earliest, latest = timedelta(seconds=self._earliest_s), timedelta(seconds=self._latest_s)
+        return replace(checked, first=self._first + earliest, last_arrival_s=(latest - earliest).total_seconds())
 
-    def tokens(self, column: str) -> int:
-        try:
-            value = int(self.plain(column))
-        except ValueError:
-            raise self.wrong(column, "is not a whole number") from None
-        if not 0 <= value <= TOKENS_MAX:
-            raise self.wrong(column, f"is not between 0 and {TOKENS_MAX}")
-        return value
 
-    def timestamp(self, column: str) -> datetime:
-        try:
-            when = datetime.fromisoformat(self.text(column))
-        except ValueError:
-            raise self.wrong(column, "is not a timestamp") from None
-        # The traces of 2023 name no zone; those of 2024 do, and leave the fraction out where it is zero.
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+def _identity(file: int) -> tuple[int, int]:
+    """Size and time of the last change: tells a file from what became of it."""
+    status = os.fstat(file)
+    return status.st_size, status.st_mtime_ns

@@ -143,10 +143,6 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
         (HEADER.strip() + ",tier\n0,a,1,1,royal\n", "line 2, column 'tier': 'royal' is no tier"),
         (HEADER.strip() + ",slo_ttft_ms\n0,a,1,1,fast\n", "line 2, column 'slo_ttft_ms'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2, column 'TIMESTAMP'"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,1,1\n2023-11-16 17:00:00,1,1\n",
-            "line 3, column 'TIMESTAMP'",
-        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, where: str) -> None:
