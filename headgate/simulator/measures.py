@@ -63,15 +63,19 @@ class ServiceRates:
     def asked(self, tenant: str, at_s: float, service: float) -> None:
         row = self._asked.setdefault(tenant, array("d", bytes(8 * POINTS)))
         for point in self._points(at_s, at_s):
-            row[point] += service / (2 * HALF_WINDOW_S)
+            if at_s < self._middle_s(point) + HALF_WINDOW_S:
+                row[point] += service / (2 * HALF_WINDOW_S)
 
     def served(self, tenant: str, first_s: float, last_s: float, service: float) -> None:
         row = self._service.setdefault(tenant, array("d", bytes(8 * POINTS)))
         for point in self._points(first_s, last_s):
-            middle_s = WARM_UP_S + self._every_s * (point + 1)
+            middle_s = self._middle_s(point)
             inside_s = min(last_s, middle_s + HALF_WINDOW_S) - max(first_s, middle_s - HALF_WINDOW_S)
             share = inside_s / (last_s - first_s) if last_s > first_s else 1.0
             row[point] += service * share / (2 * HALF_WINDOW_S)
+
+    def _middle_s(self, point: int) -> float:
+        return WARM_UP_S + self._every_s * (point + 1)
 
     def _points(self, first_s: float, last_s: float) -> range:
         """Those whose window touches the interval."""

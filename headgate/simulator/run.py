@@ -22,7 +22,7 @@ from headgate.workloads.sources import Workload
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """`policy`, `service`: as on the command line. `weights`: of tenants, 1 for those that are not named.
+    """`policy`, `service`: as on the command line. `weights`: of tenants, before what the workload says; else 1.
 
     `horizon_s`: T of the service difference, None: the last arrival. `jitter`: standard deviation of a step's time,
     relative. `monitor`: hold VTC's theorems against the run, where the policy is one that they are about.
@@ -88,7 +88,8 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     )
     horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
     collector = Collector(service, horizon_s, timeline=spec.timeline)
-    drive(spec.workload, engine, collector, front=front, weights=spec.weights)
+    weights = {**spec.workload.weights, **spec.weights}
+    drive(spec.workload, engine, collector, front=front, weights=weights)
     timing = _timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
     return run_of(spec, collector, engine.decisions, {}, timing)
 

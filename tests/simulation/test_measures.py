@@ -1,0 +1,91 @@
+"""The VTC paper's quantities: by hand on small cases, and to the digit on the authors' own logs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.simulator.evidence.vtc_paper import TABLE_2, TABLE_5, TABLE_6, Printed
+from headgate.simulator.evidence.vtc_traces import measured_run
+from headgate.simulator.measures import POINTS, ServiceRates, percentiles
+from tests.support.paper_traces import TRACES, needs_traces
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("workload", "table"), [("real", TABLE_2), ("overload", TABLE_5), ("overload-multi", TABLE_6)]
+)
+def test_the_papers_tables_come_out_of_its_logs_to_the_digit(workload: str, table: dict[str, Printed]) -> None:
+    compared = 0
+    for policy, row in table.items():
+        measured = measured_run(TRACES, workload, policy)
+        if measured is not None:
+            compared += 1
+            assert measured.difference.max == pytest.approx(row.max, abs=0.006)
+            assert measured.difference.avg == pytest.approx(row.avg, abs=0.006)
+            assert measured.difference.var == pytest.approx(row.var, rel=1e-5, abs=0.011)
+            assert measured.throughput == pytest.approx(row.throughput, abs=0.51)
+    assert compared >= 3
+
+
+def test_nearest_rank() -> None:
+    assert percentiles([]) is None
+    one_to_hundred = percentiles([float(n) for n in range(100, 0, -1)])
+    assert one_to_hundred is not None
+    assert (one_to_hundred.p50, one_to_hundred.p99) == (50.0, 99.0)
+    two = percentiles([1.0, 2.0])
+    assert two is not None
+    assert (two.p50, two.p99) == (1.0, 2.0)
+
+
+def test_who_asks_and_gets_nothing_differs_by_what_it_asks() -> None:
+    rates = ServiceRates(600.0)
+    for second in range(600):
+        rates.asked("starved", second, 10.0)
+        rates.asked("served", second, 100.0)
+        rates.served("served", second, second + 1.0, 100.0)
+    found = rates.difference()
+    # At the ends of the run a window is only partly within it, nowhere else.
+    assert found.max == pytest.approx(10.0)
+    assert found.avg == pytest.approx(10.0, rel=0.01)
+
+
+def test_who_asks_for_less_than_its_share_and_gets_it_does_not_differ() -> None:
+    rates = ServiceRates(600.0)
+    for second in range(600):
+        for tenant, service in (("modest", 10.0), ("greedy", 100.0)):
+            rates.asked(tenant, second, service)
+            rates.served(tenant, second, second + 1.0, service)
+    assert rates.difference().max < 1.0
+
+
+def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
+    rates = ServiceRates(600.0)
+    rates.served("a", 0.0, 600.0, 6000.0)
+    rates.asked("b", 58.5, 600.0)
+    # a is served 10 a second everywhere; b asked 600 within the first window, and in the second's by its edge, got none.
+    found = rates.difference()
+    assert found.max == pytest.approx(10.0)
+    assert found.avg == pytest.approx(10.0 * 2 / POINTS)
+
+
+@given(
+    st.floats(90.0, 5000.0),
+    st.lists(st.tuples(st.floats(0, 6000), st.floats(0, 900), st.floats(1, 1000)), max_size=8),
+)
+def test_points_touched_are_those_of_the_definition(horizon_s: float, served: list[tuple[float, float, float]]) -> None:
+    rates, expected = ServiceRates(horizon_s), [0.0] * POINTS
+    for first_s, lasts_s, service in served:
+        rates.served("a", first_s, first_s + lasts_s, service)
+        for point in range(POINTS):
+            middle_s = 30 + (horizon_s - 30) / 20 * (point + 1)
+            low_s, high_s = max(first_s, middle_s - 30), min(first_s + lasts_s, middle_s + 30)
+            if first_s + lasts_s > first_s:
+                expected[point] += service * max(0.0, high_s - low_s) / ((first_s + lasts_s) - first_s) / 60
+            elif low_s <= high_s:
+                expected[point] += service / 60
+    found = rates._service.get("a", [0.0] * POINTS)
+    assert all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-6) for x, y in zip(found, expected, strict=True))
