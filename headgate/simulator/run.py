@@ -98,9 +98,7 @@ def _observer(spec: RunSpec, policy: QueuePolicy) -> Observer | None:
     return None
 
 
-def run_of(
-    spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None
-) -> Run:
+def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None) -> Run:
     tenants = collector.tenants()
     total_s = collector.total_time_s
     return Run(

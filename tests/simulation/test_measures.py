@@ -15,9 +15,7 @@ from tests.support.paper_traces import TRACES, needs_traces
 
 
 @needs_traces
-@pytest.mark.parametrize(
-    ("workload", "table"), [("real", TABLE_2), ("overload", TABLE_5), ("overload-multi", TABLE_6)]
-)
+@pytest.mark.parametrize(("workload", "table"), [("real", TABLE_2), ("overload", TABLE_5), ("overload-multi", TABLE_6)])
 def test_the_papers_tables_come_out_of_its_logs_to_the_digit(workload: str, table: dict[str, Printed]) -> None:
     compared = 0
     for policy, row in table.items():

@@ -66,7 +66,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`text`: paragraphs of Markdown, before the tables. `skipped`: why it was not run, then everything else is empty."""
+    """`text`: paragraphs of Markdown, before the tables. `skipped`: why it was not run, else None."""
 
     title: str
     source: str

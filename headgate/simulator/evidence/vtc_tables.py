@@ -188,7 +188,10 @@ def vtc_overload(setting: Setting) -> Section:
         tables=[comparison("Table 5", TABLE_5, measured, runs)],
         checks=[
             *speed_checks(TABLE_5, measured, runs),
-            *(above("avg", ("fcfs", mean(runs["fcfs"], avg_difference)), (p, mean(runs[p], avg_difference))) for p in TABLE_5),
+            *(
+                above("avg", ("fcfs", mean(runs["fcfs"], avg_difference)), (p, mean(runs[p], avg_difference)))
+                for p in TABLE_5
+            ),
             *_bounds(runs["vtc"]),
         ],
     )
@@ -198,7 +201,11 @@ def _bounds(runs: Sequence[Run]) -> list[Check]:
     counters = max(run.bounds["4.3"]["worst"] for run in runs)
     service = max(run.bounds["4.4"]["worst"] for run in runs)
     return [
-        Check("vtc: counters of waiting clients never more than 20,000 apart", counters <= COUNTERS_APART_MAX, f"{counters:,.0f}"),
+        Check(
+            "vtc: counters of waiting clients never more than 20,000 apart",
+            counters <= COUNTERS_APART_MAX,
+            f"{counters:,.0f}",
+        ),
         Check("vtc: accumulated service never more than 40,000 apart", service <= SERVICE_APART_MAX, f"{service:,.0f}"),
     ]
 

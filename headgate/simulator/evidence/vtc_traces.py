@@ -40,7 +40,9 @@ def workload_of(traces: Path, workload: str, policy: str) -> Workload:
     return open_workload([str(path)])
 
 
-def measured_run(traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS) -> Measured | None:
+def measured_run(
+    traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS
+) -> Measured | None:
     path = measured_file(traces, workload, policy)
     return None if path is None else _measured(path, service)
 
@@ -55,7 +57,9 @@ def _measured(path: Path, service: ServiceFunction) -> Measured:
                 continue
             prompt, output = int(row["input_tokens"]), int(row["output_tokens"])
             rates.asked(row["tenant"], arrival_s, service(prompt, output))
-            rates.served(row["tenant"], arrival_s + float(row["ttft_s"]), arrival_s + latency_s, service(prompt, output))
+            rates.served(
+                row["tenant"], arrival_s + float(row["ttft_s"]), arrival_s + latency_s, service(prompt, output)
+            )
             tokens += prompt + output
             total_s = max(total_s, arrival_s + latency_s)
     return Measured(rates.difference(), tokens / total_s, total_s)
