@@ -22,7 +22,7 @@ class SimRequest:
     first_token_s: float = NEVER
     finish_s: float = NEVER
     rejected: str | None = None
-    """Why it was refused: `rate` (by the policy), `too_large` (it can never fit the pool), `unsent` (an earlier stage of
+    """Why it was refused: `rate` (by the policy), `too_large` (for the pool), `unsent` (an earlier stage of
     its interaction was refused), or what the front says."""
 
     @property

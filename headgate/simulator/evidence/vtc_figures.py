@@ -253,8 +253,8 @@ def figure_10(setting: Setting) -> Section:
         "Figure 10: the workload shifts",
         "VTC, section 5.2, Figure 10",
         text=(
-            "Five minutes of client 1 coming and going at 30 requests a minute beside client 2's 90; five of 60 and 60; "
-            "five of 30 and 90; 256/256. LCF is VTC without the counter lift.",
+            "Five minutes of client 1 coming and going at 30 requests a minute beside client 2's 90; five of 60 and "
+            "60; five of 30 and 90; 256/256. LCF is VTC without the counter lift.",
         ),
         checks=[
             equal("vtc: both receive the same in the second phase", second["vtc"], 0.10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from headgate.simulator.evidence.over_seeds import (
     avg_difference,
@@ -137,7 +138,7 @@ def vtc_real(setting: Setting) -> Section:
     rankings = [above("avg", ("fcfs", avg["fcfs"]), ("lcf", avg["lcf"]))]
     rankings += [above("avg", ("lcf", avg["lcf"]), (low, avg[low])) for low in ("vtc", "vtc-predict", "vtc-oracle")]
     rpm = ("rpm:5", "rpm:20", "rpm:30", "fcfs")
-    for stricter, looser in zip(rpm, rpm[1:], strict=False):
+    for stricter, looser in pairwise(rpm):
         rankings.append(above("RPM buys fairness…", (looser, avg[looser]), (stricter, avg[stricter])))
         rankings.append(above("…with throughput", (looser, speed[looser]), (stricter, speed[stricter])))
     return Section(
@@ -227,6 +228,6 @@ def vtc_overload_multi(setting: Setting) -> Section:
         checks=[
             *speed_checks(TABLE_6, measured, runs),
             *difference_checks(TABLE_6, runs),
-            *(above("avg", higher, lower) for higher, lower in zip(avg, avg[1:], strict=False)),
+            *(above("avg", higher, lower) for higher, lower in pairwise(avg)),
         ],
     )
