@@ -5,38 +5,42 @@ About 2 us a row, three quarters of it the making of the Arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from sys import intern
 from typing import TypeVar
 
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.rows import OPTIONAL_COLUMNS, OWN_COLUMNS, timestamp
 
 Rows = Iterable[list[str]]
+Names = Mapping[str, str]
 T = TypeVar("T")
 
 
-def own_arrivals(header: Sequence[str], tenant: str | None, rows: Rows) -> Iterator[Arrival]:
-    """`rows` in our format, as headgate.workloads.rows.CheckedRow.own() has them."""
+def own_arrivals(header: Sequence[str], tenants: Iterable[str], renamed: bool, rows: Rows) -> Iterator[Arrival]:
+    """`rows` in our format, as headgate.workloads.rows.CheckedRow.own() has them. `tenants`: all that there are, of
+    which every arrival holds the same string; `renamed`: the only one of them is everybody's name.
+    """
+    tenant = next(iter(tenants)) if renamed else None
+    names = {name: name for name in tenants}
     if any(name in header for name in OPTIONAL_COLUMNS):
-        return _with_options(header, tenant, rows)
-    return _plain(header, tenant, rows)
+        return _with_options(header, tenant, names, rows)
+    return _plain(header, tenant, names, rows)
 
 
-def _plain(header: Sequence[str], tenant: str | None, rows: Rows) -> Iterator[Arrival]:
+def _plain(header: Sequence[str], tenant: str | None, names: Names, rows: Rows) -> Iterator[Arrival]:
     arrival, name, inputs, outputs = (header.index(column) for column in OWN_COLUMNS)
     for values in rows:
         if values:
             yield Arrival(
                 float(values[arrival]),
-                tenant or intern(values[name].strip()),
+                tenant or names.get(values[name]) or names[values[name].strip()],
                 int(values[inputs]),
                 int(values[outputs]),
             )
 
 
-def _with_options(header: Sequence[str], tenant: str | None, rows: Rows) -> Iterator[Arrival]:
+def _with_options(header: Sequence[str], tenant: str | None, names: Names, rows: Rows) -> Iterator[Arrival]:
     columns, absent = len(header), len(header)
     arrival, name, inputs, outputs = (header.index(column) for column in OWN_COLUMNS)
     places = (header.index(column) if column in header else absent for column in OPTIONAL_COLUMNS)
@@ -47,14 +51,14 @@ def _with_options(header: Sequence[str], tenant: str | None, rows: Rows) -> Iter
         values += [""] * (columns + 1 - len(values))
         yield Arrival(
             float(values[arrival]),
-            tenant or intern(values[name].strip()),
+            tenant or names.get(values[name]) or names[values[name].strip()],
             int(values[inputs]),
             int(values[outputs]),
             values[interaction].strip() or None,
             _or_none(int, values[stage]),
-            intern(values[app].strip()) or None,
-            intern(values[model].strip()) or None,
-            intern(values[tier].strip()) or None,
+            values[app].strip() or None,
+            values[model].strip() or None,
+            values[tier].strip() or None,
             _or_none(float, values[slo]),
             _or_none(int, values[system]) or 0,
         )

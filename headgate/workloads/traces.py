@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -93,10 +93,12 @@ class Trace:
                 yield from self._arrivals(rows)
         except OSError as error:
             raise TraceError(f"{self.path}: {error.strerror or 'cannot be read'}") from None
+        except (ValueError, LookupError, csv.Error):
+            raise TraceError(f"{self.path}: has changed since it was checked") from None
 
     def _arrivals(self, rows: Iterator[list[str]]) -> Iterator[Arrival]:
         if self.first is None:
-            return own_arrivals(self.header, self.tenant, rows)
+            return own_arrivals(self.header, self.tenants, self.tenant is not None, rows)
         return azure_arrivals(self.header, self.tenants[0], self.first, rows)
 
 
@@ -111,8 +113,11 @@ def read_trace(path: Path, *, tenant: str | None = None) -> list[Arrival]:
     return list(trace)
 
 
-def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
-    """Reads the whole file to check it, holding none of it. `tenant` as in read_trace(). Raises TraceError."""
+def scan_trace(path: Path, *, tenant: str | None = None, seen: Callable[[Arrival], None] | None = None) -> Trace:
+    """Reads the whole file to check it, holding none of it. `tenant` as in read_trace(). Raises TraceError.
+
+    `seen` is told of every row in the order of the file; those of Azure's count from its first row there.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(f"{path}: is no regular file, and a trace is read more than once")
@@ -122,7 +127,9 @@ def scan_trace(path: Path, *, tenant: str | None = None) -> Trace:
             scan = _AzureScan(path, header, tenant) if is_azure(header) else _Scan(path, header, tenant)
             for line, values in rows:
                 if values:
-                    scan.take(line, values)
+                    arrival = scan.take(line, values)
+                    if seen is not None:
+                        seen(arrival)
             return scan.result(_identity(file.fileno()))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or 'cannot be read'}") from None
@@ -141,7 +148,7 @@ class _Scan:
         self._tenants: dict[str, None] = {}
         self._unordered_line: int | None = None
 
-    def take(self, line: int, values: list[str]) -> None:
+    def take(self, line: int, values: list[str]) -> Arrival:
         self._row.take(line, values)
         arrival = self._arrival()
         if not self._requests:
@@ -158,6 +165,7 @@ class _Scan:
                 f"{self._path}, line {self._unordered_line}, column {self._row.time_column!r}: is earlier than a row "
                 f"above it, and a trace of more than {SORTED_ROWS_MAX} rows must be in order of time"
             )
+        return arrival
 
     def _arrival(self) -> Arrival:
         return self._row.own(self._tenant)
