@@ -116,7 +116,8 @@ class GateMaker(Protocol):
 
 
 ORDERS: dict[str, GateMaker] = {}
-"""By name; complete once orders.py is imported. Names: bwfq (default), ratio, ratio+wake, fcfs."""
+"""By name; complete once orders.py is imported. Names: bwfq (default), ratio, ratio+wake, virtual-clock,
+virtual-clock+cap, sfq, fcfs."""
 
 DEFAULT_ORDER = "bwfq"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.policies import bwfq, fcfs, ratio
+from dispatcher.policies import bwfq, fcfs, ratio, sfq, virtual_clock
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.gate import DEFAULT_ORDER, ORDERS, Gate
 
-__all__ = ["DEFAULT_ORDER", "ORDERS", "bwfq", "fcfs", "new_gate", "ratio"]
+__all__ = ["DEFAULT_ORDER", "ORDERS", "bwfq", "fcfs", "new_gate", "ratio", "sfq", "virtual_clock"]
 
 
 def new_gate(order: str = DEFAULT_ORDER, *, slots: int, lead_max: float = LEAD_MAX) -> Gate:

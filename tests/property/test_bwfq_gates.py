@@ -9,7 +9,7 @@ from dispatcher.policies.orders import ORDERS, new_gate
 from tests.support.gate_driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}
-FIRST_COME_WITHIN_A_TENANT = {"bwfq", "fcfs"}
+FIRST_COME_WITHIN_A_TENANT = {"bwfq", "fcfs", "sfq", "virtual-clock", "virtual-clock+cap"}
 LEAD_MAX = 16.0
 
 every_order = pytest.mark.parametrize("order", sorted(ORDERS))
