@@ -1,0 +1,162 @@
+"""A YAML file as plain values, and where each of them stands, so that whatever is wrong is said with its place.
+
+Only what settings need is read: mappings, lists, texts, numbers, true and false, null; and scalars as YAML 1.2 has them
+(its core schema), not as 1.1, where `no` is false, 010 is eight and 1:30 is ninety. Aliases are followed, up to
+NODES_MAX values in all; tags, merge keys and a key that is there twice are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headgate.workloads.arrivals import WorkloadError
+
+BYTES_MAX = 1_048_576
+NODES_MAX = 100_000
+DEPTH_MAX = 20
+NUMBER_CHARS_MAX = 300
+
+Loc = tuple[str | int, ...]
+Place = tuple[int, int]
+"""Line and column, counted from 1."""
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "true": True, "false": False, ".nan": math.nan}
+_WORDS |= {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf}
+_TAG = "tag:yaml.org,2002:"
+_IMPLICIT = {_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`value` has tuples for lists. `places` are those of values, `keys` those of the keys that lead to them."""
+
+    path: Path
+    value: Any
+    places: dict[Loc, Place]
+    keys: dict[Loc, Place]
+
+    def wrong(self, loc: Sequence[str | int], what: str) -> WorkloadError:
+        """`loc`: the keys that lead to it. Those that are not in the file are left out, save the last: what is missing
+        is placed where it would be."""
+        found = self._found(loc)
+        named = found if not loc or found[-1:] == tuple(loc[-1:]) or isinstance(loc[-1], int) else (*found, loc[-1])
+        line, column = self.place(loc)
+        key = f", key {_dotted(named)!r}" if named else ""
+        return WorkloadError(f"{self.path}, line {line}, column {column}{key}: {what}")
+
+    def place(self, loc: Sequence[str | int]) -> Place:
+        found = self._found(loc)
+        return self.keys.get(found) or self.places[found]
+
+    def _found(self, loc: Sequence[str | int]) -> Loc:
+        found: Loc = ()
+        for key in loc:
+            found = (*found, key) if (*found, key) in self.places else found
+        return found
+
+
+def _dotted(loc: Loc) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key[:40]}" for key in loc).lstrip(".")
+
+
+def read_document(path: Path) -> Document:
+    """Raises WorkloadError: one sentence with file, line and column."""
+    try:
+        root = yaml.compose(_text(path), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise WorkloadError(f"{path}{place}: not YAML ({error.problem or error.context})") from None
+    except yaml.reader.ReaderError as error:
+        raise WorkloadError(f"{path}: not YAML (the character {error.character!r} is not allowed)") from None
+    except RecursionError:
+        raise WorkloadError(f"{path}: nested more than {DEPTH_MAX} deep") from None
+    if root is None:
+        raise WorkloadError(f"{path}: nothing in it")
+    reading = _Reading(path)
+    value = reading.value(root, ())
+    return Document(path, value, reading.places, reading.keys)
+
+
+def _text(path: Path) -> str:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise WorkloadError(f"{path}: is no regular file")
+        with path.open("rb") as file:
+            content = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise WorkloadError(f"{path}: {error.strerror or 'cannot be read'}") from None
+    if len(content) > BYTES_MAX:
+        raise WorkloadError(f"{path}: more than {BYTES_MAX} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise WorkloadError(f"{path}, line {line}: not UTF-8 text") from None
+
+
+class _Reading:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._nodes = 0
+        self.places: dict[Loc, Place] = {}
+        self.keys: dict[Loc, Place] = {}
+
+    def value(self, node: yaml.Node, loc: Loc) -> Any:
+        self._nodes += 1
+        if self._nodes > NODES_MAX:
+            raise self._wrong(node, f"more than {NODES_MAX} values, counting what aliases repeat")
+        if len(loc) > DEPTH_MAX:
+            raise self._wrong(node, f"nested more than {DEPTH_MAX} deep")
+        self.places[loc] = _place(node)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, loc)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return tuple(self.value(one, (*loc, number)) for number, one in enumerate(node.value))
+        if isinstance(node, yaml.ScalarNode) and node.tag in _IMPLICIT:
+            return self._scalar(node)
+        raise self._wrong(node, f"the tag {str(node.tag)[:40]!r} is not read")
+
+    def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._wrong(key_node, "a key should be a word")
+            key = str(key_node.value)
+            if key in values:
+                raise self._wrong(key_node, f"the key {key[:40]!r} is there twice")
+            if key_node.tag == _TAG + "merge":
+                raise self._wrong(key_node, "merge keys (<<) are not read; an alias may stand for a whole value")
+            self.keys[*loc, key] = _place(key_node)
+            values[key] = self.value(value_node, (*loc, key))
+        return values
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        text = str(node.value)
+        if node.style is not None:
+            return text
+        if text.lower() in _WORDS and text in (text.lower(), text.capitalize(), text.upper()):
+            return _WORDS[text.lower()]
+        if not _FLOAT.fullmatch(text):
+            return text
+        if len(text) > NUMBER_CHARS_MAX:
+            raise self._wrong(node, f"a number of more than {NUMBER_CHARS_MAX} characters")
+        return int(text) if _INTEGER.fullmatch(text) else float(text)
+
+    def _wrong(self, node: yaml.Node, what: str) -> WorkloadError:
+        line, column = _place(node)
+        return WorkloadError(f"{self._path}, line {line}, column {column}: {what}")
+
+
+def _place(node: yaml.Node) -> Place:
+    return node.start_mark.line + 1, node.start_mark.column + 1

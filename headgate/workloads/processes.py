@@ -1,0 +1,178 @@
+"""When requests come: arrival processes, under a random source that is handed in. Pure.
+
+Every process is a spacing and a rate. The spacing makes points on a clock of its own, one a unit on average; the rate
+says how that clock runs: point u comes at the time t at which the rate r has accumulated to u,
+
+    R(t) = integral from 0 to t of r(s) ds = u,    t = R^-1(u),
+
+seconds from the start of the process, r in arrivals a second. With exponential gaps that is the Poisson process of
+intensity r. Source: Çinlar, Introduction to Stochastic Processes (1975), chapter 4.7; Devroye, Non-Uniform Random
+Variate Generation (1986), chapter VI.1.3 (inversion). Invariant: times never go back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+ROUNDING = 1e-9
+"""A point that a period ends with belongs to the next, though it was computed a hair before."""
+
+
+class Spacing(Protocol):
+    def points(self, random: Random) -> Iterator[float]:
+        """Without end, one a unit on average."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """One a unit; the first at `phase` (0 to 1)."""
+
+    phase: float = 0.0
+
+    def points(self, random: Random) -> Iterator[float]:
+        number = 0
+        while True:
+            yield number + self.phase
+            number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Independent gamma-distributed gaps of mean 1 and coefficient of variation `cv` (standard deviation / mean): shape
+    1 / cv^2, scale cv^2. 1 is the exponential gap of the Poisson process; above 1 arrivals cluster. The first gap is
+    before the first arrival.
+
+    Source: Li et al., AlpaServe (OSDI 2023), section 6, and Wang et al., BurstGPT (2024), who make bursty traffic so.
+    """
+
+    cv: float = 1.0
+
+    def points(self, random: Random) -> Iterator[float]:
+        at = 0.0
+        if self.cv == 1.0:
+            while True:
+                at += random.expovariate(1.0)
+                yield at
+        shape, scale = 1.0 / self.cv**2, self.cv**2
+        while True:
+            at += random.gammavariate(shape, scale)
+            yield at
+
+
+class Rate(Protocol):
+    def reached_s(self, accumulated: float) -> float:
+        """When, in seconds from the start, so many arrivals have accumulated; infinity for never."""
+        ...
+
+    def accumulated(self, seconds: float) -> float:
+        """Arrivals expected in so many seconds from the start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    rate_per_s: float
+
+    def reached_s(self, accumulated: float) -> float:
+        return accumulated / self.rate_per_s
+
+    def accumulated(self, seconds: float) -> float:
+        return self.rate_per_s * seconds
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff:
+    """`rate_per_s` for `on_s` seconds, then nothing for `off_s`, again and again; it starts with ON.
+
+    Source: VTC (OSDI 2024), section 5.2, Figures 5, 6 and 10. What is left of a gap at the end of ON goes on at the
+    next.
+    """
+
+    rate_per_s: float
+    on_s: float
+    off_s: float
+
+    def reached_s(self, accumulated: float) -> float:
+        on = accumulated / self.rate_per_s
+        cycles = math.floor(on / self.on_s + ROUNDING)
+        return cycles * (self.on_s + self.off_s) + max(0.0, on - cycles * self.on_s)
+
+    def accumulated(self, seconds: float) -> float:
+        cycles, rest_s = divmod(seconds, self.on_s + self.off_s)
+        return self.rate_per_s * (cycles * self.on_s + min(rest_s, self.on_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """From `from_per_s` at the start to `to_per_s` after `over_s` seconds, in a line: r(t) = a + (b - a) t / D, so
+    R(t) = a t + c t^2 with c = (b - a) / 2D, and t = 2u / (a + sqrt(a^2 + 4 c u)), exact where c is small.
+
+    Source: VTC (OSDI 2024), Figure 9 (linearly increasing rate).
+    """
+
+    from_per_s: float
+    to_per_s: float
+    over_s: float
+
+    def reached_s(self, accumulated: float) -> float:
+        if accumulated <= 0.0:
+            return 0.0
+        curve = (self.to_per_s - self.from_per_s) / (2.0 * self.over_s)
+        under_root = self.from_per_s**2 + 4.0 * curve * accumulated
+        if under_root < 0.0:
+            return math.inf
+        below = self.from_per_s + math.sqrt(under_root)
+        return 2.0 * accumulated / below if below > 0.0 else math.inf
+
+    def accumulated(self, seconds: float) -> float:
+        return self.from_per_s * seconds + (self.to_per_s - self.from_per_s) * seconds**2 / (2.0 * self.over_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """At an arrival, with `probability`, there are not one but `low` to `high` requests at once, each number equally
+    likely. Source: the BWFQ paper's evaluation (batch tenants in bursts of 40 to 150 with probability 60 to 90 %)."""
+
+    probability: float
+    low: int
+    high: int
+
+    def size(self, random: Random) -> int:
+        if random.random() >= self.probability:
+            return 1
+        return self.low + int(random.random() * (self.high - self.low + 1))
+
+    @property
+    def mean(self) -> float:
+        return 1.0 - self.probability + self.probability * (self.low + self.high) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Arrivals from `start_s` until before `end_s`, seconds of the workload."""
+
+    spacing: Spacing
+    rate: Rate
+    start_s: float
+    end_s: float
+    burst: Burst | None = None
+
+    def times(self, random: Random) -> Iterator[float]:
+        end_s = self.end_s - ROUNDING
+        for point in self.spacing.points(random):
+            at_s = self.start_s + self.rate.reached_s(point)
+            if at_s >= end_s:
+                return
+            for _ in range(1 if self.burst is None else self.burst.size(random)):
+                yield at_s
+
+    @property
+    def expected(self) -> float:
+        """Arrivals on average."""
+        arrivals = self.rate.accumulated(self.end_s - self.start_s)
+        return arrivals if self.burst is None else arrivals * self.burst.mean
