@@ -45,18 +45,20 @@ class Document:
     places: dict[Loc, Place]
     keys: dict[Loc, Place]
 
-    def wrong(self, loc: Sequence[str | int], what: str) -> WorkloadError:
-        """`loc`: the keys that lead to it. Those that are not in the file are left out, save the last: what is missing
-        is placed where it would be."""
-        found = self._found(loc)
-        named = found if not loc or found[-1:] == tuple(loc[-1:]) or isinstance(loc[-1], int) else (*found, loc[-1])
-        line, column = self.place(loc)
-        key = f", key {_dotted(named)!r}" if named else ""
-        return WorkloadError(f"{self.path}, line {line}, column {column}{key}: {what}")
+    def wrong(self, loc: Sequence[str | int], what: str, key: str | None = None) -> WorkloadError:
+        """`loc`: what leads to it, of which that is left out which is not in the file; `key`: one below, which may not
+        be there though it should."""
+        line, column = self.place(loc, key)
+        named = self._found(loc) if key is None else (*self._found(loc), key)
+        return WorkloadError(
+            f"{self.path}, line {line}, column {column}{f', key {_dotted(named)!r}' if named else ''}: {what}"
+        )
 
-    def place(self, loc: Sequence[str | int]) -> Place:
+    def place(self, loc: Sequence[str | int], key: str | None = None) -> Place:
+        """Of the key that leads there, or of what it is in where it is not there."""
         found = self._found(loc)
-        return self.keys.get(found) or self.places[found]
+        below = found if key is None else (*found, key)
+        return self.keys.get(below) or self.keys.get(found) or self.places[found]
 
     def _found(self, loc: Sequence[str | int]) -> Loc:
         found: Loc = ()

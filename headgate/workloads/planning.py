@@ -36,19 +36,21 @@ def _wrong(document: Document, error: ErrorDetails) -> tuple[tuple[int, int], Wo
     loc: Loc = tuple(error["loc"])
     what = error["msg"].replace("Input should", "should").replace("valid dictionary", "mapping")
     context = error.get("ctx", {})
-    if error["type"] == "at_key":
-        loc = (*loc, context["key"])
-    elif error["type"] == "missing":
-        what = "is missing"
-    elif error["type"] == "union_tag_not_found":
-        loc, what = (*loc, "kind"), "is missing"
-    elif error["type"] == "union_tag_invalid":
-        loc, what = (*loc, "kind"), f"{context['tag'][:40]!r} should be one of {context['expected_tags']}"
-    elif error["type"] == "model_attributes_type":
-        what = "should be a mapping with a 'kind'"
-    elif isinstance(error["input"], str | int | float):
-        what = f"{str(error['input'])[:40]!r} {what}"
-    return document.place(loc), document.wrong(loc, what)
+    key: str | None = None
+    match error["type"]:
+        case "at_key":
+            key = context["key"]
+        case "missing":
+            loc, key, what = loc[:-1], str(loc[-1]), "is missing"
+        case "union_tag_not_found":
+            key, what = "kind", "is missing"
+        case "union_tag_invalid":
+            key, what = "kind", f"{str(context['tag'])[:40]!r} should be one of {context['expected_tags']}"
+        case "model_attributes_type":
+            what = "should be a mapping with a 'kind'"
+        case _ if isinstance(error["input"], str | int | float):
+            what = f"{str(error['input'])[:40]!r} {what}"
+    return document.place(loc, key), document.wrong(loc, what, key)
 
 
 class _Planning:

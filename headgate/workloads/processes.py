@@ -19,7 +19,7 @@ from random import Random
 from typing import Protocol
 
 ROUNDING = 1e-9
-"""A point that a period ends with belongs to the next, though it was computed a hair before."""
+"""Of an arrival: a point that a period ends with belongs to the next, though it was computed a hair before."""
 
 
 class Spacing(Protocol):
@@ -66,7 +66,7 @@ class Gamma:
 
 class Rate(Protocol):
     def reached_s(self, accumulated: float) -> float:
-        """When, in seconds from the start, so many arrivals have accumulated; infinity for never."""
+        """When, in seconds from the start, so many arrivals have accumulated, which they do."""
         ...
 
     def accumulated(self, seconds: float) -> float:
@@ -124,10 +124,7 @@ class Ramp:
             return 0.0
         curve = (self.to_per_s - self.from_per_s) / (2.0 * self.over_s)
         under_root = self.from_per_s**2 + 4.0 * curve * accumulated
-        if under_root < 0.0:
-            return math.inf
-        below = self.from_per_s + math.sqrt(under_root)
-        return 2.0 * accumulated / below if below > 0.0 else math.inf
+        return 2.0 * accumulated / (self.from_per_s + math.sqrt(max(0.0, under_root)))
 
     def accumulated(self, seconds: float) -> float:
         return self.from_per_s * seconds + (self.to_per_s - self.from_per_s) * seconds**2 / (2.0 * self.over_s)
@@ -163,11 +160,11 @@ class Process:
     burst: Burst | None = None
 
     def times(self, random: Random) -> Iterator[float]:
-        end_s = self.end_s - ROUNDING
+        end = self.rate.accumulated(self.end_s - self.start_s) - ROUNDING
         for point in self.spacing.points(random):
-            at_s = self.start_s + self.rate.reached_s(point)
-            if at_s >= end_s:
+            if point >= end:
                 return
+            at_s = self.start_s + self.rate.reached_s(point)
             for _ in range(1 if self.burst is None else self.burst.size(random)):
                 yield at_s
 
