@@ -19,7 +19,7 @@ from random import Random
 from typing import Protocol
 
 ROUNDING = 1e-9
-"""Of an arrival: a point that a period ends with belongs to the next, though it was computed a hair before."""
+"""Arrivals or cycles: a point that a period ends with belongs to the next, though it was computed a hair before."""
 
 
 class Spacing(Protocol):
