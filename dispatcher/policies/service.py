@@ -29,7 +29,53 @@ class WeightedTokens:
         return self.input_weight * input_tokens + self.output_weight * output_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """h(p, q) = (2 N n + 2 L d n (n + 1)) / 10^9 in GFLOP, n = p + q (VTC section 3.1, "number of FLOPs").
+
+    Of a decoder-only transformer with N parameters, L layers and hidden size d: each token costs 2 N in the matrix
+    products, and 4 L d for each token that it attends to, itself included. The defaults are those of Llama-2-7b.
+    The last output token is counted like the others, though nothing is computed from it.
+    """
+
+    parameters: float = 6.74e9
+    layers: int = 32
+    hidden: int = 4096
+
+    def __call__(self, input_tokens: int, output_tokens: int) -> float:
+        tokens = input_tokens + output_tokens
+        attention = 2 * self.layers * self.hidden * tokens * (tokens + 1)
+        return (2 * self.parameters * tokens + attention) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """h(p, q) = 2.1 p + q + 0.04 p q + 0.032 q^2 + 11.46: the time that a request takes of a full batch of Llama-2-7b
+    on an A10G, fitted to a profile; the paper gives no unit (VTC Appendix B.2). The constant is charged with the
+    prompt."""
+
+    def __call__(self, input_tokens: int, output_tokens: int) -> float:
+        quadratic = (0.04 * input_tokens + 0.032 * output_tokens) * output_tokens
+        return 2.1 * input_tokens + output_tokens + quadratic + 11.46
+
+
 WEIGHTED_TOKENS = WeightedTokens()
+TOKENS = WeightedTokens(1.0, 1.0)
+"""h(p, q) = p + q (VTC section 3.1, "number of tokens")."""
+
+SERVICE_FUNCTIONS: dict[str, ServiceFunction] = {
+    "weighted": WEIGHTED_TOKENS,
+    "tokens": TOKENS,
+    "flops": Flops(),
+    "profiled": Profiled(),
+}
+
+
+def service_function(name: str) -> ServiceFunction:
+    """Raises ValueError for a name that none has."""
+    if name not in SERVICE_FUNCTIONS:
+        raise ValueError(f"unknown service function {name!r}; there are {', '.join(SERVICE_FUNCTIONS)}")
+    return SERVICE_FUNCTIONS[name]
 
 
 def service_delta(h: ServiceFunction, input_tokens: int, output_before: int, output_after: int) -> float:

@@ -64,6 +64,13 @@ class PromptTooLong(EngineError):
         super().__init__("context_length_exceeded", message)
 
 
+class RefusedByPolicy(EngineError):
+    """The queue policy lets in no more of this tenant for now (RPM)."""
+
+    def __init__(self) -> None:
+        super().__init__("rate_limit_exceeded", "too many requests of this tenant in the last minute")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What the fleet must know of a model: its name for tenants, its context and how text becomes tokens."""
@@ -102,7 +109,7 @@ class Engine(Protocol):
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         """Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
-        Raises PromptTooLong before Started, EngineError if the engine fails.
+        Raises PromptTooLong before Started, RefusedByPolicy before a token, EngineError if the engine fails.
         """
         ...
 

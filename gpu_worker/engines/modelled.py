@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from gpu_worker.engines.base import (
     Finished,
     FinishReason,
     PromptTooLong,
+    RefusedByPolicy,
     Started,
     TenantService,
     Token,
@@ -82,13 +84,14 @@ class _Sequence:
 
 @dataclass(eq=False)
 class ModelledEngine:
-    """`sleep`: handed in, so that tests run in virtual time."""
+    """`sleep`, and `monotonic_s` for policies that look at a clock: handed in, so that tests run in virtual time."""
 
     policy: QueuePolicy
     model: str = "headgate-modelled"
     time_model: TimeModel = field(default_factory=TimeModel)
     shape: Shape = field(default_factory=Shape)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.facts = EngineFacts(self.model, self.shape.context_tokens, BYTES_PER_TOKEN)
@@ -125,7 +128,9 @@ class ModelledEngine:
         if request.request_id in self._sequences:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
         sequence = _Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
-        self.policy.enqueue(QueueRequest(request.request_id, request.tenant, input_tokens, request.weight))
+        queued = QueueRequest(request.request_id, request.tenant, input_tokens, request.weight)
+        if not self.policy.enqueue(queued, self.monotonic_s()):
+            raise RefusedByPolicy
         self._sequences[request.request_id] = sequence
         self._arrived.set()
         return sequence

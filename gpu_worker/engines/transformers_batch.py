@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,15 @@ from transformers.generation.continuous_batching.continuous_api import OutputRou
 from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
 from transformers.generation.continuous_batching.scheduler import Scheduler
 
-from gpu_worker.engines.base import EngineError, EngineEvent, EngineRequest, Finished, FinishReason, Token
+from gpu_worker.engines.base import (
+    EngineError,
+    EngineEvent,
+    EngineRequest,
+    Finished,
+    FinishReason,
+    RefusedByPolicy,
+    Token,
+)
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
 
@@ -42,9 +52,16 @@ class Sequence:
 class PolicyRouter(OutputRouter):  # type: ignore[misc]
     """Turns generated tokens into charges and events. All but `live` belongs to the engine thread or needs `lock`."""
 
-    def __init__(self, policy: QueuePolicy, end_tokens: frozenset[int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        policy: QueuePolicy,
+        end_tokens: frozenset[int],
+        loop: asyncio.AbstractEventLoop,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self.policy = policy
+        self.monotonic_s = monotonic_s
         self.lock = threading.Lock()
         self.live: dict[str, Sequence] = {}
         self.stopping = False
@@ -67,6 +84,11 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         """The scheduler removed it: aborted, or a stop string was found."""
         if (sequence := self.live.get(request_id)) is not None:
             self._end(sequence, Finished(sequence.ending, sequence.input_tokens, sequence.output_tokens))
+
+    def refused(self, sequence: Sequence) -> None:
+        """The policy did not let it in."""
+        self._end(sequence, RefusedByPolicy())
+        self.send()
 
     def end_all(self) -> None:
         """The engine thread's last act: nobody waits for it, not even those whom the library lost on its way out."""
@@ -146,14 +168,19 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     def add_waiting_request(self, state: RequestState) -> None:
         sequence = self.router.live[state.request_id]
+        if self._stands_in_line(sequence):
+            self.waiting_requests[state.request_id] = state
+        else:
+            self.router.refused(sequence)
+
+    def _stands_in_line(self, sequence: Sequence) -> bool:
         request = sequence.request
-        self.waiting_requests[state.request_id] = state
         with self.router.lock:
-            if self.policy.holds(state.request_id):  # evicted after all, to be recomputed: it stays charged
-                self.policy.preempt(state.request_id)
-            else:
-                queued = QueueRequest(request.request_id, request.tenant, sequence.input_tokens, request.weight)
-                self.policy.enqueue(queued)
+            if self.policy.holds(request.request_id):  # evicted after all, to be recomputed: it stays charged
+                self.policy.preempt(request.request_id)
+                return True
+            queued = QueueRequest(request.request_id, request.tenant, sequence.input_tokens, request.weight)
+            return self.policy.enqueue(queued, self.router.monotonic_s())
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> tuple[list[Any] | None, bool, int, int]:
         candidates = sorted(self.active_requests.values(), key=lambda state: state.status != RequestStatus.DECODING)

@@ -1,56 +1,34 @@
-"""Who enters the engine's batch next: the interface of queue policies, their shared bookkeeping, and their registry.
+"""Who enters the engine's batch next: the interface of queue policies and their shared bookkeeping.
 
 A policy is pure and knows no engine. An adapter tells it of every change and asks it whom to admit:
 
-    enqueue ──▶ waiting ──admit──▶ running ──generated*──▶ finish
-                   │  ▲               │
-                cancel ├── put_back ──┤   it did not fit after all: what it was charged is returned
-                       └── preempt ───┘   it ran and was evicted: what it was charged stands
+    enqueue ──▶ waiting ──admit──▶ running ──generated*, decoded*──▶ finish
+       │           │  ▲               │
+    (False)     cancel ├── put_back ──┤   it did not fit after all: what it was charged is returned
+    refused            └── preempt ───┘   it ran and was evicted: what it was charged stands
 
 Service is charged when it is given: the prompt's at admission, each output token's as it is generated, by differences
 of h, so the charges of a request add up to h of its final lengths (VTC section 4.2). Nothing is charged twice: a
 request resumed after a preemption pays no second prompt, and tokens that are computed again pay only beyond the most
 that was ever reported.
 
-To add a policy: one class, one entry in POLICIES; tests/conformance finds it there.
+`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1): a request's
+count and its tenant's figures are brought up to date when somebody asks for them.
+
+To add a policy: one file, one class, one entry in the registry; tests/conformance finds it there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import inf
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
+from gpu_worker.policies.held import Held
+from gpu_worker.policies.held import QueueRequest as QueueRequest
 from gpu_worker.policies.line import Line
 from gpu_worker.policies.received import Received, ReceivedService
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
-    """One request as a policy sees it. `weight`: its tenant's share, a positive number."""
-
-    request_id: str
-    tenant: str
-    input_tokens: int
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < inf:
-            raise ValueError(f"weight must be a positive number, not {self.weight!r}")
-        if self.input_tokens < 0:
-            raise ValueError(f"input_tokens must not be negative, not {self.input_tokens!r}")
-
-
-@dataclass(slots=True)
-class _Held:
-    """A request between `enqueue` and its end. `place`: its number in the order of arrival, kept when it returns."""
-
-    request: QueueRequest
-    place: int
-    admitted_before: bool = False
-    output_tokens: int = 0
+from gpu_worker.policies.registry import POLICIES as POLICIES
+from gpu_worker.policies.registry import make_policy as make_policy
 
 
 class QueuePolicy(ABC):
@@ -60,9 +38,10 @@ class QueuePolicy(ABC):
         self.service = service
         self._received = ReceivedService()
         self._arrivals = 0
-        self._lines: dict[str, Line[_Held]] = {}
-        self._waiting: dict[str, _Held] = {}
-        self._running: dict[str, _Held] = {}
+        self._steps = 0
+        self._lines: dict[str, Line[Held]] = {}
+        self._waiting: dict[str, Held] = {}
+        self._running: dict[str, Held] = {}
 
     @property
     def waiting(self) -> int:
@@ -74,7 +53,9 @@ class QueuePolicy(ABC):
 
     @property
     def received(self) -> dict[str, Received]:
-        """By tenant; of tenants that are gone, the last RECEIVED_MAX."""
+        """By tenant; of tenants that are gone, the last RECEIVED_KEPT_MAX."""
+        for held in self._running.values():
+            self._catch_up(held)
         return self._received.by_tenant()
 
     def waiting_of(self, tenant: str) -> int:
@@ -84,16 +65,20 @@ class QueuePolicy(ABC):
     def holds(self, request_id: str) -> bool:
         return request_id in self._waiting or request_id in self._running
 
-    def enqueue(self, request: QueueRequest) -> None:
-        """A request arrived. Raises ValueError for an id that is here already."""
+    def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
+        """A request arrived. False: it is refused, and nothing is kept of it. `now_s`: seconds of any clock that does
+        not go back. Raises ValueError for an id that is here already."""
         if self.holds(request.request_id):
             raise ValueError(f"request {request.request_id!r} is here already")
+        if not self._accepts(request, now_s):
+            return False
         self._arrivals += 1
         self._received.arrived(request.tenant)
-        self._stand_in_line(_Held(request, self._arrivals), lifted=True)
+        self._stand_in_line(Held(request, self._arrivals), lifted=True)
+        return True
 
     def peek(self) -> QueueRequest | None:
-        """Who is admitted next; None where nobody waits."""
+        """Who is admitted next; None where nobody waits, or nobody may."""
         tenant = self._next_tenant()
         return None if tenant is None else self._lines[tenant].head().request
 
@@ -102,108 +87,153 @@ class QueuePolicy(ABC):
         held = self._waiting.pop(request_id)
         self._running[request_id] = held
         self._take_out(held)
-        if not held.admitted_before:
-            held.admitted_before = True
-            self._serve(held.request, self.service(held.request.input_tokens, 0), held.request.input_tokens, 0)
-        return held.request
+        held.since_step = self._steps
+        request = held.request
+        if not held.prompt_charged:
+            held.prompt_charged = True
+            tokens = request.input_tokens
+            self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
+            self._admitted(held)
+        self._entered_batch(held)
+        return request
 
     def put_back(self, request_id: str) -> None:
         """Its admission came to nothing: in line again at its old place, all that it was charged returned.
 
         For the pass that admitted it; what ran since is preempted instead.
         """
-        held = self._running.pop(request_id)
+        held = self._out_of_batch(request_id)
         tokens, output_tokens = held.request.input_tokens, held.output_tokens
-        held.admitted_before, held.output_tokens = False, 0
-        self._serve(held.request, -self.service(tokens, output_tokens), -tokens, -output_tokens)
+        self._received.add(held.request.tenant, -self.service(tokens, output_tokens), -tokens, -output_tokens)
+        self._returned(held)
+        held.prompt_charged, held.output_tokens = False, 0
         self._stand_in_line(held, lifted=False)
 
     def preempt(self, request_id: str) -> None:
         """Evicted after it ran: in line again at its old place; what it received stays charged."""
-        self._stand_in_line(self._running.pop(request_id), lifted=True)
+        self._stand_in_line(self._out_of_batch(request_id), lifted=True)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
         """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
         held = self._running[request_id]
-        new = output_tokens - held.output_tokens
-        if new > 0:
-            delta = service_delta(self.service, held.request.input_tokens, held.output_tokens, output_tokens)
+        self._catch_up(held)
+        before = held.output_tokens
+        if output_tokens > before:
             held.output_tokens = output_tokens
-            self._serve(held.request, delta, 0, new)
+            self._received_output(held, before)
+            self._generated(held, before)
+
+    def decoded(self, steps: int) -> None:
+        """Every running request generated so many tokens more."""
+        self._steps += steps
+        self._decoded(steps)
 
     def finish(self, request_id: str) -> None:
         """It left the batch, done or aborted."""
-        self._gone(self._running.pop(request_id).request)
+        held = self._out_of_batch(request_id)
+        self._finished(held)
+        self._gone(held.request)
 
     def cancel(self, request_id: str) -> None:
         """It left its line."""
         held = self._waiting.pop(request_id)
         self._take_out(held)
+        if held.prompt_charged:
+            self._finished(held)
         self._gone(held.request)
 
     def leave(self, request_id: str) -> None:
         """`finish` or `cancel`, wherever it is."""
         (self.cancel if request_id in self._waiting else self.finish)(request_id)
 
-    def _stand_in_line(self, held: _Held, *, lifted: bool) -> None:
+    def _stand_in_line(self, held: Held, *, lifted: bool) -> None:
         request = held.request
-        new_in_queue = request.tenant not in self._lines
-        if new_in_queue and lifted:
-            self._joins(request)
-        self._lines.setdefault(request.tenant, Line()).add(held.place, held)
+        line = self._lines.get(request.tenant)
+        new_in_queue = line is None
+        if line is None:
+            if lifted:
+                self._joins(request)
+            line = self._lines[request.tenant] = Line()
+        line.add(held.place, held)
         self._waiting[request.request_id] = held
-        self._enqueued(request, held.place, new_in_queue)
+        self._enqueued(held, new_in_queue)
 
-    def _take_out(self, held: _Held) -> None:
+    def _take_out(self, held: Held) -> None:
         tenant = held.request.tenant
         line = self._lines[tenant]
         line.remove(held.place)
-        self._left_line(held.request, held.place)
+        self._left_line(held)
         if not line:
             del self._lines[tenant]
             self._leaves(tenant)
 
-    def _serve(self, request: QueueRequest, service: float, input_tokens: int, output_tokens: int) -> None:
-        self._received.add(request.tenant, service, input_tokens, output_tokens)
-        self._charged(request, service)
+    def _out_of_batch(self, request_id: str) -> Held:
+        held = self._running.pop(request_id)
+        self._catch_up(held)
+        self._left_batch(held)
+        return held
+
+    def _output_now(self, held: Held) -> int:
+        """Output tokens of a running request."""
+        return held.output_tokens + self._steps - held.since_step
+
+    def _catch_up(self, held: Held) -> None:
+        """Enter the steps since it was last looked at into its count and its tenant's figures."""
+        new = self._steps - held.since_step
+        if new:
+            held.since_step = self._steps
+            held.output_tokens += new
+            self._received_output(held, held.output_tokens - new)
+
+    def _received_output(self, held: Held, before: int) -> None:
+        request, after = held.request, held.output_tokens
+        service = service_delta(self.service, request.input_tokens, before, after)
+        self._received.add(request.tenant, service, 0, after - before)
 
     def _gone(self, request: QueueRequest) -> None:
-        self._received.gone(request.tenant)
-        if not self._received.present(request.tenant):
+        if not self._received.gone(request.tenant):
             self._tenant_gone(request.tenant)
 
     @abstractmethod
     def _next_tenant(self) -> str | None:
-        """Whose line is served next; None where nobody waits."""
+        """Whose line is served next; None where nobody waits, or nobody may."""
+
+    def _accepts(self, request: QueueRequest, now_s: float) -> bool:
+        """Whether an arrival is let in (RPM)."""
+        return True
 
     def _joins(self, request: QueueRequest) -> None:
         """Its tenant has nothing waiting and is about to (VTC's counter lift)."""
 
-    def _enqueued(self, request: QueueRequest, place: int, new_in_queue: bool) -> None:
+    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
         """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
 
-    def _left_line(self, request: QueueRequest, place: int) -> None:
+    def _left_line(self, held: Held) -> None:
         """The request stands in its line no more; its charge, if any, comes after."""
 
     def _leaves(self, tenant: str) -> None:
         """The tenant's last waiting request left the queue; its charge, if any, comes after."""
 
-    def _charged(self, request: QueueRequest, service: float) -> None:
-        """The tenant received so much service (negative: it was returned)."""
+    def _admitted(self, held: Held) -> None:
+        """The time to charge its prompt."""
+
+    def _entered_batch(self, held: Held) -> None:
+        """It runs, its prompt charged: from now on `decoded` is about it too."""
+
+    def _generated(self, held: Held, before: int) -> None:
+        """A running request was reported to have more than `before` output tokens, beside `decoded`."""
+
+    def _decoded(self, steps: int) -> None:
+        """Every running request has `steps` output tokens more; `_output_now` knows."""
+
+    def _left_batch(self, held: Held) -> None:
+        """It runs no more; its count is up to date."""
+
+    def _returned(self, held: Held) -> None:
+        """The time to return all that it was charged; its count is still what it was charged for."""
+
+    def _finished(self, held: Held) -> None:
+        """It was admitted once, and is gone: its count is final."""
 
     def _tenant_gone(self, tenant: str) -> None:
         """The tenant has nothing here any more."""
-
-
-PolicyFactory = Callable[[ServiceFunction], QueuePolicy]
-POLICIES: dict[str, PolicyFactory] = {}
-"""By the names of the command line. LCF, RPM, DRR and WSC join here."""
-
-
-def make_policy(name: str, service: ServiceFunction = WEIGHTED_TOKENS) -> QueuePolicy:
-    """Raises ValueError for a name that no policy has."""
-    from gpu_worker.policies import baselines, vtc  # noqa: F401 - they enter themselves into POLICIES
-
-    if name not in POLICIES:
-        raise ValueError(f"unknown queue policy {name!r}; there are {', '.join(sorted(POLICIES))}")
-    return POLICIES[name](service)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-RECEIVED_MAX = 10_000
+RECEIVED_KEPT_MAX = 10_000
 """Tenants that are gone and whose figures are kept; beyond it, those gone longest start from zero when they return."""
 
 
@@ -31,17 +31,18 @@ class ReceivedService:
         if not count:
             self._present[tenant] = self._absent.pop(tenant, Received())
 
-    def gone(self, tenant: str) -> None:
-        """One less."""
+    def gone(self, tenant: str) -> bool:
+        """One less; whether any is left."""
         self._requests[tenant] -= 1
         if self._requests[tenant]:
-            return
+            return True
         del self._requests[tenant]
         received = self._present.pop(tenant)
         if received.input_tokens or received.output_tokens:
             self._absent[tenant] = received
-        if len(self._absent) > RECEIVED_MAX:
+        if len(self._absent) > RECEIVED_KEPT_MAX:
             self._absent.popitem(last=False)
+        return False
 
     def present(self, tenant: str) -> bool:
         return tenant in self._requests

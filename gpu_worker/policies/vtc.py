@@ -12,10 +12,11 @@ function h from section 4.2. Each tenant i has a counter c_i, in service units o
 Invariant (Lemma 4.3): among waiting tenants, max c - min c <= max(w_p L_input, w_q M), M the tokens that fit the batch.
 Theorem 4.4: two tenants backlogged over any interval differ in service by at most twice that.
 
-How it is picked: the paper scans all waiting tenants. Here a heap holds one entry (counter when pushed, tenant) for
-each; counters of waiting tenants only rise, so an entry is a lower bound, and a stale one at the top is replaced by
-today's counter. Each charge causes at most one such replacement: O(log tenants) amortized. A returned charge lowers a
-counter; it pushes a fresh entry, and the old one is dropped when it comes up, or when such entries outnumber the rest.
+How it is picked: the paper scans all waiting tenants. Here a heap with stale keys (lowest.py) finds the lowest in
+O(log tenants) amortized: counters of waiting tenants only rise, but for a charge that is returned.
+
+How tokens are charged: where h is linear, a tenant's counter rises by a constant each decode step while its requests
+run (tenant_counters.py); for any other h each running request is charged the difference of h.
 
 Deviations:
 - A tenant that returns after a preemption joins the queue like a new arrival, lift included: the paper has none.
@@ -29,72 +30,89 @@ Deviations:
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush, heapreplace
-
-from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
+from gpu_worker.policies.held import Held, QueueRequest
+from gpu_worker.policies.lowest import LowestFirst
+from gpu_worker.policies.queue_policy import QueuePolicy
+from gpu_worker.policies.registry import register
+from gpu_worker.policies.tenant_counters import TenantCounters
 
 SLACK = 64
-"""Counters, and heap entries, kept beyond twice those that matter, before the rest is looked through."""
+"""Counters kept beyond twice those that matter, before the rest is looked through."""
 
 
 class VirtualTokenCounter(QueuePolicy):
+    """Algorithms that differ from it override what a request costs (`_price`, `_price_per_token`), the lift, or what
+    orders the tenants (`_by_counter`)."""
+
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
-        self._counters: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._counters = TenantCounters()
+        self._by_counter = LowestFirst(self._counters.value)
         self._last_left: str | None = None
         self._forget_above = SLACK
+        self._output_weight = service.output_weight if isinstance(service, WeightedTokens) else None
 
     def counter(self, tenant: str) -> float:
         """Service over weight; 0 for a tenant that is new or forgotten."""
-        return self._counters.get(tenant, 0.0)
+        return self._counters.value(tenant)
+
+    def _price(self, held: Held, output_tokens: int) -> float:
+        """What the request is charged in all, having generated so many tokens; never falling in them."""
+        return self.service(held.request.input_tokens, output_tokens) / held.request.weight
+
+    def _price_per_token(self, held: Held) -> float | None:
+        """What each further output token adds to its price, where that is always the same; None where not."""
+        return None if self._output_weight is None else self._output_weight / held.request.weight
 
     def _joins(self, request: QueueRequest) -> None:
-        self._counters[request.tenant] = max(self.counter(request.tenant), self._lift_level())
+        self._counters.lift(request.tenant, self._lift_level())
 
     def _lift_level(self) -> float:
-        lowest = self._lowest()
+        lowest = self._by_counter.lowest()
         if lowest is not None:
             return lowest[0]
-        return 0.0 if self._last_left is None else self._counters[self._last_left]
+        return 0.0 if self._last_left is None else self._counters.value(self._last_left)
 
-    def _enqueued(self, request: QueueRequest, place: int, new_in_queue: bool) -> None:
+    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
         if new_in_queue:
-            self._push(request.tenant)
-
-    def _next_tenant(self) -> str | None:
-        lowest = self._lowest()
-        return None if lowest is None else lowest[1]
-
-    def _lowest(self) -> tuple[float, str] | None:
-        """The waiting tenant with the lowest counter, left on top of the heap."""
-        heap = self._heap
-        while heap:
-            pushed, tenant = heap[0]
-            counter = self._counters[tenant] if tenant in self._lines else None
-            if counter == pushed:
-                return heap[0]
-            if counter is not None and counter > pushed:
-                heapreplace(heap, (counter, tenant))
-            else:
-                heappop(heap)
-        return None
-
-    def _push(self, tenant: str) -> None:
-        heappush(self._heap, (self._counters[tenant], tenant))
-        if len(self._heap) > 2 * len(self._lines) + SLACK:
-            self._heap = [(self._counters[waiting], waiting) for waiting in self._lines]
-            heapify(self._heap)
-
-    def _charged(self, request: QueueRequest, service: float) -> None:
-        tenant = request.tenant
-        self._counters[tenant] += service / request.weight
-        if service < 0 and tenant in self._lines:
-            self._push(tenant)
+            self._by_counter.add(held.request.tenant)
 
     def _leaves(self, tenant: str) -> None:
+        self._by_counter.remove(tenant)
         self._last_left = tenant
+
+    def _next_tenant(self) -> str | None:
+        lowest = self._by_counter.lowest()
+        return None if lowest is None else lowest[1]
+
+    def _admitted(self, held: Held) -> None:
+        self._counters.add(held.request.tenant, self._price(held, 0))
+
+    def _entered_batch(self, held: Held) -> None:
+        if (per_token := self._price_per_token(held)) is not None:
+            self._counters.run(held.request.tenant, per_token)
+
+    def _left_batch(self, held: Held) -> None:
+        if (per_token := self._price_per_token(held)) is not None:
+            self._counters.stop(held.request.tenant, per_token)
+
+    def _generated(self, held: Held, before: int) -> None:
+        self._counters.add(held.request.tenant, self._price(held, held.output_tokens) - self._price(held, before))
+
+    def _decoded(self, steps: int) -> None:
+        self._counters.step = self._steps
+        if self._output_weight is None:
+            for held in self._running.values():
+                now = self._output_now(held)
+                self._counters.add(held.request.tenant, self._price(held, now) - self._price(held, now - steps))
+
+    def _returned(self, held: Held) -> None:
+        self._refund(held.request.tenant, self._price(held, held.output_tokens))
+
+    def _refund(self, tenant: str, amount: float) -> None:
+        self._counters.add(tenant, -amount)
+        self._by_counter.fell(tenant)
 
     def _tenant_gone(self, tenant: str) -> None:
         if len(self._counters) > self._forget_above:
@@ -103,12 +121,10 @@ class VirtualTokenCounter(QueuePolicy):
     def _forget_level_tenants(self) -> None:
         """Drop counters that say nothing: gone, and not above what they would be lifted to. O(1) amortized."""
         level = self._lift_level()
-        self._counters = {
-            tenant: counter
-            for tenant, counter in self._counters.items()
-            if counter > level or tenant == self._last_left or self._received.present(tenant)
-        }
+        self._counters.keep(
+            lambda tenant, counter: counter > level or tenant == self._last_left or self._received.present(tenant)
+        )
         self._forget_above = 2 * len(self._counters) + SLACK
 
 
-POLICIES["vtc"] = VirtualTokenCounter
+register(VirtualTokenCounter, "vtc")

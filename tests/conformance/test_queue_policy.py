@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from gpu_worker.policies.received import Received
 for module in pkgutil.iter_modules(gpu_worker.policies.__path__):
     importlib.import_module(f"gpu_worker.policies.{module.name}")
 
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+every_policy = pytest.mark.parametrize("name", sorted(entry.example for entry in POLICIES.values()))
 
 
 def curved(input_tokens: int, output_tokens: int) -> float:
@@ -40,7 +42,9 @@ def test_every_policy_class_is_registered() -> None:
         return [found for child in cls.__subclasses__() for found in (child, *subclasses(child))]
 
     product = {cls for cls in subclasses(QueuePolicy) if cls.__module__.startswith("gpu_worker.")}
-    assert product - {cls for cls in product if inspect.isabstract(cls)} == set(POLICIES.values())
+    assert product - {cls for cls in product if inspect.isabstract(cls)} == {
+        entry.policy for entry in POLICIES.values()
+    }
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
@@ -154,7 +158,11 @@ def test_an_id_is_here_once(name: str) -> None:
 
 
 @every_policy
-def test_state_is_bounded_by_who_is_here(name: str) -> None:
+def test_state_is_bounded_by_who_is_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of those who are gone has a bound, a constant named so, in the policy's file."""
+    for module in [module for path, module in sys.modules.items() if path.startswith("gpu_worker.policies.")]:
+        for constant in [constant for constant in vars(module) if constant.endswith("_KEPT_MAX")]:
+            monkeypatch.setattr(module, constant, 50)
     policy = make_policy(name)
     put(policy, "stays", "stays")
     admit_next(policy)
@@ -163,8 +171,19 @@ def test_state_is_bounded_by_who_is_here(name: str) -> None:
         if number % 3:
             policy.admit(f"r{number}")
         policy.leave(f"r{number}")
-    held = sum(len(part) for part in vars(policy).values() if isinstance(part, dict | list | set))
-    assert held < 300
+    assert kept(policy) < 600
+
+
+def kept(part: object, depth: int = 4) -> int:
+    """Entries of all containers in there."""
+    if isinstance(part, dict):
+        return len(part) + sum(kept(value, depth - 1) for value in part.values())
+    if isinstance(part, list | set | tuple | deque):
+        return len(part)
+    if not depth or not type(part).__module__.startswith("gpu_worker."):
+        return 0
+    names = [name for cls in type(part).__mro__ for name in getattr(cls, "__slots__", ())]
+    return sum(kept(getattr(part, name), depth - 1) for name in {*names, *getattr(part, "__dict__", ())})
 
 
 Call = tuple[str, int, int]

@@ -28,9 +28,9 @@ def recorded(name: str) -> tuple[QueuePolicy, list[tuple[str, str]]]:
     def wrap(call: str) -> None:
         inner: Callable[..., object] = getattr(policy, call)
 
-        def outer(subject: object) -> object:
+        def outer(subject: object, *others: object) -> object:
             calls.append((call, str(getattr(subject, "request_id", subject))))
-            return inner(subject)
+            return inner(subject, *others)
 
         setattr(policy, call, outer)
 

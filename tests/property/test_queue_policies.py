@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpu_worker.policies.lowest as lowest_module
 import gpu_worker.policies.vtc as vtc_module
 from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
 from gpu_worker.policies.vtc import VirtualTokenCounter
@@ -28,6 +29,7 @@ schedules = st.lists(st.one_of(arrival, arrival, step, step, cancel), max_size=8
 @given(schedule=schedules)
 def test_the_same_schedule_as_algorithm_2_read_literally(schedule: list[tuple[str, int, tuple[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowest_module, "SLACK", 0)
         patch.setattr(vtc_module, "SLACK", 0)  # forget, and tidy the heap, at every opportunity
         policy, literal = VirtualTokenCounter(), LiteralVtc()
         policy._forget_above = 0

@@ -1,0 +1,97 @@
+"""Queue policies by the names of the command line: `fcfs`, `rpm:60`, `drr:512`, …
+
+A policy's file enters it here; what stands after the colon is the policy's own to read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from random import Random
+from typing import TYPE_CHECKING
+
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+
+if TYPE_CHECKING:
+    from gpu_worker.policies.queue_policy import QueuePolicy
+
+FILES = ("fcfs", "lcf", "vtc")
+"""Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What a policy is made of. `parameter`: what stands after the colon, "" for nothing."""
+
+    name: str
+    service: ServiceFunction
+    parameter: str
+    random: Random
+
+    def number(self, *, above: float = 0.0, most: float = math.inf) -> float:
+        """The parameter as a number, above < number <= most. Raises ValueError."""
+        try:
+            number = float(self.parameter)
+        except ValueError:
+            number = math.nan
+        if above < number <= most and number < math.inf:
+            return number
+        limits = f"a number above {above:g}" + (f" and at most {most:g}" if most < math.inf else "")
+        raise ValueError(f"queue policy {self.name!r} needs {limits} after the colon, not {self.parameter!r}")
+
+    def count(self) -> int:
+        """The parameter as a whole number, at least 1. Raises ValueError."""
+        if self.parameter.isascii() and self.parameter.isdigit() and int(self.parameter) > 0:
+            return int(self.parameter)
+        raise ValueError(f"queue policy {self.name!r} needs a whole number after the colon, not {self.parameter!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`usage`: how it is named, with its parameter (`rpm:N`). `example`: a name that makes a usual one."""
+
+    policy: type[QueuePolicy]
+    make: Callable[[Making], QueuePolicy]
+    usage: str
+    example: str
+    takes_parameter: bool
+
+
+POLICIES: dict[str, Registered] = {}
+"""By the name before the colon."""
+
+
+def register(
+    policy: type[QueuePolicy],
+    usage: str,
+    *,
+    make: Callable[[Making], QueuePolicy] | None = None,
+    example: str | None = None,
+) -> None:
+    """`make` is needed where there is a parameter, or more than the service function to hand in."""
+    name, colon, _ = usage.replace("[", "").partition(":")
+    maker = make if make is not None else lambda making: policy(making.service)
+    POLICIES[name] = Registered(policy, maker, usage, example or name, bool(colon))
+
+
+def all_policies() -> dict[str, Registered]:
+    for file in FILES:
+        import_module(f"gpu_worker.policies.{file}")
+    return POLICIES
+
+
+def make_policy(name: str, service: ServiceFunction = WEIGHTED_TOKENS, *, random: Random | None = None) -> QueuePolicy:
+    """A policy by its name, with its parameter after a colon. `random`: for those that draw; by default seeded with 0.
+
+    Raises ValueError, with one sentence for a person, for a name that no policy has and for a parameter that is wrong.
+    """
+    policies = all_policies()
+    base, colon, parameter = name.partition(":")
+    if base not in policies:
+        usages = ", ".join(policies[known].usage for known in sorted(policies))
+        raise ValueError(f"unknown queue policy {name!r}; there are {usages}")
+    if colon and not policies[base].takes_parameter:
+        raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
+    return policies[base].make(Making(base, service, parameter, random if random is not None else Random(0)))

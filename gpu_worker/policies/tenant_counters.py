@@ -1,0 +1,79 @@
+"""A counter for each tenant, which rises by itself while the tenant's requests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Of a tenant with something in the batch. Its counter is up to date as of `since_step`."""
+
+    requests: int
+    per_step: float
+    since_step: int
+
+
+class TenantCounters:
+    """In service units over weight. `step`: decode steps so far; whoever counts them adds to it.
+
+    A step costs nothing here: a counter is brought up to date when it is read or changed.
+    """
+
+    __slots__ = ("_paces", "_values", "step")
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._values: dict[str, float] = {}
+        self._paces: dict[str, _Pace] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def value(self, tenant: str) -> float:
+        """0 for one that has none."""
+        value = self._values.get(tenant, 0.0)
+        pace = self._paces.get(tenant)
+        return value if pace is None else value + pace.per_step * (self.step - pace.since_step)
+
+    def add(self, tenant: str, amount: float) -> None:
+        self._values[tenant] = self._values.get(tenant, 0.0) + amount
+
+    def lift(self, tenant: str, level: float) -> None:
+        """To at least `level`."""
+        self._settle(tenant)
+        self._values[tenant] = max(self._values.get(tenant, 0.0), level)
+
+    def run(self, tenant: str, per_step: float) -> None:
+        """One more of its requests runs, from this step on."""
+        pace = self._settle(tenant)
+        if pace is None:
+            self._paces[tenant] = _Pace(1, per_step, self.step)
+        else:
+            pace.requests += 1
+            pace.per_step += per_step
+
+    def stop(self, tenant: str, per_step: float) -> None:
+        """One that ran at this pace stops."""
+        self._settle(tenant)
+        pace = self._paces[tenant]
+        pace.requests -= 1
+        pace.per_step -= per_step
+        if not pace.requests:
+            del self._paces[tenant]
+
+    def keep(self, wanted: Callable[[str, float], bool]) -> None:
+        """Drop the counters of the others. They are of tenants with nothing in the batch."""
+        self._values = {tenant: value for tenant, value in self._values.items() if wanted(tenant, value)}
+
+    def drop(self, tenant: str) -> None:
+        """Of a tenant with nothing in the batch."""
+        self._values.pop(tenant, None)
+
+    def _settle(self, tenant: str) -> _Pace | None:
+        pace = self._paces.get(tenant)
+        if pace is not None and pace.since_step != self.step:
+            self._values[tenant] = self._values.get(tenant, 0.0) + pace.per_step * (self.step - pace.since_step)
+            pace.since_step = self.step
+        return pace
