@@ -8,7 +8,7 @@ from statistics import fmean
 from headgate.simulator.evidence.over_seeds import mean, over_seeds, throughput
 from headgate.simulator.evidence.over_time import apart_max, apart_plot, rates_plot
 from headgate.simulator.evidence.sections import Check, Section, Setting, Table, experiment
-from headgate.simulator.evidence.vtc_figures import described, mean_service, played
+from headgate.simulator.evidence.vtc_play import described, mean_service, played
 from headgate.simulator.profile import load_profile
 from headgate.simulator.run import Run, RunSpec
 from headgate.workloads.arrivals import Arrival

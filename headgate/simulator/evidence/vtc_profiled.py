@@ -34,7 +34,7 @@ def vtc_profiled(setting: Setting) -> Section:
         source,
         text=(
             "h(p, q) = 2.1 p + q + 0.04 p q + 0.032 q² + 11.46, charged by difference a token. The authors' own log of "
-            f"the overloaded workload under fcfs gives an average difference of {log.difference.avg:,.1f} in units of "
+            f"the overloaded workload under fcfs gives an average difference of {avg_difference(log):,.1f} in units of "
             f"this h, Table 4 prints {TABLE_4['fcfs'].avg}: so its unit is h / 10, and ours are shown in it.",
             "The runs of Table 3 are not published. Its differences under VTC (369) lie far above ours, and near what "
             "plain VTC's published run gives under this measure it is not either (252): what that server did beyond "

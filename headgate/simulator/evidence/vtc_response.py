@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from headgate.simulator.evidence.over_seeds import over_seeds
 from headgate.simulator.evidence.over_time import response_plot, timeline_of
 from headgate.simulator.evidence.sections import Check, Section, Setting, Table, experiment
 from headgate.simulator.evidence.vtc_tables import specs_of
-from headgate.simulator.evidence.vtc_traces import measured_file, skipped
+from headgate.simulator.evidence.vtc_traces import measured_run, skipped
 from headgate.simulator.run import Run
 
 POLICIES = ("fcfs", "vtc", "rpm:5", "rpm:30")
@@ -67,15 +66,8 @@ def _p50(run: Run, client: str) -> float:
 
 
 def _measured(traces: Path, policy: str) -> dict[str, float]:
-    path = measured_file(traces, "real", policy)
-    if path is None:
-        return {}
-    waits: dict[str, list[float]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if float(row["latency_s"]) >= 0:
-                waits.setdefault(row["tenant"], []).append(float(row["ttft_s"]))
-    return {client: median(values) for client, values in waits.items()}
+    run = measured_run(traces, "real", policy)
+    return {} if run is None else {client: _p50(run, client) for client in run.tenants}
 
 
 def _ratio(ours: float, theirs: float | None) -> str | None:

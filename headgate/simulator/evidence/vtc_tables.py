@@ -17,7 +17,7 @@ from headgate.simulator.evidence.over_seeds import (
 )
 from headgate.simulator.evidence.sections import Check, Plot, Section, Series, Setting, Table, experiment
 from headgate.simulator.evidence.vtc_paper import HORIZON_S, TABLE_2, TABLE_5, TABLE_6, Printed
-from headgate.simulator.evidence.vtc_traces import Measured, measured_run, skipped, workload_of
+from headgate.simulator.evidence.vtc_traces import measured_run, skipped, workload_of
 from headgate.simulator.profile import load_profile
 from headgate.simulator.run import Run, RunSpec
 
@@ -51,31 +51,31 @@ def specs_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[s
     }
 
 
-def measured_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[str, Measured | None]:
+def measured_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[str, Run | None]:
     assert setting.traces is not None
     return {policy: measured_run(setting.traces, workload, policy) for policy in policies}
 
 
 def comparison(
-    title: str, printed: Mapping[str, Printed], measured: Mapping[str, Measured | None], runs: Mapping[str, list[Run]]
+    title: str, printed: Mapping[str, Printed], measured: Mapping[str, Run | None], runs: Mapping[str, list[Run]]
 ) -> Table:
     return Table(title, COLUMNS, [_row(policy, printed.get(policy), measured[policy], runs[policy]) for policy in runs])
 
 
 def _row(
-    policy: str, printed: Printed | None, measured: Measured | None, runs: Sequence[Run]
+    policy: str, printed: Printed | None, measured: Run | None, runs: Sequence[Run]
 ) -> tuple[str | float | None, ...]:
     their_max, their_avg = _theirs(printed, measured)
-    speed = printed.throughput if printed is not None else measured.throughput if measured is not None else None
+    speed = printed.throughput if printed is not None else throughput(measured) if measured is not None else None
     total_s = None if measured is None else measured.total_time_s
     return (
         policy,
         None if printed is None else printed.max,
-        None if measured is None else measured.difference.max,
+        None if measured is None else max_difference(measured),
         spread(runs, max_difference),
         _ratio(mean(runs, max_difference), their_max),
         None if printed is None else printed.avg,
-        None if measured is None else measured.difference.avg,
+        None if measured is None else avg_difference(measured),
         spread(runs, avg_difference),
         _ratio(mean(runs, avg_difference), their_avg),
         speed,
@@ -87,9 +87,9 @@ def _row(
     )
 
 
-def _theirs(printed: Printed | None, measured: Measured | None) -> tuple[float | None, float | None]:
+def _theirs(printed: Printed | None, measured: Run | None) -> tuple[float | None, float | None]:
     if measured is not None:
-        return measured.difference.max, measured.difference.avg
+        return max_difference(measured), avg_difference(measured)
     return (None, None) if printed is None else (printed.max, printed.avg)
 
 
@@ -98,12 +98,12 @@ def _ratio(ours: float, theirs: float | None) -> str | None:
 
 
 def speed_checks(
-    printed: Mapping[str, Printed], measured: Mapping[str, Measured | None], runs: Mapping[str, list[Run]]
+    printed: Mapping[str, Printed], measured: Mapping[str, Run | None], runs: Mapping[str, list[Run]]
 ) -> list[Check]:
     checks = []
     for policy, of_policy in runs.items():
         theirs = measured[policy]
-        speed = theirs.throughput if theirs is not None else printed[policy].throughput
+        speed = throughput(theirs) if theirs is not None else printed[policy].throughput
         checks.append(within(f"{policy}: throughput", mean(of_policy, throughput), speed, THROUGHPUT_TOLERANCE))
         if theirs is not None:
             ours_s = mean(of_policy, total_time)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from headgate.simulator.collector import Collector
 from headgate.simulator.evidence.sections import Section
 from headgate.simulator.evidence.vtc_paper import HORIZON_S
-from headgate.simulator.measures import Difference, ServiceRates
+from headgate.simulator.profile import load_profile
+from headgate.simulator.requests import SimRequest
+from headgate.simulator.run import Run, RunSpec, run_of
+from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import Workload, open_workload
 
 FILES = {"vtc-predict": "vtc_predict", "vtc-noisy:0.5": "vtc_pred_50", "vtc-oracle": "vtc_oracle"}
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A run on the authors' GPU."""
-
-    difference: Difference
-    throughput: float
-    total_time_s: float
 
 
 def skipped(title: str, source: str) -> Section:
@@ -40,26 +35,33 @@ def workload_of(traces: Path, workload: str, policy: str) -> Workload:
     return open_workload([str(path)])
 
 
-def measured_run(
-    traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS
-) -> Measured | None:
+def measured_requests(traces: Path, workload: str, policy: str) -> list[SimRequest]:
+    """The requests that were served; none where the run was not published. A log says nothing of when a request was
+    admitted: its first token stands for that."""
     path = measured_file(traces, workload, policy)
-    return None if path is None else _measured(path, service)
+    return [] if path is None else list(_served(path))
 
 
-def _measured(path: Path, service: ServiceFunction) -> Measured:
-    rates = ServiceRates(HORIZON_S)
-    tokens, total_s = 0, 0.0
+def _served(path: Path) -> Iterator[SimRequest]:
     with path.open(newline="") as file:
-        for row in csv.DictReader(file):
+        for number, row in enumerate(csv.DictReader(file)):
             arrival_s, latency_s = float(row["arrival_s"]), float(row["latency_s"])
-            if latency_s < 0:
+            if latency_s < 0:  # it was rejected
                 continue
-            prompt, output = int(row["input_tokens"]), int(row["output_tokens"])
-            rates.asked(row["tenant"], arrival_s, service(prompt, output))
-            rates.served(
-                row["tenant"], arrival_s + float(row["ttft_s"]), arrival_s + latency_s, service(prompt, output)
-            )
-            tokens += prompt + output
-            total_s = max(total_s, arrival_s + latency_s)
-    return Measured(rates.difference(), tokens / total_s, total_s)
+            arrival = Arrival(arrival_s, row["tenant"], int(row["input_tokens"]), int(row["output_tokens"]))
+            first_s = arrival_s + float(row["ttft_s"])
+            yield SimRequest(str(number), arrival, arrival_s, 1.0, first_s, first_s, arrival_s + latency_s)
+
+
+def measured_run(
+    traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS, *, timeline: bool = False
+) -> Run | None:
+    """The measured run, measured as ours are."""
+    requests = measured_requests(traces, workload, policy)
+    if not requests:
+        return None
+    collector = Collector(service, HORIZON_S, timeline=timeline)
+    for request in requests:
+        collector.served(request)
+    spec = RunSpec(workload_of(traces, workload, policy), policy, load_profile(), horizon_s=HORIZON_S)
+    return run_of(spec, collector, len(requests), {}, None)

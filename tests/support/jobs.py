@@ -1,0 +1,66 @@
+"""Jobs for other processes: found by name there, so in a module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def after_its_gate(job: tuple[str, str]) -> str:
+    """Reads one file, which blocks until somebody wrote it, and writes the other."""
+    waits_for, lets_go = job
+    if waits_for:
+        Path(waits_for).read_bytes()
+    if lets_go:
+        Path(lets_go).write_bytes(b"go")
+    return waits_for
+
+
+def fails_at_two(number: int) -> int:
+    if number == 2:
+        raise KeyError("two")
+    return number
+
+
+class Unpicklable(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def fails_oddly(number: int) -> int:
+    raise Unpicklable("odd", str(number))
+
+
+def dies(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def who(number: int) -> int:
+    return os.getpid()
+
+
+def says_who_and_stays(fifo: str) -> None:
+    """Its process, on a pipe that stays open until it is gone."""
+    pipe = os.open(fifo, os.O_WRONLY)
+    os.write(pipe, f"{os.getpid()}\n".encode())
+    threading.Event().wait()
+
+
+def main() -> None:
+    """Two of those that stay, started from a process that a test may interrupt."""
+    from headgate.simulator.parallel import Processes
+
+    with Processes(2) as pool:
+        pool.map(says_who_and_stays, [sys.argv[1]] * 2)
+
+
+if __name__ == "__main__":
+    main()
