@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from statistics import fmean
 
-from headgate.simulator.evidence.over_seeds import mean, over_seeds, throughput
+from headgate.simulator.evidence.over_seeds import mean, spread, throughput
 from headgate.simulator.evidence.over_time import apart_max, apart_plot, rates_plot
 from headgate.simulator.evidence.sections import Check, Section, Setting, Table, experiment
 from headgate.simulator.evidence.vtc_play import described, mean_service, played
 from headgate.simulator.profile import load_profile
-from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.run import Run, RunSpec, simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 
 POOLS = (35_000, 65_000)
 LENGTHS = (256, 512, 768)
-RATES_PER_S = {256: (6.0, 10.0), 512: (3.0, 5.0), 768: (2.0, 3.4)}
-"""Of the two clients; together at least 1.5 times what the profile can do at that length."""
+CASES = ((POOLS[0], 512), (POOLS[1], 512), (POOLS[0], 256), (POOLS[0], 768))
 SECONDS = 600
+CAPACITY_TOKENS_PER_S = {256: 2300.0, 512: 1760.0, 768: 1000.0}
+"""Of the profile, the most of any case; rates are 2.5 to 3.5 times it."""
 WEIGHTS = {"client-1": 1.0, "client-2": 2.0, "client-3": 3.0, "client-4": 4.0}
 
 
-def both_backlogged(length: int) -> Workload:
-    """Two clients with evenly spaced requests of `length` tokens in and out."""
+def both_backlogged(length: int, seed: int) -> Workload:
+    """Two clients with evenly spaced requests of `length` tokens in and out, at rates drawn by the seed."""
+    random = Random(f"{seed} rates")
+    rate_per_s = random.uniform(2.5, 3.5) * CAPACITY_TOKENS_PER_S[length] / (2 * length)
+    first = random.uniform(0.35, 0.45)
     arrivals = [
-        Arrival(number / rate, f"client-{client}", length, length)
-        for client, rate in enumerate(RATES_PER_S[length], 1)
-        for number in range(int(SECONDS * rate))
+        Arrival(number / (share * rate_per_s), client, length, length)
+        for client, share in (("client-1", first), ("client-2", 1 - first))
+        for number in range(int(SECONDS * share * rate_per_s))
     ]
     return ListWorkload(f"{length}/{length}", arrivals)
 
@@ -35,53 +40,39 @@ def both_backlogged(length: int) -> Workload:
 @experiment("vtc-figure-15")
 def figure_15(setting: Setting) -> Section:
     """Requests keep coming for longer than what is looked at, so both clients are backlogged throughout."""
-    profile = load_profile("a100-llama2-13b")
-    cases = [(pool, 512) for pool in POOLS] + [(POOLS[0], length) for length in LENGTHS if length != 512]
-    runs = over_seeds(
-        setting,
-        {
-            (pool, length): RunSpec(
-                both_backlogged(length),
-                "vtc",
-                profile.model_copy(update={"pool_tokens": pool, "minibatch_tokens_max": pool // 6}),
-                horizon_s=SECONDS,
-                timeline=True,
-            )
-            for pool, length in cases
-        },
-    )
+    runs = _of_pools(setting)
     apart = {case: fmean(apart_max(run, SECONDS) for run in of_case) for case, of_case in runs.items()}
-    by_length = [apart[POOLS[0], length] for length in LENGTHS]
+    small, large = (apart[pool, 512] for pool in POOLS)
+    lengths = {length: apart[POOLS[0], length] for length in LENGTHS}
+    offered = [_offered(case, of_case) for case, of_case in runs.items()]
     return Section(
         "Figure 15: the pool, and the length of requests",
         "VTC, section 5.4, Figure 15",
         text=(
             "Two clients, both backlogged, on a profile of Llama-2-13b on an A100 that is derived and **not fitted**: "
-            "only orderings are compared. The rates are not printed in the paper; ours are at least 1.5 times the "
-            "capacity at each length.",
+            "only orderings are compared. The rates are not printed in the paper; here each seed draws them, because "
+            "two clients of equal, evenly spaced requests lock in phase, and how far they drift apart then says more "
+            "of the rates than of the pool.",
+            "That longer requests drift further is the paper's explanation of one run: prompts alone are charged at "
+            "admission, so the lowest counter is compensated too much. Here the room for the batch, not the counter, "
+            "ends each admission already at 256/256, whatever the length, so the bound is reached by all three.",
         ),
-        tables=[_table(apart, runs)],
+        tables=[_table(runs)],
         checks=[
             Check(
                 "a larger pool lets service drift further apart",
-                apart[POOLS[1], 512] > apart[POOLS[0], 512],
-                f"{apart[POOLS[0], 512]:,.0f} at {POOLS[0]:,}, {apart[POOLS[1], 512]:,.0f} at {POOLS[1]:,} tokens",
+                large > 1.3 * small,
+                f"{small:,.0f} at {POOLS[0]:,}, {large:,.0f} at {POOLS[1]:,} tokens",
             ),
             Check(
-                "longer requests do, up to the bound: 256 lowest",
-                by_length[0] < min(by_length[1:]),
-                ", ".join(f"{length}: {value:,.0f}" for length, value in zip(LENGTHS, by_length, strict=True)),
+                "longer requests do, until the bound is reached",
+                None,
+                "not seen: " + ", ".join(f"{length}: {value:,.0f}" for length, value in lengths.items()),
             ),
             Check(
-                "offered load is at least 1.5 times the capacity",
-                all(
-                    2 * length * sum(RATES_PER_S[length]) >= 1.5 * mean(of, throughput)
-                    for (_, length), of in runs.items()
-                ),
-                ", ".join(
-                    f"{2 * length * sum(RATES_PER_S[length]) / mean(of, throughput):.2f}"
-                    for (_, length), of in runs.items()
-                ),
+                "offered load is at least 1.5 times the throughput",
+                min(offered) >= 1.5,
+                f"{min(offered):.2f} times at least",
             ),
         ],
         plots=[
@@ -95,14 +86,38 @@ def figure_15(setting: Setting) -> Section:
     )
 
 
-def _table(apart: dict[tuple[int, int], float], runs: dict[tuple[int, int], list[Run]]) -> Table:
-    rows = [
-        (pool, f"{length}/{length}", round(value), round(2 * pool * 2), f"{mean(runs[pool, length], throughput):.0f}")
-        for (pool, length), value in apart.items()
+def _of_pools(setting: Setting) -> dict[tuple[int, int], list[Run]]:
+    profile = load_profile("a100-llama2-13b")
+    jobs = [
+        RunSpec(
+            both_backlogged(length, seed),
+            "vtc",
+            profile.model_copy(update={"pool_tokens": pool, "minibatch_tokens_max": pool // 6}),
+            seed=seed,
+            jitter=setting.jitter,
+            horizon_s=SECONDS,
+            timeline=True,
+        )
+        for pool, length in CASES
+        for seed in range(setting.seeds)
     ]
-    return Table(
-        "Figure 15", ("pool (tokens)", "requests", "furthest apart", "bound 2 U of the pool", "tokens/s"), rows
-    )
+    runs = setting.map(simulate, jobs)
+    return {case: runs[i * setting.seeds : (i + 1) * setting.seeds] for i, case in enumerate(CASES)}
+
+
+def _offered(case: tuple[int, int], runs: Sequence[Run]) -> float:
+    """Tokens asked for over tokens done in the time that they were asked in, the least of the runs."""
+    return min(run.requests * 2 * case[1] / SECONDS / throughput(run) for run in runs)
+
+
+def _table(runs: dict[tuple[int, int], list[Run]]) -> Table:
+    columns = ("pool (tokens)", "requests", "furthest apart", "bound 2 U of the pool", "tokens/s")
+    return Table("Figure 15", columns, [_row(*case, of_case) for case, of_case in runs.items()])
+
+
+def _row(pool: int, length: int, runs: Sequence[Run]) -> tuple[int, str, str, int, str]:
+    apart = spread(runs, lambda run: apart_max(run, SECONDS))
+    return pool, f"{length}/{length}", apart, 4 * pool, f"{mean(runs, throughput):.0f}"
 
 
 @experiment("vtc-figure-16")
