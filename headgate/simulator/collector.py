@@ -63,7 +63,6 @@ class Collector:
             self._rates.asked(arrival.tenant, request.release_s, service)
             self._rates.served(arrival.tenant, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
-            self._timeline.asked(request, service)
             self._timeline.served(request, service)
 
     def _tenant(self, name: str) -> _Tenant:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.simulator.requests import SimRequest
 
 BINS = 120
-"""To the horizon; what lasts longer gets further bins of the same width."""
+"""To the horizon; what lasts longer gets further bins of the same width…"""
+BINS_MAX = 8 * BINS
+"""…up to so many: beyond, bins are twice as wide."""
+
+Bins = defaultdict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,72 +29,104 @@ class Timeline:
     queue: dict[str, list[float]]
     """Requests waiting, mean over the bin."""
     kv_tokens: list[float]
-    """Held at the bin's centre."""
+    """Held, mean over the bin."""
+
+
+def _bins() -> Bins:
+    return defaultdict(float)
 
 
 @dataclass(slots=True)
 class _Tenant:
-    service: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    demand: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    waiting_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    response_s: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Amounts by bin: service units, seconds waited, and of the requests sent then the sum and the number."""
+
+    service: Bins = field(default_factory=_bins)
+    demand: Bins = field(default_factory=_bins)
+    waiting_s: Bins = field(default_factory=_bins)
+    response_s: Bins = field(default_factory=_bins)
+    responses: Bins = field(default_factory=_bins)
+
+    def all(self) -> Iterable[Bins]:
+        return self.service, self.demand, self.waiting_s, self.response_s, self.responses
 
 
 class TimelineCollector:
+    """Bounded by tenants and bins, however long the run."""
+
     def __init__(self, horizon_s: float) -> None:
         self._bin_s = max(horizon_s, 1.0) / BINS
         self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
-        self._kv: defaultdict[int, float] = defaultdict(float)
+        self._kv_s = _bins()
         self._last = 0
 
-    def asked(self, request: SimRequest, service: float) -> None:
-        self._tenants[request.tenant].demand[self._bin(request.release_s)] += service / self._bin_s
-
     def served(self, request: SimRequest, service: float) -> None:
+        """A request that has all its tokens."""
+        self._widen_to(request.finish_s)
         tenant = self._tenants[request.tenant]
-        tenant.response_s[self._bin(request.release_s)].append(request.ttft_s)
-        self._spread(tenant.waiting_s, request.release_s, request.admitted_s, request.admitted_s - request.release_s)
-        self._spread(tenant.service, request.first_token_s, request.finish_s, service)
+        sent = int(request.release_s / self._bin_s)
+        tenant.demand[sent] += service
+        tenant.response_s[sent] += request.ttft_s
+        tenant.responses[sent] += 1
+        for number, inside_s, _ in self._parts(request.release_s, request.admitted_s):
+            tenant.waiting_s[number] += inside_s
+        self._received(tenant, request, service)
         self._held(request)
 
-    def _bin(self, at_s: float) -> int:
-        number = int(at_s / self._bin_s)
-        self._last = max(self._last, number)
-        return number
-
-    def _spread(self, bins: defaultdict[int, float], first_s: float, last_s: float, amount: float) -> None:
-        """Evenly over the interval; each bin gets its part over its width."""
-        first, last = self._bin(first_s), self._bin(last_s)
-        for number in range(first, last + 1):
-            inside_s = min(last_s, (number + 1) * self._bin_s) - max(first_s, number * self._bin_s)
-            share = inside_s / (last_s - first_s) if last_s > first_s else 1.0
-            bins[number] += amount * share / self._bin_s
+    def _received(self, tenant: _Tenant, request: SimRequest, service: float) -> None:
+        """Its service, spread evenly from its first token to its last."""
+        lasted_s = request.finish_s - request.first_token_s
+        for number, inside_s, _ in self._parts(request.first_token_s, request.finish_s):
+            tenant.service[number] += service * (inside_s / lasted_s if lasted_s else 1.0)
 
     def _held(self, request: SimRequest) -> None:
         """The prompt from its admission, and its output as it grows."""
-        prompt, output = request.arrival.input_tokens, request.arrival.output_tokens
-        for number in range(self._bin(request.admitted_s), self._bin(request.finish_s) + 1):
-            at_s = (number + 0.5) * self._bin_s
-            if request.admitted_s <= at_s < request.finish_s:
-                grown = (at_s - request.first_token_s) / max(request.finish_s - request.first_token_s, 1e-9)
-                self._kv[number] += prompt + output * max(0.0, grown)
+        lasted_s = request.finish_s - request.first_token_s
+        for number, inside_s, _ in self._parts(request.admitted_s, request.first_token_s):
+            self._kv_s[number] += inside_s * request.arrival.input_tokens
+        for number, inside_s, middle_s in self._parts(request.first_token_s, request.finish_s):
+            grown = (middle_s - request.first_token_s) / lasted_s if lasted_s else 0.0
+            self._kv_s[number] += inside_s * (request.arrival.input_tokens + grown * request.arrival.output_tokens)
+
+    def _parts(self, first_s: float, last_s: float) -> Iterable[tuple[int, float, float]]:
+        """Of each bin that the interval touches its number, and of the part within it the length and the middle."""
+        for number in range(int(first_s / self._bin_s), int(last_s / self._bin_s) + 1):
+            low_s, high_s = max(first_s, number * self._bin_s), min(last_s, (number + 1) * self._bin_s)
+            yield number, max(0.0, high_s - low_s), (low_s + high_s) / 2
+
+    def _widen_to(self, at_s: float) -> None:
+        while at_s / self._bin_s >= BINS_MAX:
+            self._bin_s *= 2
+            self._last //= 2
+            for bins in (self._kv_s, *(bins for tenant in self._tenants.values() for bins in tenant.all())):
+                _halve(bins)
+        self._last = max(self._last, int(at_s / self._bin_s))
 
     def timeline(self) -> Timeline:
         bins = range(self._last + 1)
+        tenants = {name: self._tenants[name] for name in sorted(self._tenants)}
 
-        def rows(of: str) -> dict[str, list[float]]:
-            return {name: [getattr(self._tenants[name], of)[b] for b in bins] for name in sorted(self._tenants)}
+        def rates(of: Bins) -> list[float]:
+            return [of.get(number, 0.0) / self._bin_s for number in bins]
 
         return Timeline(
             bin_s=self._bin_s,
             times_s=[(number + 0.5) * self._bin_s for number in bins],
-            service_rate=rows("service"),
-            demand_rate=rows("demand"),
-            response_s={name: _means(self._tenants[name].response_s, bins) for name in sorted(self._tenants)},
-            queue=rows("waiting_s"),
-            kv_tokens=[self._kv[number] for number in bins],
+            service_rate={name: rates(tenant.service) for name, tenant in tenants.items()},
+            demand_rate={name: rates(tenant.demand) for name, tenant in tenants.items()},
+            response_s={name: _means(tenant, bins) for name, tenant in tenants.items()},
+            queue={name: rates(tenant.waiting_s) for name, tenant in tenants.items()},
+            kv_tokens=rates(self._kv_s),
         )
 
 
-def _means(values: defaultdict[int, list[float]], bins: range) -> list[float | None]:
-    return [sum(values[b]) / len(values[b]) if values[b] else None for b in bins]
+def _halve(bins: Bins) -> None:
+    """Two bins become one."""
+    amounts = list(bins.items())
+    bins.clear()
+    for number, amount in amounts:
+        bins[number // 2] += amount
+
+
+def _means(tenant: _Tenant, bins: range) -> list[float | None]:
+    sums, numbers = tenant.response_s, tenant.responses
+    return [sums[number] / numbers[number] if numbers.get(number) else None for number in bins]

@@ -1,0 +1,127 @@
+"""Feeding a workload: order, stages of interactions, refusals; every request is told of exactly once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from gpu_worker.policies.queue_policy import make_policy
+from headgate.simulator.collector import Collector
+from headgate.simulator.drive import Engine, drive
+from headgate.simulator.engine import SimulatedEngine
+from headgate.simulator.profile import load_profile
+from headgate.simulator.requests import SimRequest
+from headgate.workloads.arrivals import Arrival
+
+
+class Kept(Collector):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, 0.0)
+        self.done: list[SimRequest] = []
+        self.refused: list[SimRequest] = []
+
+    def served(self, request: SimRequest) -> None:
+        self.done.append(request)
+
+    def rejected(self, request: SimRequest) -> None:
+        self.refused.append(request)
+
+
+class Doorman:
+    """Refuses one stage of everything, and knows who is inside."""
+
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
+        self.inside: set[str] = set()
+
+    def refuses(self, request: SimRequest, now_s: float, engine: Engine) -> str | None:
+        assert now_s == request.release_s
+        if request.arrival.stage == self.stage:
+            return "the doorman"
+        self.inside.add(request.request_id)
+        return None
+
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        self.inside.remove(request.request_id)
+
+
+def play(arrivals: list[Arrival], policy: str = "fcfs", front: Doorman | None = None) -> Kept:
+    collector = Kept()
+    drive(arrivals, SimulatedEngine(load_profile(), make_policy(policy)), collector, front=front)
+    return collector
+
+
+def talk(tenant: str, stages: int, *, interaction: str = "i", at_s: float = 0.0, tokens: int = 20) -> list[Arrival]:
+    return [Arrival(at_s, tenant, tokens, tokens, interaction=interaction, stage=stage) for stage in range(stages)]
+
+
+def test_a_stage_is_sent_when_the_stage_before_it_was_answered() -> None:
+    done = play(talk("a", 3)).done
+    assert [request.arrival.stage for request in done] == [0, 1, 2]
+    assert [request.release_s for request in done] == [0.0, done[0].finish_s, done[1].finish_s]
+
+
+def test_a_stage_is_not_sent_before_its_time() -> None:
+    first, second = talk("a", 2)
+    late = Arrival(1000.0, "a", 20, 20, interaction="i", stage=1)
+    assert [request.release_s for request in play([first, late]).done] == [0.0, 1000.0]
+    assert second.stage == late.stage
+
+
+def test_interactions_of_two_tenants_with_one_name_are_two() -> None:
+    done = play(sorted(talk("a", 1) + talk("b", 1), key=lambda arrival: arrival.arrival_s)).done
+    assert [request.release_s for request in done] == [0.0, 0.0]
+
+
+def test_a_refused_stage_cuts_its_interaction_and_no_other() -> None:
+    doorman = Doorman(stage=1)
+    kept = play(talk("a", 4) + talk("b", 1), front=doorman)
+    assert [(r.tenant, r.arrival.stage) for r in kept.done] == [("a", 0), ("b", 0)]
+    assert [(r.arrival.stage, r.rejected) for r in kept.refused] == [(1, "the doorman"), (2, "unsent"), (3, "unsent")]
+    assert not doorman.inside
+
+
+def test_what_is_cut_stays_cut() -> None:
+    too_large = Arrival(0.0, "a", 20_000, 1, interaction="i", stage=0)
+    later = Arrival(500.0, "a", 20, 20, interaction="i", stage=1)
+    assert [request.rejected for request in play([too_large, later]).refused] == ["too_large", "unsent"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "vtc"])
+def test_an_empty_workload_ends(policy: str) -> None:
+    kept = play([], policy)
+    assert (kept.done, kept.refused) == ([], [])
+
+
+arrivals = st.builds(
+    Arrival,
+    st.integers(0, 60).map(float),
+    st.sampled_from("abc"),
+    st.integers(1, 12_000),
+    st.integers(0, 300),
+    interaction=st.one_of(st.none(), st.sampled_from("xy")),
+    stage=st.integers(0, 3),
+)
+
+
+@given(
+    st.lists(arrivals, max_size=25), st.sampled_from(["fcfs", "vtc", "lcf"]), st.one_of(st.none(), st.integers(0, 3))
+)
+def test_everybody_ends_once(arriving: list[Arrival], policy: str, refused: int | None) -> None:
+    arriving.sort(key=lambda arrival: arrival.arrival_s)
+    doorman = None if refused is None else Doorman(refused)
+    kept = play(arriving, policy, doorman)
+    told = [request.arrival for request in (*kept.done, *kept.refused)]
+    assert sorted(map(id, told)) == sorted(map(id, arriving))
+    for request in kept.done:
+        assert request.arrival.arrival_s <= request.release_s <= request.admitted_s
+        assert request.admitted_s < request.first_token_s <= request.finish_s < math.inf
+    finishes = [request.finish_s for request in kept.done]
+    assert finishes == sorted(finishes)
+    assert doorman is None or not doorman.inside
