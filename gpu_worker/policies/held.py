@@ -39,7 +39,8 @@ class Held:
     """A request between `enqueue` and its end.
 
     `place`: its number in the order of arrival, kept when it returns. `output_tokens`: the most that was reported,
-    while it runs as of decode step `since_step` of the policy: each step after that is a token more.
+    while it runs as of decode step `since_step` of the policy: each step after that is a token more. `predicted`: its
+    output length as somebody guessed it, charged beforehand. `expected`: what such a request usually costs (WSC).
     """
 
     request: QueueRequest
@@ -47,3 +48,5 @@ class Held:
     prompt_charged: bool = False
     output_tokens: int = 0
     since_step: int = 0
+    predicted: int | None = None
+    expected: float = 1.0

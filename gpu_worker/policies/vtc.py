@@ -51,7 +51,8 @@ class VirtualTokenCounter(QueuePolicy):
         self._by_counter = LowestFirst(self._counters.value)
         self._last_left: str | None = None
         self._forget_above = SLACK
-        self._output_weight = service.output_weight if isinstance(service, WeightedTokens) else None
+        self._output_weight = service.output_weight if isinstance(service, WeightedTokens) else 0.0
+        self._linear = isinstance(service, WeightedTokens)
 
     def counter(self, tenant: str) -> float:
         """Service over weight; 0 for a tenant that is new or forgotten."""
@@ -61,9 +62,10 @@ class VirtualTokenCounter(QueuePolicy):
         """What the request is charged in all, having generated so many tokens; never falling in them."""
         return self.service(held.request.input_tokens, output_tokens) / held.request.weight
 
-    def _price_per_token(self, held: Held) -> float | None:
-        """What each further output token adds to its price, where that is always the same; None where not."""
-        return None if self._output_weight is None else self._output_weight / held.request.weight
+    def _price_per_token(self, held: Held) -> float:
+        """What each further output token adds to its price; asked only where `_linear` says that it is always the
+        same."""
+        return self._output_weight / held.request.weight
 
     def _joins(self, request: QueueRequest) -> None:
         self._counters.lift(request.tenant, self._lift_level())
@@ -90,19 +92,19 @@ class VirtualTokenCounter(QueuePolicy):
         self._counters.add(held.request.tenant, self._price(held, 0))
 
     def _entered_batch(self, held: Held) -> None:
-        if (per_token := self._price_per_token(held)) is not None:
-            self._counters.run(held.request.tenant, per_token)
+        if self._linear:
+            self._counters.run(held.request.tenant, self._price_per_token(held))
 
     def _left_batch(self, held: Held) -> None:
-        if (per_token := self._price_per_token(held)) is not None:
-            self._counters.stop(held.request.tenant, per_token)
+        if self._linear:
+            self._counters.stop(held.request.tenant, self._price_per_token(held))
 
     def _generated(self, held: Held, before: int) -> None:
         self._counters.add(held.request.tenant, self._price(held, held.output_tokens) - self._price(held, before))
 
     def _decoded(self, steps: int) -> None:
         self._counters.step = self._steps
-        if self._output_weight is None:
+        if not self._linear:
             for held in self._running.values():
                 now = self._output_now(held)
                 self._counters.add(held.request.tenant, self._price(held, now) - self._price(held, now - steps))
