@@ -17,7 +17,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 if TYPE_CHECKING:
     from gpu_worker.policies.queue_policy import QueuePolicy
 
-FILES = ("fcfs", "lcf", "rpm", "vtc", "vtc_predicted")
+FILES = ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted")
 """Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
 
 
