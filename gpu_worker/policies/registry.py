@@ -17,7 +17,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 if TYPE_CHECKING:
     from gpu_worker.policies.queue_policy import QueuePolicy
 
-FILES = ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted")
+FILES = ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted", "wsc")
 """Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
 
 
@@ -46,6 +46,17 @@ class Making:
         if self.parameter.isascii() and self.parameter.isdigit() and int(self.parameter) > 0:
             return int(self.parameter)
         raise ValueError(f"queue policy {self.name!r} needs a whole number after the colon, not {self.parameter!r}")
+
+    def numbers(self, how_many: int) -> list[float]:
+        """The parameter as numbers with commas between, none negative and not all 0. Raises ValueError."""
+        try:
+            numbers = [float(part) for part in self.parameter.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) == how_many and all(0 <= number < math.inf for number in numbers) and any(numbers):
+            return numbers
+        wanted = f"{how_many} numbers with commas between, none negative and not all 0,"
+        raise ValueError(f"queue policy {self.name!r} needs {wanted} after the colon, not {self.parameter!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,8 @@ def make_policy(name: str, service: ServiceFunction = WEIGHTED_TOKENS, *, random
     if base not in policies:
         usages = ", ".join(policies[known].usage for known in sorted(policies))
         raise ValueError(f"unknown queue policy {name!r}; there are {usages}")
+    if name.endswith(":"):
+        raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {policies[base].usage}")
     if colon and not policies[base].takes_parameter:
         raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
     return policies[base].make(Making(base, service, parameter, random if random is not None else Random(0)))
