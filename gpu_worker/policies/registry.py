@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FILES = ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted", "wsc")
 """Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
 
+COUNT_DIGITS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Making:
@@ -43,9 +45,14 @@ class Making:
 
     def count(self) -> int:
         """The parameter as a whole number, at least 1. Raises ValueError."""
-        if self.parameter.isascii() and self.parameter.isdigit() and int(self.parameter) > 0:
+        if (
+            self.parameter.isascii()
+            and self.parameter.isdigit()
+            and 0 < len(self.parameter.lstrip("0")) <= COUNT_DIGITS
+        ):
             return int(self.parameter)
-        raise ValueError(f"queue policy {self.name!r} needs a whole number after the colon, not {self.parameter!r}")
+        wanted = f"a whole number of 1 to {COUNT_DIGITS} digits, at least 1,"
+        raise ValueError(f"queue policy {self.name!r} needs {wanted} after the colon, not {self.parameter[:40]!r}")
 
     def numbers(self, how_many: int) -> list[float]:
         """The parameter as numbers with commas between, none negative and not all 0. Raises ValueError."""

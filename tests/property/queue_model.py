@@ -28,7 +28,7 @@ class BatchModel:
     def arrive(self, job: Job) -> str:
         request_id = f"r{len(self.jobs):04}"
         self.jobs[request_id] = job
-        self.policy.enqueue(QueueRequest(request_id, job.tenant, job.input_tokens, job.weight))
+        self.policy.enqueue(QueueRequest(request_id, job.tenant, job.input_tokens, job.weight, job.output_tokens))
         return request_id
 
     def step(self, *, put_back_last: bool = False) -> None:

@@ -1,0 +1,150 @@
+"""What every queue policy keeps to through random lives of requests, under every service function."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.policies.service import SERVICE_FUNCTIONS, service_function
+from gpu_worker.policies.queue_policy import QueueRequest, make_policy
+from tests.support.queue_calls import Call, Story, calls, counters, every_policy
+
+TENANTS = [f"t{number}" for number in range(5)]
+every_service = pytest.mark.parametrize("service", sorted(SERVICE_FUNCTIONS))
+
+
+def about(values: dict[str, float]) -> object:
+    return pytest.approx(values, rel=1e-9, abs=1e-6)
+
+
+@every_policy
+@every_service
+@settings(max_examples=12, deadline=None)
+@given(story=calls)
+def test_a_stretch_of_steps_is_its_tokens_one_by_one(name: str, service: str, story: list[Call]) -> None:
+    at_once = make_policy(name, service_function(service))
+    inner = make_policy(name, service_function(service))
+    both = Story(at_once, inner)
+    for number, call in enumerate(story):
+        both.tell(number, call)
+        assert counters(at_once, TENANTS) == about(counters(inner, TENANTS))
+    assert {tenant: got.service for tenant, got in at_once.received.items()} == about(
+        {tenant: got.service for tenant, got in inner.received.items()}
+    )
+    assert {tenant: got.output_tokens for tenant, got in at_once.received.items()} == {
+        tenant: got.output_tokens for tenant, got in inner.received.items()
+    }
+
+
+@every_policy
+@settings(max_examples=30, deadline=None)
+@given(story=calls)
+def test_the_same_calls_give_the_same_order(name: str, story: list[Call]) -> None:
+    runs = [Story(make_policy(name, random=Random(7))) for _ in range(2)]
+    for number, call in enumerate(story):
+        for run in runs:
+            run.tell(number, call)
+    assert runs[0].admitted == runs[1].admitted
+
+
+@every_policy
+@settings(max_examples=30, deadline=None)
+@given(story=calls)
+def test_nobody_is_lost_and_nobody_is_there_twice(name: str, story: list[Call]) -> None:
+    policy = make_policy(name)
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.tell(number, call)
+        assert (policy.waiting, policy.running) == (len(run.waiting), len(run.running))
+        assert sum(policy.waiting_of(tenant) for tenant in TENANTS) == len(run.waiting)
+        head = policy.peek()
+        assert head is None or head.request_id in run.waiting
+    while run.waiting or run.running:
+        run.admit()
+        for request_id in list(run.running):
+            run.end(request_id)
+    assert sorted(run.ended) == sorted(run.requests.keys() & set(run.ended))
+    assert len(run.ended) == len(set(run.ended))
+    assert (policy.waiting, policy.running, policy.peek()) == (0, 0, None)
+
+
+@every_policy
+@settings(max_examples=30, deadline=None)
+@given(story=calls)
+def test_whoever_waits_is_admitted_where_nothing_runs(name: str, story: list[Call]) -> None:
+    """And also where something runs, but for a cap on the tenants' parts of the batch."""
+    policy = make_policy(name)
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.tell(number, call)
+        if run.waiting and not (run.running and name.startswith("vtc-cap")):
+            assert policy.peek() is not None
+
+
+@every_policy
+@every_service
+@settings(max_examples=10, deadline=None)
+@given(story=calls, tokens=st.integers(0, 9))
+def test_what_is_put_back_was_never_charged(name: str, service: str, story: list[Call], tokens: int) -> None:
+    policy = make_policy(name, service_function(service))
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.tell(number, call)
+    before = counters(policy, TENANTS), {tenant: got.service for tenant, got in policy.received.items()}
+    head = policy.peek()
+    if head is None or head.request_id in run.admitted:
+        return  # one that was preempted is charged already: that stands
+    policy.admit(head.request_id)
+    policy.generated(head.request_id, tokens)
+    policy.put_back(head.request_id)
+    assert counters(policy, TENANTS) == about(before[0])
+    assert {tenant: got.service for tenant, got in policy.received.items()} == about(before[1])
+    again = policy.peek()
+    assert again is not None
+    if again != head:  # a tie, but for the last bit of a sum that was returned
+        now = counters(policy, TENANTS)
+        assert now[again.tenant] == pytest.approx(now[head.tenant], rel=1e-9, abs=1e-6)
+
+
+@every_policy
+@every_service
+@pytest.mark.parametrize("known", [None, 3, 12])
+def test_preempted_or_not_a_request_costs_the_same(name: str, service: str, known: int | None) -> None:
+    """Alone, so that the counter lift has nothing to say."""
+    costs = []
+    for cut_at in ([], [4], [0, 4, 7]):
+        policy = make_policy(name, service_function(service))
+        policy.enqueue(QueueRequest("r", "t0", 10, 2.0, known))
+        policy.admit("r")
+        for step in range(9):
+            if step in cut_at:
+                policy.preempt("r")
+                policy.admit("r")
+            policy.decoded(1)
+        running = counters(policy, ["t0"])
+        policy.finish("r")
+        costs.append((running, counters(policy, ["t0"]), policy.received["t0"].service))
+    for cut in costs[1:]:
+        assert cut[0] == about(costs[0][0])
+        assert cut[1] == about(costs[0][1])
+        assert cut[2] == pytest.approx(costs[0][2])
+    assert costs[0][2] == pytest.approx(service_function(service)(10, 9))
+
+
+@every_policy
+@every_service
+def test_in_the_end_counters_hold_the_true_cost(name: str, service: str) -> None:
+    """Whatever was predicted. WSC counts in requests of the usual size, and FCFS does not count."""
+    h = service_function(service)
+    policy = make_policy(name, h, random=Random(3))
+    for number, output_tokens in enumerate([3, 40, 1, 0, 17, 60, 2, 9]):
+        policy.enqueue(QueueRequest(f"r{number}", "t0", 10, 4.0, output_tokens))
+        policy.admit(f"r{number}")
+        policy.decoded(output_tokens)
+        policy.finish(f"r{number}")
+    if counters(policy, ["t0"]) and not name.startswith("wsc"):
+        total = sum(h(10, output_tokens) for output_tokens in [3, 40, 1, 0, 17, 60, 2, 9])
+        assert counters(policy, ["t0"])["t0"] == pytest.approx(total / 4.0)
