@@ -1,0 +1,122 @@
+"""`headgate simulate` for people: a table of the policies, and one of the tenants where there are few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from headgate.simulator.collector import TenantFigures
+from headgate.simulator.measures import Difference, Percentiles
+from headgate.simulator.run import Run
+
+TENANTS_MAX = 12
+"""Most tenants that the second table shows."""
+WIDTH = 120
+"""Of what is written to no terminal."""
+
+
+def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
+    """For each policy the runs of its seeds."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    first = by_policy[0][0]
+    console.print(
+        f"[bold]{escape(first.workload)}[/]: {first.requests:,} requests of {len(first.tenants):,} "
+        f"{'tenant' if len(first.tenants) == 1 else 'tenants'}"
+        + (f"; mean ± standard deviation over {len(by_policy[0])} seeds" if len(by_policy[0]) > 1 else "")
+    )
+    console.print(_policies(by_policy))
+    if len(first.tenants) <= TENANTS_MAX:
+        console.print(_tenants(by_policy))
+    else:
+        console.print(f"{len(first.tenants):,} tenants: --json and --report tell of each.")
+    for runs in by_policy:
+        _say_refusals(console, runs[0])
+
+
+def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
+    timed = any(run.timing is not None for runs in by_policy for run in runs)
+    table = _table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
+    for heading in ("run s", "pick µs", "P99 µs") if timed else ():
+        table.add_column(heading, justify="right")
+    for runs in by_policy:
+        cells = [
+            *(_over(runs, lambda run: run.served, 0), _over(runs, lambda run: run.rejected, 0)),
+            *(_over(runs, lambda run: run.total_time_s, 1), _over(runs, lambda run: run.throughput_tokens_per_s, 1)),
+            *(_difference(runs, lambda found: found.avg), _difference(runs, lambda found: found.max)),
+            _nearest_bound(runs),
+        ]
+        table.add_row(escape(runs[0].policy), *cells, *_timing(runs))
+    return table
+
+
+def _timing(runs: Sequence[Run]) -> list[str]:
+    found = [run.timing for run in runs if run.timing is not None]
+    if not found:
+        return []
+    columns = ([one.wall_s for one in found], [one.decision_us_mean for one in found])
+    return [f"{fmean(column):.2f}" for column in (*columns, [one.decision_us_p99 for one in found])]
+
+
+def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
+    table = _table("tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99")
+    for name in by_policy[0][0].tenants:
+        for number, runs in enumerate(by_policy):
+            figures = runs[0].tenants[name]
+            shown = escape(name) if number == 0 else ""
+            table.add_row(shown, escape(runs[0].policy), *_figures(figures), end_section=number == len(by_policy) - 1)
+    return table
+
+
+def _figures(figures: TenantFigures) -> list[str]:
+    counts = [f"{count:,}" for count in (figures.requests, figures.served, figures.rejected)]
+    return [*counts, f"{figures.service:,.0f}", *_seconds(figures.ttft_s), *_seconds(figures.latency_s)]
+
+
+def _seconds(values: Percentiles | None) -> tuple[str, str]:
+    return ("–", "–") if values is None else (f"{values.p50:.2f} s", f"{values.p99:.2f} s")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("policy", "tenant") else "right")
+    return table
+
+
+def _over(runs: Sequence[Run], figure: Callable[[Run], float], digits: int) -> str:
+    return _mean([figure(run) for run in runs], digits)
+
+
+def _difference(runs: Sequence[Run], figure: Callable[[Difference], float]) -> str:
+    values = [figure(run.difference) for run in runs if run.difference is not None]
+    return _mean(values, 1) if values else "–"
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    mean = f"{fmean(values):,.{digits}f}"
+    sd = stdev(values) if len(values) > 1 else 0.0
+    return f"{mean} ± {sd:,.{max(digits, 1)}f}" if sd else mean
+
+
+def _nearest_bound(runs: Sequence[Run]) -> str:
+    """Of VTC's theorems the one that a run came nearest to, as a fraction of it."""
+    fractions = [
+        (bound["fraction"], theorem)
+        for run in runs
+        for theorem, bound in run.bounds.items()
+        if bound["fraction"] is not None
+    ]
+    return "–" if not fractions else f"{max(fractions)[0]:.0%} of {max(fractions)[1]}"
+
+
+def _say_refusals(console: Console, run: Run) -> None:
+    if run.rejections:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in run.rejections.items())
+        console.print(f"{escape(run.policy)} rejected: {escape(reasons)}")
