@@ -98,7 +98,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 # Without torch the project still installs: the modelled engine and all tests but the engines' run.
 $(STAMPS)/install: pyproject.toml $(STAMPS)/torch
 	@echo "· headgate and what it needs"
-	@if $(PIP) show -q torch 2>/dev/null; then extras=local,transformers,dev; else extras=local,dev; fi; \
+	@if $(PIP) show -q torch 2>/dev/null; then extras=local,plots,transformers,dev; else extras=local,plots,dev; fi; \
 	$(PIP) install -qq -e ".[$$extras]"
 	@touch $@
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from dispatcher.errors import ConfigurationError
 from headgate.cli.progress import progress
+from headgate.simulator.evidence import document
 from headgate.simulator.evidence.registry import EXPERIMENTS
 from headgate.simulator.evidence.sections import Section, Setting
 from headgate.simulator.parallel import Processes
@@ -46,7 +47,7 @@ def reproduce(
         _folder(folder)
     sections = _sections(names, traces if traces.is_dir() else None, seeds, processes)
     if folder is not None:
-        _write(folder, sections)
+        document.write(folder, sections)
     failed = _verdict(sections)
     raise typer.Exit(1 if check and failed else 0)
 
