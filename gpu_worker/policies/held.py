@@ -38,14 +38,16 @@ class QueueRequest:
 class Held:
     """A request between `enqueue` and its end.
 
-    `place`: its number in the order of arrival, kept when it returns. `output_tokens`: the most that was reported,
-    while it runs as of decode step `since_step` of the policy: each step after that is a token more. `predicted`: its
-    output length as somebody guessed it, charged beforehand. `expected`: what such a request usually costs (WSC).
+    `place`: its number in the order of arrival, kept when it returns. `resumed`: it ran before this admission.
+    `output_tokens`: the most that was reported, while it runs as of decode step `since_step` of the policy: each step
+    after that is a token more. `predicted`: its output length as somebody guessed it, charged beforehand. `expected`:
+    what such a request usually costs (WSC).
     """
 
     request: QueueRequest
     place: int
     prompt_charged: bool = False
+    resumed: bool = False
     output_tokens: int = 0
     since_step: int = 0
     predicted: int | None = None

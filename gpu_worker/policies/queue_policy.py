@@ -4,7 +4,7 @@ A policy is pure and knows no engine. An adapter tells it of every change and as
 
     enqueue ──▶ waiting ──admit──▶ running ──generated*, decoded*──▶ finish
        │           │  ▲               │
-    (False)     cancel ├── put_back ──┤   it did not fit after all: what it was charged is returned
+    (False)     cancel ├── put_back ──┤   it did not fit after all: what this admission was charged is returned
     refused            └── preempt ───┘   it ran and was evicted: what it was charged stands
 
 Service is charged when it is given: the prompt's at admission, each output token's as it is generated, by differences
@@ -88,8 +88,9 @@ class QueuePolicy(ABC):
         self._running[request_id] = held
         self._take_out(held)
         held.since_step = self._steps
+        held.resumed = held.prompt_charged
         request = held.request
-        if not held.prompt_charged:
+        if not held.resumed:
             held.prompt_charged = True
             tokens = request.input_tokens
             self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
@@ -98,15 +99,14 @@ class QueuePolicy(ABC):
         return request
 
     def put_back(self, request_id: str) -> None:
-        """Its admission came to nothing: in line again at its old place, all that it was charged returned.
+        """Its admission came to nothing: in line again at its old place, all that it was charged for it returned.
 
-        For the pass that admitted it; what ran since is preempted instead.
+        For the pass that admitted it; what ran since is preempted instead. One that was resumed was charged for what
+        it received before it was preempted: that stands.
         """
         held = self._out_of_batch(request_id)
-        tokens, output_tokens = held.request.input_tokens, held.output_tokens
-        self._received.add(held.request.tenant, -self.service(tokens, output_tokens), -tokens, -output_tokens)
-        self._returned(held)
-        held.prompt_charged, held.output_tokens = False, 0
+        if not held.resumed:
+            self._return_charges(held)
         self._stand_in_line(held, lifted=False)
 
     def preempt(self, request_id: str) -> None:
@@ -189,6 +189,12 @@ class QueuePolicy(ABC):
         request, after = held.request, held.output_tokens
         service = service_delta(self.service, request.input_tokens, before, after)
         self._received.add(request.tenant, service, 0, after - before)
+
+    def _return_charges(self, held: Held) -> None:
+        tokens, output_tokens = held.request.input_tokens, held.output_tokens
+        self._received.add(held.request.tenant, -self.service(tokens, output_tokens), -tokens, -output_tokens)
+        self._returned(held)
+        held.prompt_charged, held.output_tokens = False, 0
 
     def _gone(self, request: QueueRequest) -> None:
         if not self._received.gone(request.tenant):

@@ -11,7 +11,7 @@ from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest
 from gpu_worker.policies.registry import all_policies
 
 all_policies()
-EVERY_NAME = sorted({*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.01", "vtc-cap:60"})
+EVERY_NAME = sorted({*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60"})
 every_policy = pytest.mark.parametrize("name", EVERY_NAME)
 """Of each registered policy its example, and the parameters with which some are most themselves."""
 
@@ -55,6 +55,7 @@ class Story:
         self.running: list[str] = []
         self.admitted: list[str] = []
         self.ended: list[str] = []
+        self._evicted: set[str] = set()
         self._fresh: set[str] = set()
         """Admitted, and no step since."""
 
@@ -110,6 +111,10 @@ class Story:
                 (policy.preempt if what == "evict" else policy.put_back)(request_id)
             self.running.remove(request_id)
             self.waiting.append(request_id)
+            if what == "evict":
+                self._evicted.add(request_id)
+            elif request_id not in self._evicted:
+                self.admitted.remove(request_id)
 
 
 def counters(policy: QueuePolicy, tenants: Sequence[str]) -> dict[str, float]:

@@ -1,0 +1,192 @@
+"""WSC in figures worked by hand, and its bounds: stages of an interaction first, but nobody starves for it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_worker.policies import expectations
+from gpu_worker.policies.expectations import Expectations, Lengths
+from gpu_worker.policies.queue_policy import QueueRequest, make_policy
+from gpu_worker.policies.wsc import LEAD_MAX, WeightedServiceCounter
+from tests.support.queue_calls import Call, Story, calls
+
+
+def put(policy: WeightedServiceCounter, request_id: str, interaction: str = "", input_tokens: int = 256) -> None:
+    """The tenant is the first letter of the id."""
+    policy.enqueue(QueueRequest(request_id, request_id[0], input_tokens, app="x", interaction=interaction))
+
+
+def serve(policy: WeightedServiceCounter, output_tokens: int = 0) -> str:
+    head = policy.peek()
+    assert head is not None
+    policy.admit(head.request_id)
+    policy.decoded(output_tokens)
+    policy.finish(head.request_id)
+    return head.request_id
+
+
+def test_a_request_is_measured_by_what_is_expected_of_its_application() -> None:
+    """a = 1, b = 2, c = 1; nothing seen yet: 256 in and 256 out are expected."""
+    policy = WeightedServiceCounter()
+    policy.enqueue(QueueRequest("r", "a", 100, 2.0, app="x", system_tokens=60))
+    policy.admit("r")
+    assert policy.counter("a") == pytest.approx((40 + 2 * 60) / 512 / 2)
+    policy.decoded(30)
+    assert policy.counter("a") == pytest.approx((40 + 2 * 60 + 30) / 512 / 2)
+    policy.finish("r")
+    policy.enqueue(QueueRequest("s", "b", 100, 1.0, app="x", system_tokens=60))
+    policy.admit("s")
+    policy.decoded(30)
+    lifted = policy.counter("b") - policy.counter("a")
+    assert lifted == pytest.approx(1.0), "exactly what is usual by now costs one"
+
+
+def test_two_applications_of_different_size_share_by_requests_and_not_by_tokens() -> None:
+    policy = WeightedServiceCounter()
+    for number in range(300):
+        policy.enqueue(QueueRequest(f"a{number}", "a", 10, app="small"))
+        policy.enqueue(QueueRequest(f"b{number}", "b", 1000, app="large"))
+    served = [serve(policy, 1 if number % 2 else 2)[0] for number in range(200)]
+    assert served[-100:].count("a") == pytest.approx(50, abs=2)
+
+
+def test_the_weights_of_its_name() -> None:
+    for name, output_weight in (("wsc", 1.0), ("wsc:1,1,2", 2.0), ("wsc:0.5,1,3", 3.0)):
+        policy = make_policy(name)
+        assert isinstance(policy, WeightedServiceCounter)
+        put(policy, "a")
+        policy.admit("a")
+        before = policy.counter("a")
+        policy.decoded(1)
+        input_weight = 0.5 if name.startswith("wsc:0.5") else 1.0
+        assert policy.counter("a") - before == pytest.approx(output_weight / (256 * (input_weight + output_weight)))
+
+
+def test_the_next_stage_goes_before_what_begins_an_interaction_also_of_its_own_tenant() -> None:
+    policy = WeightedServiceCounter()
+    put(policy, "a0", "plan")
+    assert serve(policy) == "a0"
+    put(policy, "b0")
+    put(policy, "a1", "other")
+    put(policy, "a2", "plan")
+    assert [serve(policy) for _ in range(3)] == ["a2", "b0", "a1"]
+
+
+def test_interactions_of_the_same_name_are_each_tenants_own() -> None:
+    policy = WeightedServiceCounter()
+    put(policy, "a0", "plan", 512)
+    serve(policy)
+    put(policy, "c0", input_tokens=1)
+    put(policy, "b0", "plan", 1)
+    assert policy.peek() == QueueRequest("b0", "b", 1, app="x", interaction="plan"), "by name: nobody goes first"
+    put(policy, "a1", "plan", 1)
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "a1"
+
+
+def test_stages_that_wait_together_all_go_first_once_one_was_admitted_and_not_before() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("b0", "a0", "a1", "b1"):
+        put(policy, request_id, "plan" if request_id[0] == "a" else "")
+    policy.admit("a1")
+    assert serve(policy) == "a0"
+    policy.put_back("a1")
+    assert serve(policy) == "a1"
+
+
+def test_a_first_stage_that_is_put_back_is_not_under_way() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("a0", "b0", "b1"):
+        put(policy, request_id, "plan" if request_id[0] == "b" else "")
+    policy.admit("b0")
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "b1"
+    policy.put_back("b0")
+    assert serve(policy) == "a0"
+
+
+def endless(policy: WeightedServiceCounter, rounds: int) -> int:
+    """How often b is served beside an interaction of a's that always has its next stage waiting."""
+    put(policy, "a", "endless")
+    for number in range(rounds):
+        put(policy, f"b{number}")
+    served = [serve(policy)[0]]
+    for number in range(1, rounds):
+        put(policy, f"a{number}", "endless")
+        served.append(serve(policy, 256)[0])
+    return served.count("b")
+
+
+def test_an_endless_interaction_starves_nobody() -> None:
+    assert endless(WeightedServiceCounter(), 400) >= 400 / 2 - LEAD_MAX - 2
+    assert endless(WeightedServiceCounter(stages_first_max=5, lead_max=math.inf), 400) >= 400 / 2 - 5 - 2
+    assert endless(WeightedServiceCounter(stages_first_max=10**9), 400) >= 400 / 2 - LEAD_MAX - 2
+
+
+def test_the_paper_without_bounds_starves() -> None:
+    """So that the test above is about the bounds."""
+    assert endless(WeightedServiceCounter(stages_first_max=10**9, lead_max=math.inf), 400) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(story=calls, lead_max=st.sampled_from([0.0, 0.05, 1.0]), stages=st.integers(1, 4))
+def test_whom_it_picks_against_a_scan(story: list[Call], lead_max: float, stages: int) -> None:
+    policy = WeightedServiceCounter(stages_first_max=stages, lead_max=lead_max)
+    run = Story(policy)
+    for number, call in enumerate(story):
+        run.tell(number, call)
+        head = policy.peek()
+        if head is None:
+            assert not run.waiting
+            continue
+        lowest = min(policy.counter(tenant) for tenant in policy._lines)
+        first = [run.requests[request_id] for request_id in run.waiting if under_way(policy, run, request_id, stages)]
+        if first and min(policy.counter(request.tenant) for request in first) - lowest <= lead_max:
+            assert head in first
+            assert policy.counter(head.tenant) == min(policy.counter(request.tenant) for request in first)
+        else:
+            assert policy.counter(head.tenant) == lowest
+            assert head == policy._lines[head.tenant].head().request
+
+
+def under_way(policy: WeightedServiceCounter, run: Story, request_id: str, stages: int) -> bool:
+    request = run.requests[request_id]
+    charged = [
+        held.request
+        for held in (*policy._waiting.values(), *policy._running.values())
+        if held.prompt_charged and held.request.tenant == request.tenant
+    ]
+    ended = [run.requests[other] for other in run.ended if other in run.admitted]
+    mine = [
+        other
+        for other in (*charged, *ended)
+        if (other.tenant, other.interaction) == (request.tenant, request.interaction)
+    ]
+    return bool(request.interaction) and 0 < len(mine) < stages
+
+
+def test_expectations_fall_back_from_stage_to_application_to_all() -> None:
+    known = Expectations()
+    assert known.of("x", 0) == expectations.PRIOR
+    known.learn("x", 0, Lengths(100, 10, 1))
+    known.learn("x", 0, Lengths(300, 30, 3))
+    known.learn("x", 1, Lengths(800, 80, 8))
+    known.learn("y", 0, Lengths(0, 0, 0))
+    assert known.of("x", 0) == Lengths(200, 20, 2)
+    assert known.of("x", 1) == Lengths(800, 80, 8)
+    assert known.of("x", 7).input_tokens == pytest.approx(400)
+    assert known.of("z", 0).input_tokens == pytest.approx(300)
+
+
+def test_expectations_follow_an_application_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expectations, "MEMORY", 10)
+    known = Expectations()
+    for tokens in [100] * 1000 + [500] * 60:
+        known.learn("x", 0, Lengths(tokens, 0, 0))
+    assert known.of("x", 0).input_tokens == pytest.approx(500, rel=0.01)
