@@ -1,0 +1,21 @@
+"""A queue policy that is unfair on purpose: the checks of shares must fail it."""
+
+from __future__ import annotations
+
+from gpu_worker.policies.held import Held
+from gpu_worker.policies.vtc import VirtualTokenCounter
+
+
+class FavouriteFirst(VirtualTokenCounter):
+    """VTC, but the tenant that comes first by name goes before all others whenever it has something waiting."""
+
+    def _next_tenant(self) -> str | None:
+        return min(self._lines, default=None)
+
+
+class NearlyFair(VirtualTokenCounter):
+    """VTC that does not charge one prompt in three of a certain tenant."""
+
+    def _admitted(self, held: Held) -> None:
+        if held.request.tenant != "t0" or held.place % 3:
+            super()._admitted(held)
