@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from dispatcher.policies.service import service_function
-from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
+from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
+from gpu_worker.policies.queue_policy import make_policy
 from headgate.simulator.collector import Collector, TenantFigures
 from headgate.simulator.drive import Front, drive
-from headgate.simulator.engine import Jitter, Observer, SimulatedEngine
+from headgate.simulator.engine import Jitter, SimulatedEngine
 from headgate.simulator.measures import Difference
+from headgate.simulator.monitor import TheoremMonitor
 from headgate.simulator.profile import EngineProfile
 from headgate.simulator.timeline import Timeline
 from headgate.workloads.sources import Workload
@@ -25,7 +26,8 @@ class RunSpec:
     """`policy`, `service`: as on the command line. `weights`: of tenants, before what the workload says; else 1.
 
     `horizon_s`: T of the service difference, None: the last arrival. `jitter`: standard deviation of a step's time,
-    relative. `monitor`: hold VTC's theorems against the run, where the policy is one that they are about.
+    relative. `monitor`: hold VTC's theorems against the run: `covered`, where the policy is one that they are about
+    (vtc, with weights or without, charging weighted tokens), `any` policy, or `off`.
     """
 
     workload: Workload
@@ -38,7 +40,7 @@ class RunSpec:
     horizon_s: float | None = None
     timeline: bool = False
     timing: bool = False
-    monitor: bool = True
+    monitor: Literal["covered", "any", "off"] = "covered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,11 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     began_s = time.perf_counter()
     service = service_function(spec.service)
     policy = make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"))
-    observer = _observer(spec, policy)
+    monitor = _monitor(spec, service)
     engine = SimulatedEngine(
         spec.profile,
         policy,
-        observer=observer,
+        observer=monitor,
         jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
         stopwatch=time.perf_counter if spec.timing else None,
     )
@@ -91,11 +93,16 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     weights = {**spec.workload.weights, **spec.weights}
     drive(spec.workload, engine, collector, front=front, weights=weights)
     timing = _timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
-    return run_of(spec, collector, engine.decisions, {}, timing)
+    bounds = monitor.bounds() if monitor is not None else {}
+    return run_of(spec, collector, engine.decisions, bounds, timing)
 
 
-def _observer(spec: RunSpec, policy: QueuePolicy) -> Observer | None:
-    return None
+def _monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
+    if spec.monitor == "off" or not isinstance(service, WeightedTokens):
+        return None
+    if spec.monitor == "covered" and spec.policy != "vtc":
+        return None
+    return TheoremMonitor(service, spec.profile.steps_between_admissions)
 
 
 def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None) -> Run:
