@@ -1,12 +1,14 @@
-"""A VTC pick and its charge: `python -m benchmarks.vtc_pick [--json]`.
+"""A queue policy's pick and charge: `python -m benchmarks.vtc_pick [--policy NAME] [--json]`.
 
 With so many tenants waiting, one operation is: who is next, admit it, charge its prompt, charge one output token,
 finish it, and its tenant queues another. Beside it, in the same run on the same sequence of charges:
 
 - bare heap: one heapreplace of (counter, tenant) a pick, nothing else: what any exact pick must cost
-- scan: min() over all counters, as the paper's Algorithm 2 has it on line 20 (to 10,000 tenants)
+- scan: those who wait gathered and the least of them found, as the published queue does it on line 20 of the paper's
+  Algorithm 2 (to 10,000 tenants)
 
-"Pick" is `peek` alone, right after a charge made the head stale; "whole" is everything named above.
+"Pick" is `peek` alone, right after a charge made the head stale; "whole" is everything named above. The last columns
+are ratios of the means in this run: the scan to the pick, and each pick to the first row's, beside the logarithm's.
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heapreplace
 from time import perf_counter_ns
 
-from gpu_worker.policies.queue_policy import QueueRequest
-from gpu_worker.policies.vtc import VirtualTokenCounter
+from gpu_worker.policies.queue_policy import QueueRequest, make_policy
 
-SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 SCAN_MAX = 10_000
 PICKS = 20_000
 SCAN_TIME_MAX_S = 3.0
@@ -33,19 +34,20 @@ SCAN_TIME_MAX_S = 3.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vtc_pick", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--policy", default="vtc", help="a queue policy by its name (vtc)")
     options = parser.parse_args()
-    rows = [measure(tenants) for tenants in SIZES]
+    rows = [measure(tenants, options.policy) for tenants in SIZES]
     if options.json:
-        sys.stdout.write(json.dumps({"vtc_pick_us": rows}) + "\n")
+        sys.stdout.write(json.dumps({f"{options.policy}_pick_us": rows}) + "\n")
     else:
-        sys.stdout.write(table(rows))
+        sys.stdout.write(table(rows, options.policy))
     return 0
 
 
-def measure(tenants: int) -> dict[str, object]:
+def measure(tenants: int, policy: str = "vtc") -> dict[str, object]:
     """Mean and P99 in microseconds; None where not measured."""
     names = [f"tenant-{number:07}" for number in range(tenants)]
-    picks, whole = vtc(names)
+    picks, whole = picked(names, policy)
     row: dict[str, object] = {"tenants": tenants, "pick": figures(picks), "whole": figures(whole)}
     row["bare_heap"] = figures(bare_heap(names))
     row["scan"] = figures(scan(names)) if tenants <= SCAN_MAX else None
@@ -53,8 +55,8 @@ def measure(tenants: int) -> dict[str, object]:
     return row
 
 
-def vtc(names: list[str]) -> tuple[list[int], list[int]]:
-    policy, prompts = VirtualTokenCounter(), prompt_lengths()
+def picked(names: list[str], policy_name: str) -> tuple[list[int], list[int]]:
+    policy, prompts = make_policy(policy_name), prompt_lengths()
     for number, name in enumerate(names):
         # Two each: the tenant stays in the queue, as a flooding one does, and its heap entry goes stale.
         policy.enqueue(QueueRequest(f"r{number}-0", name, next(prompts)))
@@ -87,12 +89,13 @@ def bare_heap(names: list[str]) -> list[int]:
 
 def scan(names: list[str]) -> list[int]:
     prompts = prompt_lengths()
-    counters = dict.fromkeys(names, 0.0)
-    picks = max(200, min(PICKS, int(SCAN_TIME_MAX_S / (len(names) * 60e-9))))
+    counters, queue = dict.fromkeys(names, 0.0), dict.fromkeys(names, 2)
+    picks = max(200, min(PICKS, int(SCAN_TIME_MAX_S / (len(names) * 100e-9))))
     charges = [next(prompts) + 2.0 for _ in range(picks)]
 
     def pick(charge: float) -> None:
-        counters[min(counters, key=counters.__getitem__)] += charge
+        waiting = {name: counter for name, counter in counters.items() if queue[name]}
+        counters[min(waiting, key=waiting.__getitem__)] += charge
 
     return timed(charges, pick)
 
@@ -133,14 +136,23 @@ def figures(durations_ns: list[int]) -> dict[str, float]:
     }
 
 
-def table(rows: list[dict[str, object]]) -> str:
+def table(rows: list[dict[str, object]], policy: str) -> str:
     columns = ("pick", "whole", "bare_heap", "scan")
-    lines = ["VTC, microseconds: mean / P99", f"{'tenants':>10}" + "".join(f"{name:>20}" for name in columns)]
+    head = "".join(f"{name:>20}" for name in columns) + f"{'scan / pick':>14}{'pick / first':>14}{'log / first':>13}"
+    lines = [f"{policy}, microseconds: mean / P99", f"{'tenants':>10}{head}"]
     for row in rows:
         cells = [row[name] for name in columns]
         shown = [f"{c['mean_us']:.2f} / {c['p99_us']:.2f}" if isinstance(c, dict) else "-" for c in cells]
-        lines.append(f"{row['tenants']:>10,}" + "".join(f"{cell:>20}" for cell in shown))
+        ratios = [ratio(row, "scan", row, "pick"), ratio(row, "pick", rows[0], "pick")]
+        growth = math.log(float(str(row["tenants"]))) / math.log(float(str(rows[0]["tenants"])))
+        line = f"{row['tenants']:>10,}" + "".join(f"{cell:>20}" for cell in shown)
+        lines.append(line + f"{ratios[0]:>14}{ratios[1]:>14}{growth:>13.1f}")
     return "\n".join(lines) + "\n"
+
+
+def ratio(row: dict[str, object], name: str, other: dict[str, object], to: str) -> str:
+    above, below = row[name], other[to]
+    return f"{above['mean_us'] / below['mean_us']:.1f}" if isinstance(above, dict) and isinstance(below, dict) else "-"
 
 
 if __name__ == "__main__":
