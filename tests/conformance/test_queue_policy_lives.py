@@ -62,11 +62,10 @@ def test_nobody_is_lost_and_nobody_is_there_twice(name: str, story: list[Call]) 
         assert sum(policy.waiting_of(tenant) for tenant in TENANTS) == len(run.waiting)
         head = policy.peek()
         assert head is None or head.request_id in run.waiting
-    while run.waiting or run.running:
+    for _ in range(len(run.waiting) + 1):
         run.admit()
         for request_id in list(run.running):
             run.end(request_id)
-    assert sorted(run.ended) == sorted(run.requests.keys() & set(run.ended))
     assert len(run.ended) == len(set(run.ended))
     assert (policy.waiting, policy.running, policy.peek()) == (0, 0, None)
 

@@ -111,6 +111,17 @@ def test_a_first_stage_that_is_put_back_is_not_under_way() -> None:
     assert serve(policy) == "a0"
 
 
+def test_a_stage_that_is_put_back_leaves_the_others_of_its_interaction_first() -> None:
+    policy = WeightedServiceCounter()
+    for request_id in ("a0", "a1", "a2", "b0"):
+        put(policy, request_id, "plan" if request_id[0] == "a" else "")
+    assert serve(policy) == "a0"
+    policy.admit("a1")
+    assert policy.peek() is not None
+    policy.put_back("a1")
+    assert [serve(policy) for _ in range(3)] == ["a1", "a2", "b0"]
+
+
 def endless(policy: WeightedServiceCounter, rounds: int) -> int:
     """How often b is served beside an interaction of a's that always has its next stage waiting."""
     put(policy, "a", "endless")
