@@ -13,6 +13,7 @@ MODULES = (
     "vtc_response",
     "vtc_ablation",
     "vtc_profiled",
+    "theorems",
 )
 
 for _module in MODULES:

@@ -1,0 +1,140 @@
+"""The monitor's worst cases, against all pairs of clients over all intervals; and that it sees what is unfair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from gpu_worker.policies.queue_policy import make_policy
+from headgate.simulator.collector import Collector
+from headgate.simulator.drive import drive
+from headgate.simulator.engine import Observer, SimulatedEngine
+from headgate.simulator.monitor import TENANTS_MAX, TheoremMonitor
+from headgate.simulator.profile import load_profile
+from headgate.simulator.requests import SimRequest
+from headgate.simulator.run import RunSpec, simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
+
+PROFILE = load_profile().model_copy(update={"pool_tokens": 400, "minibatch_tokens_max": 200})
+Moment = tuple[dict[str, float], frozenset[str]]
+
+
+class AllMoments(TheoremMonitor):
+    """The monitor, and beside it what each had received, and who was backlogged, before and after every event."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, PROFILE.steps_between_admissions)
+        self.received: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        self.running: list[SimRequest] = []
+        self.moments: list[Moment] = []
+
+    def note(self) -> None:
+        self.moments.append((dict(self.received), frozenset(name for name, count in self.waiting.items() if count)))
+
+    def enqueued(self, request: SimRequest, now_s: float) -> None:
+        super().enqueued(request, now_s)
+        self.waiting[request.tenant] += 1
+        self.note()
+
+    def admitted(self, request: SimRequest, now_s: float) -> None:
+        super().admitted(request, now_s)
+        self.waiting[request.tenant] -= 1
+        self.running.append(request)
+        self.received[request.tenant] += request.arrival.input_tokens / request.weight
+        self.note()
+
+    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        super().prefilled(requests, now_s)
+        for request in requests:
+            self.received[request.tenant] += 2 * bool(request.arrival.output_tokens) / request.weight
+            self.note()
+
+    def decoded(self, steps: int, now_s: float) -> None:
+        super().decoded(steps, now_s)
+        for request in self.running:
+            self.received[request.tenant] += 2 * steps / request.weight
+        self.note()
+
+    def finished(self, request: SimRequest, now_s: float) -> None:
+        super().finished(request, now_s)
+        self.running.remove(request)
+
+
+def worst(moments: list[Moment], *, jointly: bool) -> float:
+    """Of all clients f, g and moments t1 < t2 with f (jointly: both) backlogged throughout: W_g - W_f."""
+    found = 0.0
+    names = {name for received, _ in moments for name in received}
+    for f in names:
+        for g in names - {f}:
+            for start, (before, _) in enumerate(moments):
+                for now, backlogged in moments[start:]:
+                    if f not in backlogged or (jointly and g not in backlogged):
+                        break
+                    ahead = now.get(g, 0.0) - before.get(g, 0.0) - now.get(f, 0.0) + before.get(f, 0.0)
+                    found = max(found, ahead)
+    return found
+
+
+arrivals = st.builds(Arrival, st.floats(0, 3), st.sampled_from("abc"), st.integers(1, 60), st.integers(0, 40))
+weights = st.fixed_dictionaries({name: st.sampled_from([1.0, 2.0, 0.5]) for name in "abc"})
+
+
+@given(st.lists(arrivals, min_size=1, max_size=14), st.sampled_from(["vtc", "fcfs", "lcf"]), weights)
+def test_worst_cases_are_those_of_all_pairs_over_all_intervals(
+    arriving: list[Arrival], policy: str, weights: dict[str, float]
+) -> None:
+    monitor = AllMoments()
+    arriving.sort(key=lambda arrival: arrival.arrival_s)
+    engine = SimulatedEngine(PROFILE, make_policy(policy), observer=monitor)
+    drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
+    bounds = monitor.bounds()
+    assert bounds["4.4"]["worst"] == pytest.approx(worst(monitor.moments, jointly=True), abs=1e-6)
+    assert bounds["4.9"]["worst"] == pytest.approx(worst(monitor.moments, jointly=False), abs=1e-6)
+
+
+def test_first_come_first_served_lets_a_flood_through() -> None:
+    flood = [Arrival(0.0, "flood", 50, 50) for _ in range(200)]
+    workload = ListWorkload("flood", [*flood, *(Arrival(0.1, "quiet", 50, 50) for _ in range(20))])
+    spec = RunSpec(workload, "fcfs", PROFILE, monitor="any")
+    broken = simulate(spec).bounds
+    assert not broken["4.3"]["held"]
+    assert not broken["4.4"]["held"]
+    assert not broken["4.9"]["held"]
+    assert not broken["4.11"]["held"]
+    assert not broken["4.13"]["held"]
+
+
+def test_only_what_the_theorems_cover_is_monitored_unasked() -> None:
+    workload = ListWorkload("one", [Arrival(0.0, "a", 10, 10)])
+    covered = {
+        (policy, service): bool(simulate(RunSpec(workload, policy, PROFILE, service=service)).bounds)
+        for policy in ("vtc", "fcfs", "lcf", "vtc-predict")
+        for service in ("weighted", "profiled")
+    }
+    assert [of for of, is_covered in covered.items() if is_covered] == [("vtc", "weighted")]
+    assert simulate(RunSpec(workload, "vtc", PROFILE, monitor="off")).bounds == {}
+
+
+def test_beyond_so_many_tenants_it_says_nothing() -> None:
+    def of(tenants: int) -> ListWorkload:
+        return ListWorkload("many", [Arrival(n / 10, f"t{n}", 10, 10) for n in range(tenants)])
+
+    assert simulate(RunSpec(of(TENANTS_MAX), "vtc", PROFILE)).bounds
+    assert simulate(RunSpec(of(TENANTS_MAX + 1), "vtc", PROFILE)).bounds == {}
+
+
+def test_looking_on_changes_nothing() -> None:
+    told = []
+    for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS, 10)):
+        arriving = [Arrival(n * 0.05, "ab"[n % 3 == 0], 30, 30) for n in range(60)]
+        engine = SimulatedEngine(PROFILE, make_policy("vtc"), observer=observer)
+        drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0))
+        told.append((engine.now_s, engine.decisions))
+    assert len(set(told)) == 1

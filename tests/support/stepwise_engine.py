@@ -1,0 +1,125 @@
+"""The simulated engine as it is meant: one decode step after another, everything counted anew each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+from headgate.simulator.profile import EngineProfile
+from headgate.workloads.arrivals import Arrival
+
+
+@dataclass
+class Served:
+    arrival: Arrival
+    request_id: str
+    prompt: int
+    tokens: int = 0
+    admitted_s: float = -1.0
+    first_token_s: float = -1.0
+    finish_s: float = -1.0
+
+    @property
+    def left(self) -> int:
+        return max(self.arrival.output_tokens, 1) - max(self.tokens, 1)
+
+
+class StepwiseEngine:
+    def __init__(self, profile: EngineProfile, policy: QueuePolicy) -> None:
+        self.profile, self.policy = profile, policy
+        self.now_s = 0.0
+        self.batch: list[Served] = []
+        self.waiting: dict[str, Served] = {}
+        self.order: list[str] = []
+        self.finished: list[Served] = []
+
+    def play(self, arrivals: Sequence[Arrival]) -> None:
+        """Those that the pool could never hold are left out."""
+        coming = [
+            Served(arrival, str(number), arrival.input_tokens + self.profile.prompt_extra_tokens)
+            for number, arrival in enumerate(arrivals)
+        ]
+        coming = [
+            one for one in coming if one.prompt + max(one.arrival.output_tokens, 1) < self.profile.pool_tokens
+        ]  # fmt: skip
+        steps = 0
+        while coming or self.waiting or self.batch:
+            if not self.waiting and not self.batch:
+                self.now_s = max(self.now_s, coming[0].arrival.arrival_s)
+            self.let_in(coming)
+            if not self.batch or steps >= self.profile.steps_between_admissions:
+                steps = 0
+                self.attempt(coming)
+            else:
+                steps += 1
+                self.step(coming)
+
+    def let_in(self, coming: list[Served], *, before_s: float | None = None) -> None:
+        """Who has arrived by now; or strictly before the end of what is being computed."""
+        until_s = self.now_s if before_s is None else math.nextafter(before_s, -math.inf)
+        while coming and coming[0].arrival.arrival_s <= until_s:
+            one = coming.pop(0)
+            arrival = one.arrival
+            self.waiting[one.request_id] = one
+            self.policy.enqueue(
+                QueueRequest(one.request_id, arrival.tenant, arrival.input_tokens, 1.0, arrival.output_tokens),
+                arrival.arrival_s,
+            )
+
+    def attempt(self, coming: list[Served]) -> None:
+        admitted: list[Served] = []
+        while (head := self.policy.peek()) is not None:
+            one = self.waiting[head.request_id]
+            tokens = sum(other.prompt for other in admitted)
+            if admitted and tokens + one.prompt > self.profile.minibatch_tokens_max:
+                break
+            if self.profile.batch_max is not None and len(self.batch) >= self.profile.batch_max:
+                break
+            if self.peak([*self.batch, one]) >= self.profile.pool_tokens:
+                break
+            self.policy.admit(one.request_id)
+            del self.waiting[one.request_id]
+            one.admitted_s = self.now_s
+            self.batch.append(one)
+            admitted.append(one)
+            self.order.append(one.request_id)
+        if admitted:
+            tokens = sum(one.prompt for one in admitted)
+            profile = self.profile
+            seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
+            self.let_in(coming, before_s=self.now_s + seconds)
+            self.now_s += seconds
+            for one in admitted:
+                one.first_token_s = self.now_s
+                if one.arrival.output_tokens:
+                    one.tokens = 1
+                    self.policy.generated(one.request_id, 1)
+            self.end()
+
+    def peak(self, batch: Sequence[Served]) -> int:
+        """Most tokens held just before somebody ends, if nobody else came."""
+        return max(
+            sum(one.prompt + max(one.tokens, 1) + steps for one in batch if one.left >= steps)
+            for steps in {one.left for one in batch}
+        )
+
+    def step(self, coming: list[Served]) -> None:
+        profile = self.profile
+        held = sum(one.prompt + one.tokens for one in self.batch)
+        seconds = profile.decode_base_s + profile.overhead_s
+        seconds += profile.decode_per_request_s * len(self.batch) + profile.decode_per_kv_token_s * held
+        self.let_in(coming, before_s=self.now_s + seconds)
+        self.now_s += seconds
+        for one in self.batch:
+            one.tokens += 1
+            self.policy.generated(one.request_id, one.tokens)
+        self.end()
+
+    def end(self) -> None:
+        for one in [one for one in self.batch if not one.left]:
+            self.batch.remove(one)
+            one.finish_s = self.now_s
+            self.policy.finish(one.request_id)
+            self.finished.append(one)
