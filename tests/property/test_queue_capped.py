@@ -61,3 +61,17 @@ def test_where_they_are_not_known_what_was_generated_counts() -> None:
     assert policy.peek() is None
     policy.finish("a0")
     assert policy.peek() is not None
+
+
+def test_a_charge_that_is_returned_makes_its_tenant_next_again() -> None:
+    policy = CappedTokenCounter(100)
+    for request_id in ("a0", "a1", "a2"):
+        policy.enqueue(QueueRequest(request_id, "a", 20, output_tokens=1))
+    policy.enqueue(QueueRequest("b0", "b", 20, output_tokens=1))
+    policy.admit("a0")
+    policy.admit("b0")
+    assert policy.peek() is not None, "looked at with the charge"
+    policy.put_back("a0")
+    head = policy.peek()
+    assert head is not None
+    assert head.request_id == "a0"
