@@ -76,6 +76,7 @@ def theorems(setting: Setting) -> Section:
         checks=[
             *(_held(theorem, vtc) for theorem in THEOREMS),
             *(_broken(theorem, fcfs) for theorem in ("4.3", "4.4")),
+            _with_the_pool(runs["vtc, random"]),
         ],
     )
 
@@ -106,6 +107,12 @@ def _held(theorem: str, runs: Runs) -> Check:
         all(bound["held"] for bound in of_all) and looks > 0,
         f"{len(of_all)} runs, {looks:,} looks, at most {worst:.3f} of the bound",
     )
+
+
+def _with_the_pool(runs: Sequence[Run]) -> Check:
+    """All inputs of the random workloads are below the pool, so that U would be w_q times the pool."""
+    beyond = sum(run.bounds["4.3"]["worst"] > 2.0 * run.pool_tokens for run in runs)
+    return Check("with the pool for M, 4.3 would fail", None, f"in {beyond} of {len(runs)} random runs")
 
 
 def _broken(theorem: str, runs: Runs) -> Check:
