@@ -15,8 +15,8 @@ Where the paper is not followed to the letter:
 
 - M is not the pool. It stands for what a running batch can hold; a server that admits by the peak of future use admits
   requests whose tokens together exceed the pool, since they do not all hold their last token at once, and with the pool
-  for M Lemma 4.3 fails now and then (evidence/theorems.py counts). M here is the largest sum of input and true output of requests
-  resident together, measured in the run.
+  for M Lemma 4.3 fails now and then (evidence/theorems.py counts). M here is the largest sum of input and true output
+  of requests resident together, measured in the run.
 - 4.11 bounds a time by assuming a least capacity. What it rests on is service; that is checked. A request may arrive
   just after an attempt to admit, so the service between two attempts is added, as measured.
 - With weights T / n is T over the sum of the weights.
