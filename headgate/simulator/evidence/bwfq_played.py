@@ -25,6 +25,7 @@ from headgate.simulator.gate_cluster import ClusterRequest, run_cluster
 
 GATE_ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq", "bwfq")
 COST_1, BATCH_FIRST, HELD = "bwfq, cost 1", "batch first", "held"
+ORDERS_PLAYED = (*GATE_ORDERS, COST_1, BATCH_FIRST, HELD)
 IN_REQUESTS = frozenset({"ratio", "ratio+wake", COST_1})
 """Whose rates are the paper's, in requests a second; all others are told worker-seconds."""
 LEAD_S = 30.0

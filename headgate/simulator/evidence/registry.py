@@ -14,6 +14,9 @@ MODULES = (
     "vtc_ablation",
     "vtc_profiled",
     "theorems",
+    "bwfq_paper",
+    "bwfq_scale",
+    "bwfq_cares",
 )
 
 for _module in MODULES:
