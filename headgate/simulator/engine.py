@@ -18,43 +18,14 @@ the variance, which is what the mean of k such factors has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+from gpu_worker.policies.queue_policy import QueuePolicy
+from headgate.simulator.engine_base import Engine, Jitter, Observer
 from headgate.simulator.kv_room import KvRoom
 from headgate.simulator.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
-
-
-class Observer:
-    """Who looks on. `decoded` comes before whatever ends or enters after those steps."""
-
-    def enqueued(self, request: SimRequest, now_s: float) -> None: ...
-
-    def rejected(self, request: SimRequest, now_s: float) -> None: ...
-
-    def admitted(self, request: SimRequest, now_s: float) -> None: ...
-
-    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
-        """Each has its first token."""
-
-    def decoded(self, steps: int, now_s: float) -> None:
-        """Every running request got so many tokens more."""
-
-    def finished(self, request: SimRequest, now_s: float) -> None: ...
-
-
-@dataclass(slots=True)
-class Jitter:
-    """Step times vary by a normal factor with standard deviation `spread` a step, never below a tenth."""
-
-    random: Random
-    spread: float
-
-    def factor(self, steps: int) -> float:
-        return max(0.1, self.random.gauss(1.0, self.spread / math.sqrt(steps)))
 
 
 @dataclass(slots=True)
@@ -71,7 +42,7 @@ class _Stretch:
     factor: float = field(default=1.0)
 
 
-class SimulatedEngine:
+class SimulatedEngine(Engine):
     """`stopwatch`: seconds of a clock that measures the policy's decisions; their times are in `decision_s`."""
 
     def __init__(
@@ -83,17 +54,8 @@ class SimulatedEngine:
         jitter: Jitter | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        self.profile = profile
-        self.policy = policy
-        self.now_s = 0.0
-        self.kv_tokens = 0
-        self.decisions = 0
-        self.decision_s: list[float] = []
-        self._observer = observer
-        self._jitter = jitter
-        self._stopwatch = stopwatch
+        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
         self._room = KvRoom(profile.pool_tokens)
-        self._waiting: dict[str, SimRequest] = {}
         self._since_attempt = 0
         self._prefill: _Prefill | None = None
         self._stretch: _Stretch | None = None
@@ -103,29 +65,10 @@ class SimulatedEngine:
         return len(self._room)
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    def submit(self, request: SimRequest, at_s: float) -> bool:
-        """It arrives, at a time to which the engine was advanced. False: refused, `request.rejected` says why."""
-        if not self._waiting and not self._room:
-            self.now_s = max(self.now_s, at_s)
-        arrival = request.arrival
-        if not self._room.could_hold(arrival.input_tokens + self.profile.prompt_extra_tokens, arrival.output_tokens):
-            request.rejected = "too_large"
-        elif not self.policy.enqueue(_as_policy_sees(request), at_s):
-            request.rejected = "rate"
-        if request.rejected is not None:
-            if self._observer is not None:
-                self._observer.rejected(request, at_s)
-            return False
-        self._waiting[request.request_id] = request
-        if self._observer is not None:
-            self._observer.enqueued(request, at_s)
-        return True
+    def saturation(self) -> float:
+        return self.kv_tokens / self.profile.pool_tokens
 
     def next_s(self) -> float:
-        """When its next event is due; infinity where it has nothing to do."""
         if self._prefill is not None:
             return self._prefill.end_s
         if not self._room:
@@ -136,11 +79,6 @@ class SimulatedEngine:
         return self.now_s + stretch.factor * self._decode_s(stretch.steps)
 
     def advance(self, until_s: float) -> list[SimRequest]:
-        """Go on until requests finish, they are returned, or until `until_s`, with nothing finished.
-
-        What is decided at `until_s` itself is left for the next call: whoever arrives at that instant is in the queue
-        by then.
-        """
         while True:
             finished: list[SimRequest] = []
             if self._prefill is not None:
@@ -157,6 +95,9 @@ class SimulatedEngine:
                 finished = self._ended()
             if finished:
                 return finished
+
+    def _could_hold(self, prompt: int, output: int) -> bool:
+        return self._room.could_hold(prompt, output)
 
     def _attempt(self) -> None:
         """Admit in the policy's order; the first that does not fit ends it."""
@@ -177,14 +118,6 @@ class SimulatedEngine:
             self._prefill = _Prefill(admitted, self.now_s + seconds * (self._jitter.factor(1) if self._jitter else 1.0))
         elif not self._room:
             raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
-
-    def _peek(self) -> QueueRequest | None:
-        if self._stopwatch is None:
-            return self.policy.peek()
-        before = self._stopwatch()
-        head = self.policy.peek()
-        self.decision_s.append(self._stopwatch() - before)
-        return head
 
     def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
         profile = self.profile
@@ -272,18 +205,3 @@ class SimulatedEngine:
         if ended:
             self._stretch = None
         return [request for request, _ in ended]
-
-
-def _as_policy_sees(request: SimRequest) -> QueueRequest:
-    arrival = request.arrival
-    return QueueRequest(
-        request.request_id,
-        arrival.tenant,
-        arrival.input_tokens,
-        request.weight,
-        arrival.output_tokens,
-        arrival.app or "",
-        arrival.stage or 0,
-        arrival.interaction or "",
-        arrival.system_tokens,
-    )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dispatcher.policies.service import ServiceFunction
-from headgate.simulator.engine import SimulatedEngine
+from headgate.simulator.engine_base import Engine
 from headgate.simulator.gate_spec import GateSpec
 from headgate.simulator.requests import SimRequest
 
@@ -64,7 +64,7 @@ GateMaker = Callable[[GateSpec, ServiceFunction, Door], SimulatedGate]
 class GatedEngine:
     """drive.Engine: a gate and the engine behind it. To be closed."""
 
-    def __init__(self, engine: SimulatedEngine, spec: GateSpec, service: ServiceFunction) -> None:
+    def __init__(self, engine: Engine, spec: GateSpec, service: ServiceFunction) -> None:
         self._engine = engine
         self._capacity = _EngineCapacity(engine)
         self._gone: list[SimRequest] = []
@@ -121,7 +121,7 @@ class GatedEngine:
 class _EngineCapacity:
     """What the engine can do, as the real worker's agent measures it: at its heartbeats, while requests wait in it."""
 
-    def __init__(self, engine: SimulatedEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         from gpu_worker.capacity import Capacity
 
         self._engine = engine

@@ -12,7 +12,8 @@ from dispatcher.policies.service import service_function
 from gpu_worker.policies.queue_policy import make_policy
 from headgate.simulator.collector import Collector
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import Jitter, SimulatedEngine
+from headgate.simulator.engine_base import Jitter
+from headgate.simulator.engines import make_engine
 from headgate.simulator.gate_spec import GateSpec
 from headgate.simulator.gated import GatedEngine
 from headgate.simulator.run import Run, RunSpec, _timing, run_of, simulate
@@ -33,7 +34,7 @@ def simulate_gated(spec: GatedSpec) -> Run:
     began_s = time.perf_counter()
     run = replace(spec.run, weights=weights_of(spec))
     service = service_function(run.service)
-    engine = SimulatedEngine(
+    engine = make_engine(
         run.profile,
         make_policy(run.policy, service, random=Random(f"{run.seed} policy")),
         jitter=Jitter(Random(f"{run.seed} steps"), run.jitter) if run.jitter else None,

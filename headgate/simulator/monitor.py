@@ -33,7 +33,7 @@ from typing import Any
 
 from dispatcher.policies.service import WeightedTokens
 from headgate.simulator.accounts import Account, Books
-from headgate.simulator.engine import Observer
+from headgate.simulator.engine_base import Observer
 from headgate.simulator.pair_bounds import PairBounds
 from headgate.simulator.requests import SimRequest
 

@@ -13,7 +13,8 @@ from dispatcher.policies.service import ServiceFunction, WeightedTokens, service
 from gpu_worker.policies.queue_policy import make_policy
 from headgate.simulator.collector import Collector, TenantFigures
 from headgate.simulator.drive import Front, drive
-from headgate.simulator.engine import Jitter, SimulatedEngine
+from headgate.simulator.engine_base import Jitter
+from headgate.simulator.engines import make_engine
 from headgate.simulator.measures import Difference
 from headgate.simulator.monitor import TheoremMonitor
 from headgate.simulator.profile import EngineProfile
@@ -81,7 +82,7 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     service = service_function(spec.service)
     policy = make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"))
     monitor = _monitor(spec, service)
-    engine = SimulatedEngine(
+    engine = make_engine(
         spec.profile,
         policy,
         observer=monitor,
@@ -98,7 +99,7 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
 
 
 def _monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
-    if spec.monitor == "off" or not isinstance(service, WeightedTokens):
+    if spec.monitor == "off" or not isinstance(service, WeightedTokens) or spec.profile.chunk_tokens is not None:
         return None
     if spec.monitor == "covered" and spec.policy != "vtc":
         return None

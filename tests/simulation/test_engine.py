@@ -14,7 +14,8 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.queue_policy import make_policy
 from headgate.simulator.collector import Collector
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import Jitter, Observer, SimulatedEngine
+from headgate.simulator.engine import SimulatedEngine
+from headgate.simulator.engine_base import Jitter, Observer
 from headgate.simulator.profile import EngineProfile, load_profile
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival

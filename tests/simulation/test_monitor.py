@@ -13,7 +13,8 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.queue_policy import make_policy
 from headgate.simulator.collector import Collector
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import Observer, SimulatedEngine
+from headgate.simulator.engine import SimulatedEngine
+from headgate.simulator.engine_base import Observer
 from headgate.simulator.monitor import TENANTS_MAX, TheoremMonitor
 from headgate.simulator.profile import load_profile
 from headgate.simulator.requests import SimRequest

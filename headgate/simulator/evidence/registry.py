@@ -17,6 +17,7 @@ MODULES = (
     "bwfq_paper",
     "bwfq_scale",
     "bwfq_cares",
+    "fairserve",
 )
 
 for _module in MODULES:

@@ -1,0 +1,84 @@
+"""FairServe's throttling: nothing while there is room, nothing halfway, and no more than the limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.policies import throttling
+from dispatcher.policies.throttling import Limits, Throttle, Throttled
+
+
+def test_nothing_is_refused_while_there_is_room() -> None:
+    throttle = Throttle(Limits(user=1, app=1))
+    assert all(throttle.decide("u", "a", 0.0, saturated=False, under_way=False) is None for _ in range(100))
+
+
+def test_nothing_is_refused_in_the_middle_of_an_interaction() -> None:
+    throttle = Throttle(Limits(user=1, app=1))
+    assert throttle.decide("u", "a", 0.0, saturated=True, under_way=False) is None
+    assert throttle.decide("u", "a", 1.0, saturated=True, under_way=True) is None
+    assert throttle.decide("u", "a", 2.0, saturated=True, under_way=False) is not None
+
+
+def test_a_refusal_says_which_limit_and_when_there_is_room() -> None:
+    throttle = Throttle(Limits(user=2, app=3, window_s=60.0))
+    for at_s, user in ((0.0, "u"), (10.0, "u"), (20.0, "v")):
+        assert throttle.decide(user, "a", at_s, saturated=True, under_way=False) is None
+    assert throttle.decide("u", "b", 30.0, saturated=True, under_way=False) == Throttled("user", 2, 30.0)
+    assert throttle.decide("w", "a", 40.0, saturated=True, under_way=False) == Throttled("app", 3, 20.0)
+    assert throttle.decide("u", "b", 60.0, saturated=True, under_way=False) is None
+
+
+def test_what_was_let_in_while_there_was_room_counts() -> None:
+    throttle = Throttle(Limits(user=3, app=100))
+    for _ in range(10):
+        throttle.decide("u", "a", 0.0, saturated=False, under_way=False)
+    assert throttle.decide("u", "a", 59.0, saturated=True, under_way=False) == Throttled("user", 3, 1.0)
+
+
+def test_an_application_may_have_its_own_limit() -> None:
+    throttle = Throttle(Limits(user=100, app=100, apps={"small": 1}))
+    assert throttle.decide("u", "small", 0.0, saturated=True, under_way=False) is None
+    assert throttle.decide("v", "small", 0.0, saturated=True, under_way=False) is not None
+    assert throttle.decide("v", "other", 0.0, saturated=True, under_way=False) is None
+
+
+@pytest.mark.parametrize("wrong", [{"user": 0}, {"app": 0}, {"apps": {"a": 0}}, {"window_s": 0.0}])
+def test_limits_that_would_let_nobody_in_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="limits are at least 1"):
+        Limits(**{"user": 1, "app": 1, **wrong})  # type: ignore[arg-type]
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttling, "KEPT_MAX", 10)
+    throttle = Throttle(Limits(user=2, app=2))
+    for number in range(1000):
+        throttle.decide(f"u{number}", f"a{number}", float(number), saturated=False, under_way=False)
+    assert len(throttle._users) == len(throttle._apps) == 10
+
+
+calls = st.tuples(
+    st.floats(0, 30), st.sampled_from("uvw"), st.sampled_from("ab"), st.booleans(), st.booleans()
+)  # fmt: skip
+
+
+@given(st.lists(calls, max_size=80), st.integers(1, 5), st.integers(1, 8))
+def test_as_a_count_of_the_trailing_window_says(
+    gaps: list[tuple[float, str, str, bool, bool]], user_max: int, app_max: int
+) -> None:
+    throttle, now_s = Throttle(Limits(user_max, app_max)), 0.0
+    let_in: list[tuple[float, str, str]] = []
+    for gap_s, user, app, saturated, under_way in gaps:
+        now_s += gap_s
+        recent = [one for one in let_in if now_s - one[0] < 60.0]
+        full = (
+            sum(one[1] == user for one in recent) >= user_max or sum(one[2] == app for one in recent) >= app_max
+        )  # fmt: skip
+        refused = throttle.decide(user, app, now_s, saturated=saturated, under_way=under_way)
+        assert (refused is not None) == (saturated and not under_way and full)
+        if refused is None:
+            let_in.append((now_s, user, app))
+        else:
+            assert 0 < refused.retry_after_s <= 60.0
