@@ -168,17 +168,17 @@ def test_a_profile_without_chunks_is_refused() -> None:
 def test_throttling_holds_only_while_the_pool_is_taken() -> None:
     small = PROFILE.model_copy(update={"pool_tokens": 2_000})
 
+    refused: list[tuple[str | None, str | None]] = []
+
     class Kept(Collector):
-        refused: list[SimRequest] = []
-
         def rejected(self, request: SimRequest) -> None:
-            self.refused.append(request)
+            refused.append((request.arrival.interaction, request.rejected))
 
-    flood = [
-        Arrival(0.0, "u", 500, 400, interaction=f"i{n}", stage=stage, app="a") for n in range(3) for stage in (0, 1)
-    ]
-    late = Arrival(1.0, "u", 500, 400, interaction="late", stage=0, app="a")
-    alone = Arrival(500.0, "u", 500, 400, interaction="alone", stage=0, app="a")
+    def call(at_s: float, interaction: str, stage: int = 0) -> Arrival:
+        return Arrival(at_s, "u", 500, 400, interaction=interaction, stage=stage, app="a")
+
+    flood = [call(0.0, f"i{number}", stage) for number in range(3) for stage in (0, 1)]
+    late, alone = call(1.0, "late"), call(500.0, "alone")
     kept = Kept(WEIGHTED_TOKENS, 0.0)
     engine = make_engine(small, make_policy("fcfs"))
     drive([*flood, late, alone], engine, kept, front=ThrottledFront(Limits(user=3, app=100)))
