@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_worker.policies.queue_policy import QueuePolicy
 from headgate.simulator.engine_base import Engine, Jitter, Observer
@@ -34,12 +35,11 @@ class _Prefill:
     end_s: float
 
 
-@dataclass(slots=True)
-class _Stretch:
+class _Stretch(NamedTuple):
     """Decode steps until the next attempt or the next end, with the factor drawn for them."""
 
     steps: int
-    factor: float = field(default=1.0)
+    factor: float
 
 
 class SimulatedEngine(Engine):
@@ -56,13 +56,16 @@ class SimulatedEngine(Engine):
     ) -> None:
         super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
         self._room = KvRoom(profile.pool_tokens)
+        self._step_base_s = profile.decode_base_s + profile.overhead_s
+        self._per_request_s = profile.decode_per_request_s
+        self._per_kv_token_s = profile.decode_per_kv_token_s
         self._since_attempt = 0
         self._prefill: _Prefill | None = None
         self._stretch: _Stretch | None = None
 
     @property
     def running(self) -> int:
-        return len(self._room)
+        return self._room.size
 
     @property
     def saturation(self) -> float:
@@ -71,7 +74,7 @@ class SimulatedEngine(Engine):
     def next_s(self) -> float:
         if self._prefill is not None:
             return self._prefill.end_s
-        if not self._room:
+        if not self._room.size:
             return self.now_s if self._waiting else math.inf
         if self._since_attempt >= self.profile.steps_between_admissions:
             return self.now_s
@@ -85,13 +88,13 @@ class SimulatedEngine(Engine):
                 if self._prefill.end_s > until_s:
                     return finished
                 finished = self._end_prefill(self._prefill)
-            elif not self._room or self._since_attempt >= self.profile.steps_between_admissions:
-                if self.now_s >= until_s or not (self._room or self._waiting):
+            elif not self._room.size or self._since_attempt >= self.profile.steps_between_admissions:
+                if self.now_s >= until_s or not (self._room.size or self._waiting):
                     return finished
                 self._attempt()
             elif not self._decode(until_s):
                 return finished
-            else:
+            elif self._room.next_end <= self._room.step:
                 finished = self._ended()
             if finished:
                 return finished
@@ -116,14 +119,14 @@ class SimulatedEngine(Engine):
         if admitted:
             seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
             self._prefill = _Prefill(admitted, self.now_s + seconds * (self._jitter.factor(1) if self._jitter else 1.0))
-        elif not self._room:
+        elif not self._room.size:
             raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
 
     def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
         profile = self.profile
         if admitted and tokens + prompt > profile.minibatch_tokens_max:
             return False
-        if profile.batch_max is not None and len(self._room) >= profile.batch_max:
+        if profile.batch_max is not None and self._room.size >= profile.batch_max:
             return False
         return self._room.fits(prompt, request.arrival.output_tokens)
 
@@ -151,47 +154,41 @@ class SimulatedEngine(Engine):
 
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
-            steps = min(self.profile.steps_between_admissions - self._since_attempt, self._room.steps_to_next_end())
-            self._stretch = _Stretch(steps)
-            if self._jitter is not None:
-                self._stretch.factor = self._jitter.factor(steps)
+            left = self.profile.steps_between_admissions - self._since_attempt
+            steps = min(left, int(self._room.next_end) - self._room.step)
+            self._stretch = _Stretch(steps, self._jitter.factor(steps) if self._jitter is not None else 1.0)
         return self._stretch
 
     def _decode(self, until_s: float) -> bool:
         """As many whole steps of the stretch as end by `until_s`; False where that is none."""
-        stretch = self._next_stretch()
-        steps, seconds = stretch.steps, stretch.factor * self._decode_s(stretch.steps)
+        steps, factor = self._next_stretch()
+        seconds = factor * self._decode_s(steps)
         if self.now_s + seconds > until_s:
-            steps = self._steps_within((until_s - self.now_s) / stretch.factor, steps)
+            steps = self._steps_within((until_s - self.now_s) / factor, steps)
             if not steps:
                 return False
-            seconds = stretch.factor * self._decode_s(steps)
+            seconds = factor * self._decode_s(steps)
         self._stretch = None
         self.now_s += seconds
-        self.kv_tokens += steps * len(self._room)
+        self.kv_tokens += steps * self._room.size
         self._since_attempt += steps
-        self._room.stepped(steps)
+        self._room.step += steps
         self.policy.decoded(steps)
         if self._observer is not None:
             self._observer.decoded(steps, self.now_s)
         return True
 
     def _decode_s(self, steps: int) -> float:
-        profile, requests = self.profile, len(self._room)
-        each = profile.decode_base_s + profile.overhead_s + profile.decode_per_request_s * requests
-        held = steps * self.kv_tokens + requests * steps * (steps - 1) / 2
-        return steps * each + profile.decode_per_kv_token_s * held
+        requests = self._room.size
+        held = self.kv_tokens + requests * (steps - 1) / 2
+        return steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held)
 
     def _steps_within(self, seconds: float, steps: int) -> int:
-        """The most steps that take no longer than `seconds`, fewer than `steps`. Stretches are short: by bisection."""
-        low, high = 0, steps
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._decode_s(middle) <= seconds:
-                low = middle
-            else:
-                high = middle
-        return low
+        """The most steps that take no longer than `seconds`, fewer than `steps`: none takes less than the first."""
+        within = min(int(seconds / self._decode_s(1)) + 1, steps - 1)
+        while within and self._decode_s(within) > seconds:
+            within -= 1
+        return within
 
     def _ended(self) -> list[SimRequest]:
         """Take out who has all its tokens."""

@@ -16,7 +16,9 @@ and a candidate costs one bisection and a maximum over those who end before it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
+from itertools import accumulate
 from typing import NamedTuple
 
 from headgate.simulator.requests import SimRequest
@@ -31,6 +33,7 @@ class KvRoom:
     def __init__(self, pool_tokens: int) -> None:
         self.pool_tokens = pool_tokens
         self.step = 0
+        """Decode steps so far: whoever takes them counts."""
         self._ends: list[int] = []
         """Minus the step at which each ends: ascending, the longest first."""
         self._constants: list[int] = []
@@ -40,9 +43,13 @@ class KvRoom:
         self._with_one_more: list[int] = []
         """Use before each one's end if one more were there that began with nothing: (k + 1) e_k + sum."""
         self._residents: list[Resident] = []
+        self.size = 0
+        """How many are there."""
+        self.next_end = math.inf
+        """The step at which the first of them ends."""
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self.size
 
     def could_hold(self, prompt: int, output: int) -> bool:
         """Whether it fits with nothing else there."""
@@ -65,21 +72,19 @@ class KvRoom:
         self._constants.insert(at, prompt + 1 - self.step)
         self._residents.insert(at, Resident(request, prompt))
         self._sum_up_from(at)
+        self._noted()
 
     def _sum_up_from(self, at: int) -> None:
-        del self._sums[at:], self._with_one_more[at:]
-        total = self._sums[-1] if at else 0
-        for k in range(at, len(self._ends)):
-            total += self._constants[k]
-            self._sums.append(total)
-            self._with_one_more.append(total - (k + 2) * self._ends[k])
+        sums = list(accumulate(self._constants[at:], initial=self._sums[at - 1] if at else 0))[1:]
+        self._sums[at:] = sums
+        places = range(at + 2, at + 2 + len(sums))
+        self._with_one_more[at:] = [
+            total - place * end for total, place, end in zip(sums, places, self._ends[at:], strict=True)
+        ]
 
-    def steps_to_next_end(self) -> int:
-        """Raises IndexError where nobody is there."""
-        return -self._ends[-1] - self.step
-
-    def stepped(self, steps: int) -> None:
-        self.step += steps
+    def _noted(self) -> None:
+        self.size = len(self._ends)
+        self.next_end = -self._ends[-1] if self._ends else math.inf
 
     def take_ended(self) -> list[Resident]:
         """Those whose last step was taken, in the order in which they stood."""
@@ -89,4 +94,5 @@ class KvRoom:
             for column in (self._ends, self._constants, self._sums, self._with_one_more):
                 column.pop()
         ended.reverse()
+        self._noted()
         return ended

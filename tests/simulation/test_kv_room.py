@@ -37,7 +37,7 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(pool_tokens: int
     for move in moves:
         if isinstance(move, int):
             steps = min(move, min((one.left for one in batch), default=0))
-            room.stepped(steps)
+            room.step += steps
             batch = [Played(one.held + steps, one.left - steps) for one in batch]
             ended = room.take_ended()
             assert len(ended) == sum(one.left == 0 for one in batch)
@@ -51,7 +51,7 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(pool_tokens: int
                 batch.append(newcomer)
         assert len(room) == len(batch)
         if batch:
-            assert room.steps_to_next_end() == min(one.left for one in batch)
+            assert room.next_end - room.step == min(one.left for one in batch)
 
 
 @given(st.integers(2, 300), st.integers(1, 300), st.integers(0, 300))
