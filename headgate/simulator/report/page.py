@@ -1,0 +1,131 @@
+"""The page: key figures, charts, tenants and bounds of runs of one workload. The same runs give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean, stdev
+
+from headgate.simulator.measures import Percentiles
+from headgate.simulator.report.figures import figures
+from headgate.simulator.run import Run
+
+TENANTS_MAX = 200
+"""Most tenants in the table: those with the most service."""
+THEOREMS = {
+    "4.3": "counters of waiting tenants apart",
+    "4.4": "service of two backlogged tenants apart",
+    "4.9": "service of any tenant before that of a backlogged one",
+    "4.11": "service of others while a first request waits",
+    "4.13": "less than an equal part of an interval",
+}
+
+
+def write(path: Path, by_policy: Sequence[Sequence[Run]]) -> None:
+    """For each policy the runs of its seeds, of which the first has its timeline. Raises OSError."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(page(by_policy), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def page(by_policy: Sequence[Sequence[Run]]) -> str:
+    first = [runs[0] for runs in by_policy]
+    style = files("headgate.simulator.report").joinpath("page.css").read_text(encoding="utf-8")
+    title = f"{escape(first[0].workload)} · headgate simulate"
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>\n{style}</style>\n</head>\n'
+        f"<body>\n<main>\n{_header(by_policy)}{_key_figures(by_policy)}"
+        f"{figures([run for run in first if run.timeline is not None])}{_bounds(first)}{_tenants(first)}"
+        "</main>\n</body>\n</html>\n"
+    )
+
+
+def _header(by_policy: Sequence[Sequence[Run]]) -> str:
+    run, seeds = by_policy[0][0], len(by_policy[0])
+    policies = ", ".join(escape(runs[0].policy) for runs in by_policy)
+    over = f" · {seeds} seeds: mean ± standard deviation; charts are the first's" if seeds > 1 else ""
+    tenants = f"{len(run.tenants):,} {'tenant' if len(run.tenants) == 1 else 'tenants'}"
+    told = f"{run.requests:,} requests of {tenants} · a pool of {run.pool_tokens:,} tokens · {policies}{over}"
+    return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1><p>{told}</p></header>\n"
+
+
+def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
+    columns: dict[str, Callable[[Run], float | None]] = {
+        "served": lambda run: run.served,
+        "rejected": lambda run: run.rejected,
+        "total time (s)": lambda run: run.total_time_s,
+        "tokens/s": lambda run: run.throughput_tokens_per_s,
+        "service difference, mean": lambda run: None if run.difference is None else run.difference.avg,
+        "…, greatest": lambda run: None if run.difference is None else run.difference.max,
+    }
+    rows = [[escape(runs[0].policy), *(_over(runs, figure) for figure in columns.values())] for runs in by_policy]
+    return f"<section><h2>Key figures</h2>{_table(['policy', *columns], rows)}</section>\n"
+
+
+def _over(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> str:
+    values = [value for value in map(figure, runs) if value is not None]
+    if not values:
+        return "–"
+    sd = stdev(values) if len(values) > 1 else 0.0
+    return f"{_short(fmean(values))} ± {_short(sd)}" if sd else _short(fmean(values))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"
+
+
+def _bounds(runs: Sequence[Run]) -> str:
+    rows = [
+        [
+            escape(run.policy),
+            f"{theorem}: {THEOREMS.get(theorem, '')}",
+            f"{bound['worst']:,.0f}",
+            f"{bound['bound']:,.0f}",
+            "–" if bound["fraction"] is None else f"{bound['fraction']:.1%}",
+            "✔ held" if bound["held"] else "✘ broken",
+        ]
+        for run in runs
+        for theorem, bound in run.bounds.items()
+    ]
+    if not rows:
+        return ""
+    headings = ["policy", "theorem of the VTC paper", "worst case", "bound", "of it", ""]
+    return f"<section><h2>Bounds</h2>{_table(headings, rows, text=2)}</section>\n"
+
+
+def _tenants(runs: Sequence[Run]) -> str:
+    names = {name for run in runs for name in run.tenants}
+    most = sorted(names, key=lambda name: (-max(_service(run, name) for run in runs), name))
+    rows = [_tenant(run, name) for name in sorted(most[:TENANTS_MAX]) for run in runs if name in run.tenants]
+    more = f"<p>The {TENANTS_MAX} with the most service, of {len(most):,}.</p>" if len(most) > TENANTS_MAX else ""
+    headings = ["tenant", "policy", "asked", "served", "rejected", "service"]
+    headings += ["TTFT P50", "P99", "whole P50", "P99"]
+    return f"<section><h2>Tenants</h2>{more}{_table(headings, rows, text=2)}</section>\n"
+
+
+def _service(run: Run, name: str) -> float:
+    return run.tenants[name].service if name in run.tenants else 0.0
+
+
+def _tenant(run: Run, name: str) -> list[str]:
+    figures = run.tenants[name]
+    counts = [f"{count:,}" for count in (figures.requests, figures.served, figures.rejected)]
+    times = [*_seconds(figures.ttft_s), *_seconds(figures.latency_s)]
+    return [escape(name), escape(run.policy), *counts, f"{figures.service:,.0f}", *times]
+
+
+def _seconds(values: Percentiles | None) -> tuple[str, str]:
+    return ("–", "–") if values is None else (f"{values.p50:,.2f} s", f"{values.p99:,.2f} s")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
+    """`text`: how many columns, from the left, are words."""
+    kinds = ["" if place < text else ' class="number"' for place in range(len(headings))]
+    head = "".join(f"<th{kind}>{escape(heading)}</th>" for heading, kind in zip(headings, kinds, strict=True))
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>\n" for row in rows
+    )
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

@@ -1,0 +1,79 @@
+"""The evidence document: what is written of a section, escaped, and the same bytes every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.simulator.evidence import document, markdown
+from headgate.simulator.evidence.registry import EXPERIMENTS
+from headgate.simulator.evidence.sections import Check, Plot, Section, Series, Table, experiment
+
+SECTION = Section(
+    "A title with | and *stars*",
+    "Paper, section 1",
+    text=("A paragraph with `code`.",),
+    tables=[Table("Numbers", ("name", "value"), [("a|b", 1234.5), ("<b>", None), ("c", 7)])],
+    checks=[Check("it holds", True, "1 > 0"), Check("it does not", False, "0 > 1"), Check("unclear", None, "noise")],
+    plots=[
+        Plot("a-line", "A line", "x", "y", [Series("one", [0.0, 1.0, 2.0], [1.0, None, 3.0])]),
+        Plot("some-bars", "Bars", "", "y", [Series("one", [0, 1], [1.0, 2.0])], kind="bars", ticks=("a", "b")),
+        Plot("nothing", "Nothing", "x", "y", []),
+    ],
+)
+SECTIONS = {"first": SECTION, "second": Section("Left out", "Paper", skipped="there are no traces")}
+
+
+def test_the_document_says_all_of_it() -> None:
+    text = markdown.document(SECTIONS)
+    assert "| [first](#first) | A title with \\| and \\*stars\\* | Paper, section 1 | 1 | 1 | 1 |" in text
+    assert "| ✔ | it holds | 1 > 0 |" in text
+    assert "| ✘ | it does not | 0 > 1 |" in text
+    assert "A paragraph with `code`." in text
+    assert "| a\\|b | 1,234 |\n| &lt;b> | – |\n| c | 7 |" in text
+    assert "![A line](evidence/a-line.svg)" in text
+    assert "Skipped: there are no traces" in text
+
+
+def test_written_twice_it_is_the_same_and_nothing_stale_stays(tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "old.svg").write_text("old")
+    written = [{path: path.read_bytes() for path in document.write(tmp_path, SECTIONS)} for _ in range(2)]
+    assert written[0] == written[1]
+    assert sorted(path.name for path in written[0]) == ["a-line.svg", "evidence.md", "nothing.svg", "some-bars.svg"]
+    assert sorted(path.name for path in (tmp_path / "evidence").iterdir()) == [
+        "a-line.svg",
+        "nothing.svg",
+        "some-bars.svg",
+    ]
+
+
+def test_a_drawing_has_no_date_and_its_words_are_text(tmp_path: Path) -> None:
+    document.write(tmp_path, SECTIONS)
+    drawn = (tmp_path / "evidence" / "a-line.svg").read_text()
+    assert "<dc:date>" not in drawn
+    assert ">A line</text>" in drawn
+
+
+def test_two_plots_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two plots of the name 'a-line'"):
+        document.write(tmp_path, {"one": SECTION, "two": SECTION})
+
+
+def test_a_row_of_the_wrong_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells under 2 columns"):
+        markdown.table(Table("wrong", ("a", "b"), [("only",)]))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.12344, "0.1234"), (1.0, "1.000"), (12345.6, "12,350"), (999.96, "1,000"), (-2.5, "-2.500")],
+)
+def test_four_significant_digits(value: float, text: str) -> None:
+    assert markdown.number(value) == text
+
+
+def test_a_name_is_entered_once() -> None:
+    with pytest.raises(ValueError, match="there already"):
+        experiment(next(iter(EXPERIMENTS)))(lambda setting: SECTION)

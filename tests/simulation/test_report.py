@@ -1,0 +1,137 @@
+"""The report page: self-contained, well-formed, the same bytes every time, and nobody's name is read as HTML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from headgate.simulator.profile import load_profile
+from headgate.simulator.report.charts import Line, line_chart, number
+from headgate.simulator.report.page import page, write
+from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
+
+VOID = {"meta", "link", "br", "img"}
+HEADINGS = (
+    *("Key figures", "Service rate", "Demand", "Accumulated service difference", "Response time", "Shares"),
+    *("Queue", "KV cache", "Tenants"),
+)
+
+
+def runs(tenants: int = 3, policies: tuple[str, ...] = ("fcfs", "vtc"), **changes: object) -> list[list[Run]]:
+    arrivals = [Arrival(n * 0.5, f"t{n % tenants}", 60, 30) for n in range(max(60, tenants))]
+    spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True, **changes)  # type: ignore[arg-type]
+    return [[simulate(replace(spec, policy=policy))] for policy in policies]
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.outside += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(text: str) -> Balanced:
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    return parser
+
+
+def test_all_is_there_and_nothing_is_fetched() -> None:
+    text = page(runs())
+    assert parsed(text).outside == []
+    assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "@import" not in text
+    assert "url(" not in text
+    for heading in HEADINGS:
+        assert f"<h2>{heading}</h2>" in text
+    assert text.count("<figcaption>fcfs</figcaption>") == text.count("<figcaption>vtc</figcaption>") == 5
+
+
+def test_charts_are_xml_with_titles() -> None:
+    drawings = re.findall(r"<svg .*?</svg>", page(runs()), re.DOTALL)
+    assert len(drawings) > 10
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        if root.get("role") == "img":
+            assert root[0].tag.endswith("title")
+            assert root[0].text
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        write(tmp_path / name, runs())
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_names_are_text() -> None:
+    name = "<script>alert('&')</script>"
+    arrivals = [Arrival(float(n), name, 50, 50) for n in range(5)]
+    spec = RunSpec(ListWorkload(name, arrivals), "vtc", load_profile(), timeline=True)
+    text = page([[simulate(spec)]])
+    parsed(text)
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize("tenants", [1, 8, 9, 300])
+def test_many_tenants_are_gathered(tenants: int) -> None:
+    text = page(runs(tenants))
+    parsed(text)
+    assert (f"{tenants - 7} others" in text) == (tenants > 8)
+
+
+def test_who_was_never_served_is_in_the_table() -> None:
+    arrivals = [Arrival(0.0, "fits", 50, 50), Arrival(0.0, "never", 20_000, 50)]
+    spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True)
+    text = page([[simulate(spec)]])
+    parsed(text)
+    assert "<td>never</td><td>vtc</td>" in text
+
+
+def test_a_workload_of_nothing_has_a_page() -> None:
+    spec = RunSpec(ListWorkload("nothing", []), "vtc", load_profile(), timeline=True)
+    parsed(page([[simulate(spec)]]))
+
+
+def test_bounds_are_told_where_they_are() -> None:
+    assert "✔ held" in page(runs(policies=("vtc",)))
+    assert "<h2>Bounds</h2>" not in page(runs(policies=("fcfs",)))
+
+
+def test_seeds_are_a_mean_and_a_spread() -> None:
+    spec = RunSpec(ListWorkload("some", [Arrival(n * 0.1, "a", 60, 90) for n in range(300)]), "vtc", load_profile())
+    of_seeds = [simulate(replace(spec, seed=seed, jitter=0.05, timeline=seed == 0)) for seed in range(3)]
+    text = page([of_seeds])
+    assert "3 seeds" in text
+    assert "±" in text
+
+
+def test_gaps_are_gaps() -> None:
+    drawn = line_chart("gaps", [Line("a", [0.0, 1.0, 2.0, 3.0], [1.0, None, 2.0, 3.0])], "x", "y")
+    path = re.findall(r'<path class="s0" d="([^"]+)"><title>', drawn)[0]
+    assert path.count("M") == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.1234, "0.123"), (12.0, "12"), (1234.0, "1.23k"), (2.5e6, "2.5M"), (-3000.0, "-3k")],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
