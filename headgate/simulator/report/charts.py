@@ -36,10 +36,22 @@ def highest(lines: Sequence[Line]) -> float:
     return max((y for line in lines for y in line.ys if y is not None), default=0.0)
 
 
-def line_chart(name: str, lines: Sequence[Line], x_label: str, y_label: str, *, y_max: float | None = None) -> str:
-    """`y_max`: for charts side by side; else of these lines. `name`: what a screen reader says."""
+def last_x(lines: Sequence[Line]) -> float:
+    return max((x for line in lines for x in line.xs[-1:]), default=0.0)
+
+
+def line_chart(
+    name: str,
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    x_max: float | None = None,
+    y_max: float | None = None,
+) -> str:
+    """`x_max`, `y_max`: for charts side by side; else of these lines. `name`: what a screen reader says."""
     top = _nice(highest(lines) if y_max is None else y_max)
-    last = max((x for line in lines for x in line.xs[-1:]), default=1.0) or 1.0
+    last = (last_x(lines) if x_max is None else x_max) or 1.0
     drawn = "".join(_path(line, place, last, top) for place, line in enumerate(lines))
     return _svg(name, _axes(last, top, x_label, y_label) + drawn) + _legend([line.label for line in lines])
 

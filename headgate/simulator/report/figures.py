@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import accumulate
 
-from headgate.simulator.report.charts import Line, bar_chart, highest, line_chart
+from headgate.simulator.report.charts import Line, bar_chart, highest, last_x, line_chart
 from headgate.simulator.run import Run
 from headgate.simulator.timeline import Timeline
 
@@ -22,7 +22,7 @@ def figures(runs: Sequence[Run]) -> str:
     return "".join(
         (
             _kind("Service rate", "Service received, in service units a second.", runs, _rates(shown), "units/s"),
-            _kind("Demand", "Service asked for, by arrival.", runs, _demand(shown), "units/s"),
+            _kind("Demand", "Service asked for by what was served, by arrival.", runs, _demand(shown), "units/s"),
             _one(
                 "Accumulated service difference",
                 "Between the tenants that had received most and least by then.",
@@ -109,9 +109,9 @@ def _pool(runs: Sequence[Run]) -> Line:
 
 def _kind(title: str, what: str, runs: Sequence[Run], kind: Kind, unit: str) -> str:
     drawn = [kind(run) for run in runs]
-    top = max((highest(lines) for lines in drawn), default=0.0)
+    last, top = (max(map(of, drawn), default=0.0) for of in (last_x, highest))
     charts = "".join(
-        _figure(run.policy, line_chart(f"{title}, {run.policy}", lines, TIME, unit, y_max=top))
+        _figure(run.policy, line_chart(f"{title}, {run.policy}", lines, TIME, unit, x_max=last, y_max=top))
         for run, lines in zip(runs, drawn, strict=True)
     )
     return _section(title, what, charts)
