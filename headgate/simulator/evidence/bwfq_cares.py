@@ -55,7 +55,7 @@ def cares(setting: Setting) -> Section:
     found = _measured(setting, (*TABLE, *CARES))
     return Section(
         "Five things that the published order needs care in, and two clocks",
-        "BWFQ, equations 1 to 3; DESIGN.md of this project",
+        "BWFQ, section 3.1 and 3.2, equations 1 to 3",
         text=(
             f"Ten slots, Poisson arrivals, everyone but the measured tenant floods; means over {SEEDS} seeds. `ratio` "
             "is the published order, `ratio+wake` the same with a queue that an arrival wakes; `virtual-clock` and "

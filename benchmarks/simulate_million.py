@@ -1,0 +1,238 @@
+"""How fast `headgate simulate` is: `python -m benchmarks.simulate_million [--requests N] [--json]`.
+
+One million requests of 1,000 tenants under VTC, gate off, on `a10g-llama2-7b`: lengths drawn from the arena trace of
+the VTC paper, Poisson arrivals at 1.1 times what the engine does of them. One core, one process of its own for each row,
+so that its peak memory is its own.
+
+Where the time goes is counted by playing the recorded calls of a run of 50,000 requests again, the policy's and the KV
+room's, each alone. The baseline is the engine as it is meant, one decode step after another and everything counted
+anew, on few requests: the ratio is what skipping from event to event saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from gpu_worker.policies.queue_policy import make_policy
+from headgate.simulator import engine as engine_module
+from headgate.simulator.collector import Collector
+from headgate.simulator.drive import drive
+from headgate.simulator.engines import make_engine
+from headgate.simulator.kv_room import KvRoom
+from headgate.simulator.profile import load_profile
+from headgate.simulator.run import RunSpec, simulate
+from headgate.workloads.sampled import SampledWorkload
+from headgate.workloads.sources import open_workload
+
+TRACE = Path("../shared/traces/vtc/real.csv")
+TENANTS = 1_000
+OVERLOAD = 1.1
+CAPACITY_REQUESTS = 5_000
+"""Of a backlog from which the engine's own rate is measured."""
+COUNTED = 50_000
+STEPWISE = 400
+LIMIT_S, LIMIT_MB = 60.0, 2048.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate_million", description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--trace", type=Path, default=TRACE, help=f"lengths are drawn from it ({TRACE})")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--policy", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.trace.is_file():
+        sys.stdout.write(f"skipped: there is no {options.trace} to draw lengths from\n")
+        return 0
+    if options.policy:
+        sys.stdout.write(json.dumps(run(options.trace, options.requests, options.policy)) + "\n")
+        return 0
+    found = {
+        "runs": [in_its_own_process(options.trace, options.requests, policy) for policy in ("vtc", "fcfs")],
+        "parts": parts(options.trace),
+        "stepwise_ratio": stepwise_ratio(options.trace),
+    }
+    sys.stdout.write(json.dumps(found) + "\n" if options.json else table(found))
+    return 0
+
+
+def sampled(trace: Path, requests: int) -> SampledWorkload:
+    lengths = list(open_workload([str(trace)]))
+    flood = SampledWorkload.of(lengths, requests=CAPACITY_REQUESTS, tenants=TENANTS, rate_per_s=1e6)
+    served = simulate(RunSpec(flood, "fcfs", load_profile(), horizon_s=0.0))
+    rate_per_s = OVERLOAD * served.served / served.total_time_s
+    return SampledWorkload.of(lengths, requests=requests, tenants=TENANTS, rate_per_s=rate_per_s)
+
+
+def run(trace: Path, requests: int, policy: str) -> dict[str, Any]:
+    workload = sampled(trace, requests)
+    began = perf_counter()
+    done = simulate(RunSpec(workload, policy, load_profile()))
+    seconds = perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+    return {
+        "policy": policy,
+        "requests": requests,
+        "served": done.served,
+        "rate_per_s": workload.rate_per_s,
+        "seconds": seconds,
+        "us_a_request": 1e6 * seconds / requests,
+        "peak_mb": peak,
+        "simulated_days": done.total_time_s / 86_400,
+    }
+
+
+def in_its_own_process(trace: Path, requests: int, policy: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.simulate_million", "--requests", str(requests)]
+    done = subprocess.run(
+        [*command, "--trace", str(trace), "--policy", policy], check=True, capture_output=True, text=True
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+class _Recorded:
+    """Passes every call on and keeps it."""
+
+    def __init__(self, of: Any, calls: list[Call]) -> None:
+        self._of, self._calls = of, calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._of, name)
+
+        def recorded(*args: Any) -> Any:
+            self._calls.append((name, args))
+            return method(*args)
+
+        return recorded
+
+
+def parts(trace: Path) -> dict[str, float]:
+    """Microseconds a request: of the whole, the policy, the room, and what feeds and measures."""
+    workload = sampled(trace, COUNTED)
+    policy_calls: list[Call] = []
+    room_calls: list[Call] = []
+    _play(workload, policy_calls, room_calls)
+    whole_s = timed(lambda: _play(workload))
+    fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))  # type: ignore[arg-type]
+    policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
+    room_s = replayed(room_calls, lambda: KvRoom(load_profile().pool_tokens))
+    scale = 1e6 / COUNTED
+    engine_s = whole_s - policy_s - fed_s
+    figures = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV room of it": room_s}
+    figures["feeding, measures"] = fed_s
+    return {name: scale * seconds for name, seconds in figures.items()}
+
+
+class _CountedRoom(KvRoom):
+    calls: list[Call]
+
+    def fits(self, prompt: int, output: int) -> bool:
+        self.calls.append(("fits", (prompt, output)))
+        return super().fits(prompt, output)
+
+    def add(self, request: Any, prompt: int, output: int) -> None:
+        self.calls.append(("add", (request, prompt, output)))
+        super().add(request, prompt, output)
+
+    def take_ended(self) -> Any:
+        self.calls += [("at", (self.step,)), ("take_ended", ())]
+        return super().take_ended()
+
+
+def _play(
+    workload: SampledWorkload, policy_calls: list[Call] | None = None, room_calls: list[Call] | None = None
+) -> None:
+    policy: Any = make_policy("vtc")
+    engine = make_engine(load_profile(), policy if policy_calls is None else _Recorded(policy, policy_calls))
+    if room_calls is not None and isinstance(engine, engine_module.SimulatedEngine):
+        room = _CountedRoom(load_profile().pool_tokens)
+        room.calls = room_calls
+        engine._room = room
+    drive(workload, engine, Collector(WEIGHTED_TOKENS, 0.0))
+
+
+def replayed(calls: list[Call], make: Callable[[], Any]) -> float:
+    """Seconds of these calls on a new one, less those of the loop."""
+    fresh = make()
+
+    def call(name: str, args: tuple[Any, ...]) -> None:
+        if name == "at":
+            fresh.step = args[0]
+        else:
+            methods[name](*args)
+
+    methods = {name: getattr(fresh, name) for name, _ in calls if name != "at"}
+    all_s = timed(lambda: [call(name, args) for name, args in calls])
+
+    def nothing(name: str, args: tuple[Any, ...]) -> None: ...
+
+    return all_s - timed(lambda: [nothing(name, args) for name, args in calls])
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
+class _Instant:
+    """An engine that serves everybody at once: what is left is feeding and measuring."""
+
+    now_s = 0.0
+
+    def __init__(self) -> None:
+        self._done: list[Any] = []
+
+    def submit(self, request: Any, at_s: float) -> bool:
+        request.admitted_s, request.first_token_s, request.finish_s = at_s, at_s, at_s
+        self.now_s = at_s
+        self._done.append(request)
+        return True
+
+    def advance(self, until_s: float) -> list[Any]:
+        done, self._done = self._done, []
+        return done
+
+
+def stepwise_ratio(trace: Path) -> float:
+    from tests.support.stepwise_engine import StepwiseEngine
+
+    arrivals = list(sampled(trace, STEPWISE))
+    literal_s = timed(lambda: StepwiseEngine(load_profile(), make_policy("vtc")).play(arrivals))
+    skipping_s = timed(
+        lambda: drive(arrivals, make_engine(load_profile(), make_policy("vtc")), Collector(WEIGHTED_TOKENS, 0.0))
+    )
+    return literal_s / skipping_s
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = ["policy      requests   seconds   µs a request   peak MB   simulated days   within 60 s, 2 GB"]
+    for row in found["runs"]:
+        within = row["seconds"] <= LIMIT_S and row["peak_mb"] <= LIMIT_MB
+        lines.append(
+            f"{row['policy']:8} {row['requests']:11,} {row['seconds']:9.1f} {row['us_a_request']:14.1f} "
+            f"{row['peak_mb']:9.0f} {row['simulated_days']:16.1f}   {'yes' if within else 'no'}"
+        )
+    whole = found["parts"]["whole"]
+    lines.append("\nwhere it goes (vtc, 50,000 requests), µs a request")
+    lines += [f"{name:18} {value:6.1f}  {value / whole:6.0%}" for name, value in found["parts"].items()]
+    lines.append(f"engine over policy: {found['parts']['engine'] / found['parts']['policy']:.2f}")
+    lines.append(f"one step after another, over skipping to the next event: {found['stepwise_ratio']:.0f} times")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
