@@ -1,7 +1,7 @@
 """How fast `headgate simulate` is: `python -m benchmarks.simulate_million [--requests N] [--json]`.
 
 One million requests of 1,000 tenants under VTC, gate off, on `a10g-llama2-7b`: lengths drawn from the arena trace of
-the VTC paper, Poisson arrivals at 1.1 times what the engine does of them. One core, one process of its own for each row,
+the VTC paper, Poisson arrivals at 1.1 times what the engine does of them. One core, one process for each row,
 so that its peak memory is its own.
 
 Where the time goes is counted by playing the recorded calls of a run of 50,000 requests again, the policy's and the KV
