@@ -1,0 +1,101 @@
+"""Beside Vidur (MLSys 2024), on the same requests: `python -m benchmarks.vidur_comparison --venv DIR`.
+
+DIR is an environment of its own, made where it is not there: pip installs vidur and what it needs, some hundred
+packages. Both play the same requests, lengths drawn from the arena trace of the VTC paper, Poisson arrivals, with the
+same step times; Vidur's first come, first served (vidur_side.py says what it was given, and why), ours fcfs and vtc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.simulate_million import TRACE, sampled
+from headgate.simulator.profile import load_profile
+from headgate.simulator.run import RunSpec, simulate
+from headgate.workloads.sampled import SampledWorkload
+
+VIDUR = "vidur==0.0.26"
+REQUESTS = 5_000
+BATCH_MAX = 25
+"""What the engine runs at once, about, on these lengths."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.vidur_comparison", description=__doc__.splitlines()[0])
+    parser.add_argument("--venv", type=Path, help=f"an environment with {VIDUR}; made where it is not there")
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--trace", type=Path, default=TRACE, help=f"lengths are drawn from it ({TRACE})")
+    options = parser.parse_args()
+    if options.venv is None or not options.trace.is_file():
+        missing = "--venv DIR names no environment for Vidur" if options.venv is None else f"no {options.trace}"
+        sys.stdout.write(f"skipped: {missing}\n")
+        return 0
+    workload = sampled(options.trace, options.requests)
+    rows = [theirs(made(options.venv), workload), *(ours(workload, policy) for policy in ("fcfs", "vtc"))]
+    sys.stdout.write(table(rows))
+    return 0
+
+
+Row = tuple[str, int, float, float]
+
+
+def made(venv: Path) -> Path:
+    """The interpreter of an environment with Vidur."""
+    python = venv / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", VIDUR], check=True)
+    return python.absolute()
+
+
+def theirs(python: Path, workload: SampledWorkload) -> Row:
+    profile = load_profile()
+    step = {
+        "base": profile.decode_base_s + profile.overhead_s,
+        "per_request": profile.decode_per_request_s,
+        "per_kv_token": profile.decode_per_kv_token_s,
+        "per_prompt_token": profile.prefill_per_token_s,
+        "pool_tokens": profile.pool_tokens,
+        "minibatch_tokens": profile.minibatch_tokens_max,
+        "batch_max": BATCH_MAX,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "trace.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(("Date", "Time", "PromptTokenCount", "CompletionTokenCount"))
+            rows.writerows(("2023-08-21", a.arrival_s, a.input_tokens, a.output_tokens) for a in workload)
+        (folder / "step.json").write_text(json.dumps(step))
+        side = Path(__file__).with_name("vidur_side.py").absolute()
+        command = [str(python), str(side), "trace.csv", "step.json"]
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return "vidur, sarathi", workload.requests, told["setup_s"] + told["run_s"], told["simulated_s"]
+
+
+def ours(workload: SampledWorkload, policy: str) -> Row:
+    began = perf_counter()
+    run = simulate(RunSpec(workload, policy, load_profile()))
+    return f"headgate, {policy}", run.served, perf_counter() - began, run.total_time_s
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["simulator         requests   seconds   µs a request   simulated s   times as fast as Vidur"]
+    theirs_s = rows[0][2]
+    for name, requests, seconds, simulated_s in rows:
+        lines.append(
+            f"{name:16} {requests:9,} {seconds:9.2f} {1e6 * seconds / requests:14.0f} {simulated_s:13,.0f} "
+            f"{theirs_s / seconds:12.1f}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
