@@ -23,13 +23,14 @@ CDK := infra/node_modules/.bin/cdk
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+EVIDENCE_ARGS ?=
 TEST_PROCESSES ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # jsii warns on standard error, at length, of a Node that still runs it.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION ?= 18,20
 
-.PHONY: help install demo test check bench synth dynamodb-local clean
+.PHONY: help install demo test check bench evidence synth dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +62,9 @@ check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 
 bench: $(STAMPS)/install ## figures, with their baselines (BENCH_ARGS="added_latency")
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+evidence: $(STAMPS)/install ## docs/evidence.md, from every experiment run again (minutes; EVIDENCE_ARGS="--check --out DIR")
+	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
 
 synth: $(STAMPS)/infra $(CDK) ## the CDK app without credentials, AWS's checks and the app's tests (needs Node and npm)
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null
