@@ -76,6 +76,8 @@ def _tenant(told: _Tenant) -> GateTenant:
 def _wrong(document: Document, error: ErrorDetails, flat: bool) -> ConfigurationError:
     loc: Loc = error["loc"]
     place = loc[1:] if flat and loc[:1] == ("tenants",) else loc
+    if error["type"] == "missing":
+        return document.wrong(place[:-1], "is missing", key=str(place[-1]))
     return document.wrong(place, _what(error, loc))
 
 
@@ -83,8 +85,6 @@ def _what(error: ErrorDetails, loc: Loc) -> str:
     fields = (_Tenant if loc[:1] == ("tenants",) else _File).model_fields
     if error["type"] == "extra_forbidden":
         return f"is not known here; there are {', '.join(fields)}"
-    if error["type"] == "missing":
-        return "is missing"
     if error["type"] in ("model_type", "dict_type"):
         return f"should be a mapping of {', '.join(fields) if len(loc) != 1 else 'tenants'}"
     found = error["input"]

@@ -1,0 +1,56 @@
+"""`headgate reproduce`: the document, the verdict, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.simulator.evidence.registry import EXPERIMENTS
+from headgate.simulator.evidence.sections import Check, Section, Setting
+from tests.unit.cli.command import headgate
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_list_is_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("reproduce", "--list") == 0
+    assert capsys.readouterr().out.split() == list(EXPERIMENTS)
+    assert {"vtc-real", "vtc-theorems", "bwfq-latency", "bwfq-cares", "fairserve"} <= EXPERIMENTS.keys()
+
+
+def test_the_same_bytes_on_one_core_and_on_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("1", "2"):
+        arguments = ("--only", "vtc-figure-9,vtc-adversary", "--seeds", "2", "--processes", name)
+        assert headgate("reproduce", *arguments, "--out", str(tmp_path / name)) == 0
+    assert written(tmp_path / "1") == written(tmp_path / "2")
+    assert written(tmp_path / "1").keys() == {
+        *("evidence.md", "evidence/vtc-figure-9a.svg", "evidence/vtc-figure-9b.svg")
+    }
+    assert "claims hold, 0 do not" in capsys.readouterr().out
+
+
+def test_a_claim_that_does_not_hold_is_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(setting: Setting) -> Section:
+        return Section("Broken", "nobody", checks=[Check("the moon is made of cheese", False, "rock")])
+
+    monkeypatch.setitem(EXPERIMENTS, "broken", broken)
+    assert headgate("reproduce", "--only", "broken") == 0
+    assert headgate("reproduce", "--only", "broken", "--check") == 1
+    assert "✘ the moon is made of cheese: rock" in capsys.readouterr().out
+
+
+def test_without_traces_their_experiments_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--only", "vtc-real,vtc-overload", "--traces", str(tmp_path / "nowhere"), "--check")
+    assert headgate("reproduce", *arguments, "--out", str(tmp_path / "docs")) == 0
+    assert "2 of 2 experiments were skipped" in capsys.readouterr().out
+    assert "Skipped:" in (tmp_path / "docs" / "evidence.md").read_text()
+
+
+def test_an_unknown_experiment_lists_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("reproduce", "--only", "bogus") == 2
+    assert "vtc-real" in capsys.readouterr().err

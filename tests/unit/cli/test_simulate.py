@@ -1,0 +1,202 @@
+"""`headgate simulate`: what it prints, the same bytes every time, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.unit.cli.command import headgate
+
+ROOT = Path(__file__).parents[3]
+ROWS = [f"{n * 0.5},{'flood' if n % 4 else 'quiet'},100,40" for n in range(240)]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "some.csv"
+    path.write_text("\n".join(["arrival_s,tenant,input_tokens,output_tokens", *ROWS]) + "\n")
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert headgate("simulate", *arguments, "--json") == 0
+    runs: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["runs"]
+    return runs
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert headgate("simulate", *arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_one_object_a_policy_with_the_promised_keys(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = told(capsys, str(trace), "--policy", "fcfs,vtc,rpm:5")
+    assert [run["policy"] for run in runs] == ["fcfs", "vtc", "rpm:5"]
+    for run in runs:
+        assert list(run) == [
+            *("workload", "policy", "seed", "requests", "served", "rejected", "rejections", "total_time_s"),
+            *("throughput_tokens_per_s", "service_difference", "tenants", "decisions", "bounds"),
+        ]
+        assert run["workload"] == "some"
+        assert run["served"] + run["rejected"] == run["requests"] == 240
+        assert list(run["service_difference"]) == ["max", "avg", "var"]
+        assert list(run["tenants"]) == ["flood", "quiet"]
+    assert runs[1]["bounds"].keys() == {"4.3", "4.4", "4.9", "4.11", "4.13"}
+    assert runs[2]["rejections"] == {"rate": runs[2]["rejected"]}
+
+
+def test_the_same_arguments_give_the_same_bytes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for processes in ("1", "2"):
+        arguments = ("--policy", "vtc,vtc-noisy:0.5", "--seeds", "3", "--jitter", "0.05", "--processes", processes)
+        assert headgate("simulate", str(trace), *arguments, "--json") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert {"mean", "sd"} == json.loads(said[0])["runs"][0]["spread"]["total_time_s"].keys()
+
+
+def test_timing_only_where_it_was_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "timing" not in told(capsys, str(trace))[0]
+    timing = told(capsys, str(trace), "--timing")[0]["timing"]
+    assert timing.keys() == {"wall_s", "decision_us_mean", "decision_us_p99"}
+
+
+def test_tables_for_people(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("simulate", str(trace), "--policy", "fcfs,vtc", "--seeds", "2", "--jitter", "0.05") == 0
+    said = capsys.readouterr().out
+    assert "some: 240 requests of 2 tenants; mean ± standard deviation over 2 seeds" in said
+    assert all(word in said for word in ("fcfs", "vtc", "flood", "quiet", "±"))
+
+
+def test_weights_and_service_and_horizon(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = told(capsys, str(trace))[0]
+    assert told(capsys, str(trace), "--weights", "flood=10,quiet=1")[0] != plain
+    tokens = told(capsys, str(trace), "--service", "tokens")[0]
+    assert tokens["tenants"]["quiet"]["service"] == 60 * 140
+    assert told(capsys, str(trace), "--horizon", "60")[0]["service_difference"]["avg"] is None
+
+
+def test_weights_of_wsc_are_part_of_its_name(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = told(capsys, str(trace), "--policy", "fcfs,wsc", "--wsc-weights", "1,1,2")
+    assert [run["policy"] for run in runs] == ["fcfs", "wsc:1,1,2"]
+    assert told(capsys, str(trace), "--policy", "wsc:1,1,2,fcfs")[0] == runs[1]
+
+
+def test_azures_files_are_a_tenant_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("chat", "code"):
+        rows = [f"2023-11-16 18:15:{second:02}.0000000,100,20" for second in range(30)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    run = told(capsys, *(f"{name}={tmp_path / name}.csv" for name in ("chat", "code")))[0]
+    assert {name: tenant["served"] for name, tenant in run["tenants"].items()} == {"chat": 30, "code": 30}
+
+
+def test_every_example_is_played(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in sorted((ROOT / "examples" / "workloads").glob("*.yaml")):
+        assert told(capsys, str(path), "--policy", "vtc")[0]["served"] > 0
+
+
+def test_the_gate_before_the_engine(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tenants = str(ROOT / "examples" / "tenants.yaml")
+    for order in ("bwfq", "fcfs", "sfq", "virtual-clock"):
+        run = told(capsys, str(trace), "--gate", "on", "--tenants", tenants, "--order", order)[0]
+        assert run["gate"] == {"order": order, "slots": 24}
+        assert run["served"] == 240
+
+
+def test_a_report_is_written(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("simulate", str(trace), "--policy", "fcfs,vtc", "--report", str(tmp_path / "page.html")) == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_is_larger_than_the_pool_is_rejected_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,20000,5\n0,a,20,5\n")
+    assert told(capsys, str(path))[0]["rejections"] == {"too_large": 1}
+
+
+def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "back.csv"
+    path.write_text("arrival_s,tenant,input_tokens,output_tokens\n5,a,20,5\n1,a,20,5\n")
+    assert headgate("simulate", str(path), "--json") == 0
+    assert "order" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "bogus"), "there are"),
+        (("--policy", "rpm"), "rpm"),
+        (("--policy", ""), "name at least one"),
+        (("--engine", "steam"), "a10g-llama2-7b"),
+        (("--service", "bogus"), "bogus"),
+        (("--weights", "nobody=1"), "nobody"),
+        (("--weights", "flood=-1"), "positive"),
+        (("--weights", "flood"), "TENANT=NUMBER"),
+        (("--wsc-weights", "1,1,2"), "--policy wsc"),
+        (("--policy", "wsc", "--wsc-weights", "1,1"), "three numbers"),
+        (("--jitter", "-1"), "--jitter"),
+        (("--horizon", "0"), "--horizon"),
+        (("--seeds", "0"), "--seeds"),
+        (("--order", "sfq"), "--gate on"),
+        (("--gate", "on"), "--tenants"),
+        (("--gate", "ajar"), "on or off"),
+        (("--gate", "on", "--tenants", "nowhere.yaml"), "nowhere.yaml"),
+        (("--report", "/nowhere/page.html"), "/nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(
+    trace: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, str(trace), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "column 'arrival_s' is missing"),
+        ("arrival_s,tenant,input_tokens,output_tokens\n", "no request"),
+        ("arrival_s,tenant,input_tokens,output_tokens\n0,a,x,5\n", "line 2"),
+        ("tenants: {a: {arrivals: {kind: bogus}}}", "key 'duration_s'"),
+    ],
+)
+def test_a_workload_that_is_wrong(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ("wrong.yaml" if "kind" in text else "wrong.csv")
+    path.write_text(text)
+    assert said in refused(capsys, str(path))
+
+
+def test_interrupted_it_leaves_nobody_behind(trace: Path) -> None:
+    command = [sys.executable, "-m", "headgate.cli", "simulate", str(trace), "--policy", "vtc", "--seeds", "10000"]
+    started = subprocess.Popen(
+        [*command, "--jitter", "0.05", "--processes", "2"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    whole = psutil.Process(started.pid)
+    deadline = time.monotonic() + 60
+    while len(children := whole.children()) < 2:
+        assert started.poll() is None, started.stderr.read() if started.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "Traceback" not in said
+    assert psutil.wait_procs(children, timeout=30)[1] == []
