@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.simulator.parallel import ProcessDied, Processes
-from tests.support.jobs import after_its_gate, dies, fails_at_two, fails_oddly, squared, who
+from tests.support.jobs import after_its_gate, dies, fails_at_two, fails_oddly, heeds_interrupts, squared, who
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +91,7 @@ def test_nobody_outlives_the_one_that_started_them(tmp_path: Path, how: signal.S
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=heeds_interrupts,
     )
     with fifo.open() as pipe:
         pids = [int(pipe.readline()) for _ in range(2)]

@@ -54,6 +54,12 @@ def says_who_and_stays(fifo: str) -> None:
     threading.Event().wait()
 
 
+def heeds_interrupts() -> None:
+    """For a process that is about to run a program: whoever runs the tests may have it ignore Ctrl-C, as shells do with
+    what they put in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def main() -> None:
     """Two of those that stay, started from a process that a test may interrupt."""
     from headgate.simulator.parallel import Processes

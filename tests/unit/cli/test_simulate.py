@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.jobs import heeds_interrupts
 from tests.unit.cli.command import headgate
 
 ROOT = Path(__file__).parents[3]
@@ -188,6 +189,7 @@ def test_interrupted_it_leaves_nobody_behind(trace: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=heeds_interrupts,
     )
     whole = psutil.Process(started.pid)
     deadline = time.monotonic() + 60
