@@ -16,7 +16,7 @@ from headgate.simulator.engine_base import Jitter
 from headgate.simulator.engines import make_engine
 from headgate.simulator.gate_spec import GateSpec
 from headgate.simulator.gated import GatedEngine
-from headgate.simulator.run import Run, RunSpec, _timing, run_of, simulate
+from headgate.simulator.run import Run, RunSpec, run_of, simulate, timing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def simulate_gated(spec: GatedSpec) -> Run:
     collector = Collector(service, horizon_s, timeline=run.timeline)
     with closing(GatedEngine(engine, spec.gate.weighted(run.weights), service)) as gated:
         drive(run.workload, gated, collector, weights=run.weights)
-    timing = _timing(time.perf_counter() - began_s, engine.decision_s) if run.timing else None
+    timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if run.timing else None
     return run_of(run, collector, engine.decisions, {}, timing)
 
 

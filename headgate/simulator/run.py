@@ -93,7 +93,7 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     collector = Collector(service, horizon_s, timeline=spec.timeline)
     weights = {**spec.workload.weights, **spec.weights}
     drive(spec.workload, engine, collector, front=front, weights=weights)
-    timing = _timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
+    timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
     bounds = monitor.bounds() if monitor is not None else {}
     return run_of(spec, collector, engine.decisions, bounds, timing)
 
@@ -129,7 +129,8 @@ def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str
     )
 
 
-def _timing(wall_s: float, decision_s: list[float]) -> Timing:
+def timing_of(wall_s: float, decision_s: list[float]) -> Timing:
+    """`decision_s`: seconds of each pick."""
     if not decision_s:
         return Timing(wall_s, 0.0, 0.0)
     ordered = sorted(decision_s)
