@@ -56,7 +56,7 @@ def wait_s(run: ClusterRun, tenant: str, percent: int, from_s: float) -> Measure
     return (waits[-(-percent * len(waits) // 100) - 1],)
 
 
-# ── What decided the order ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── What decided the order ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def weights(order: str, random: Random) -> Measured:
