@@ -71,6 +71,8 @@ def test_charts_are_xml_with_titles() -> None:
         if root.get("role") == "img":
             assert root[0].tag.endswith("title")
             assert root[0].text
+            assert root[1].tag.endswith("desc")
+            assert root[1].text
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
@@ -127,6 +129,44 @@ def test_gaps_are_gaps() -> None:
     drawn = line_chart("gaps", [Line("a", [0.0, 1.0, 2.0, 3.0], [1.0, None, 2.0, 3.0])], "x", "y")
     path = re.findall(r'<path class="s0" d="([^"]+)"><title>', drawn)[0]
     assert path.count("M") == 2
+
+
+def test_a_point_between_gaps_is_a_dot() -> None:
+    drawn = line_chart("dots", [Line("a", [0.0, 1.0, 2.0, 3.0], [None, 1.0, None, 3.0])], "x", "y")
+    path = re.findall(r'<path class="s0" d="([^"]+)"><title>', drawn)[0]
+    assert re.fullmatch(r"(M[\d.]+ [\d.]+h0){2}", path)
+
+
+def test_a_long_line_leaves_nothing_out() -> None:
+    ys = [None] * 1000
+    ys[501] = 7.0  # type: ignore[call-overload]
+    drawn = line_chart("long", [Line("a", [float(x) for x in range(1000)], ys)], "x", "y")
+    assert re.search(r'<path class="s0" d="M[^"]+h0"><title>', drawn)
+
+
+@pytest.mark.parametrize("policies", [("vtc",), ("fcfs", "vtc"), ("fcfs", "lcf", "vtc")])
+def test_the_pool_is_drawn_apart_from_the_policies(policies: tuple[str, ...]) -> None:
+    of_pool = re.findall(r'<path ([^>]*?) d="[^"]*"><title>pool</title>', page(runs(policies=policies)))
+    assert of_pool == ['class="limit"']
+
+
+def test_shares_are_those_while_somebody_asks() -> None:
+    arrivals = [Arrival(n * 0.02, "greedy" if n % 4 else "modest", 60, 90) for n in range(3600)]
+    spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True)
+    shares = {}
+    for policy in ("fcfs", "vtc"):
+        drawn = page([[simulate(replace(spec, policy=policy))]])
+        shares[policy] = float(re.findall(r"<title>modest: ([\d.]+)</title></rect>", drawn)[0])
+    assert shares["fcfs"] == pytest.approx(25, abs=2)
+    # Both ask for more than half. VTC keeps them within 2U of each other: 40,000 of the 215,000 units delivered.
+    assert shares["vtc"] == pytest.approx(50, abs=3)
+
+
+def test_runs_without_timelines_have_a_page_without_charts() -> None:
+    text = page([[replace(runs(policies=("vtc",))[0][0], timeline=None)]])
+    parsed(text)
+    assert "<h2>Tenants</h2>" in text
+    assert "<h2>Queue</h2>" not in text
 
 
 @pytest.mark.parametrize(

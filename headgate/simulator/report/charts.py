@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 14, 38
-POINTS_MAX = 240
+POINTS_MAX = 480
 COLOURS = 8
 """Series beyond begin again with another dash."""
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
@@ -17,11 +17,12 @@ DASHES = ("", "6 3", "2 2", "8 3 2 3")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`ys` None: a gap."""
+    """`ys` None: a gap. `limit`: a bound that others are seen against, drawn apart from the series."""
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float | None]
+    limit: bool = False
 
 
 def number(value: float) -> str:
@@ -53,7 +54,9 @@ def line_chart(
     top = _nice(highest(lines) if y_max is None else y_max)
     last = (last_x(lines) if x_max is None else x_max) or 1.0
     drawn = "".join(_path(line, place, last, top) for place, line in enumerate(lines))
-    return _svg(name, _axes(last, top, x_label, y_label) + drawn) + _legend([line.label for line in lines])
+    pens = [_pen(place, line.limit) for place, line in enumerate(lines)]
+    told = "; ".join(f"{line.label}: at most {number(highest([line]))} {y_label}" for line in lines)
+    return _svg(name, told, _axes(last, top, x_label, y_label) + drawn) + _legend([line.label for line in lines], pens)
 
 
 def bar_chart(name: str, bars: Sequence[tuple[str, float]], y_label: str, *, y_max: float | None = None) -> str:
@@ -67,43 +70,58 @@ def bar_chart(name: str, bars: Sequence[tuple[str, float]], y_label: str, *, y_m
             f'<rect class="s{place % COLOURS} bar" x="{x:.1f}" y="{y:.1f}" width="{wide * 0.8:.1f}" '
             f'height="{height:.1f}"><title>{escape(label)}: {number(value)}</title></rect>'
         )
-    return _svg(name, "".join(parts)) + _legend([f"{label} {number(value)}" for label, value in bars])
+    labels = [f"{label} {number(value)}" for label, value in bars]
+    return _svg(name, "; ".join(labels), "".join(parts)) + _legend(labels, [_pen(place) for place in range(len(bars))])
 
 
-def _svg(name: str, body: str) -> str:
+def _svg(name: str, told: str, body: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">'
-        f"<title>{escape(name)}</title>{body}</svg>"
+        f"<title>{escape(name)}</title><desc>{escape(told)}</desc>{body}</svg>"
     )
 
 
-def _legend(labels: Sequence[str]) -> str:
+def _legend(labels: Sequence[str], pens: Sequence[str]) -> str:
     items = "".join(
         f'<li><svg viewBox="0 0 22 8" aria-hidden="true" xmlns="http://www.w3.org/2000/svg">'
-        f'<path class="s{place % COLOURS}"{_dash(place)} d="M1 4H21"/></svg>{escape(label)}</li>'
-        for place, label in enumerate(labels)
+        f'<path {pen} d="M1 4H21"/></svg>{escape(label)}</li>'
+        for label, pen in zip(labels, pens, strict=True)
     )
     return f'<ul class="legend">{items}</ul>'
 
 
-def _dash(place: int) -> str:
+def _pen(place: int, limit: bool = False) -> str:
+    if limit:
+        return 'class="limit"'
     dash = DASHES[place // COLOURS % len(DASHES)] or DASHES[place % 2]
-    return f' stroke-dasharray="{dash}"' if dash else ""
+    return f'class="s{place % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _path(line: Line, place: int, last: float, top: float) -> str:
-    every = -(-len(line.xs) // POINTS_MAX) or 1
     pen, moves = "M", []
-    for x, y in list(zip(line.xs, line.ys, strict=True))[::every]:
+    for x, y in _points(line):
         if y is None:
             pen = "M"
             continue
-        moves.append(f"{pen}{_x(x, last):.1f} {_y(y, top):.1f}")
+        # The stroke of no length is a dot, also where there is a gap on either side.
+        moves.append(f"{pen}{_x(x, last):.1f} {_y(y, top):.1f}{'h0' if pen == 'M' else ''}")
         pen = "L"
-    if len(moves) == 1:
-        moves.append("h2")
     told = f"<title>{escape(line.label)}</title>"
-    return f'<path class="s{place % COLOURS}"{_dash(place)} d="{"".join(moves)}">{told}</path>' if moves else ""
+    return f'<path {_pen(place, line.limit)} d="{"".join(moves)}">{told}</path>' if moves else ""
+
+
+def _points(line: Line) -> list[tuple[float, float | None]]:
+    """Of more than POINTS_MAX the means of neighbours: none is left out, and a gap is only where all of them are."""
+    every = -(-len(line.xs) // POINTS_MAX)
+    points = list(zip(line.xs, line.ys, strict=True))
+    if every <= 1:
+        return points
+    return [_mean(points[at : at + every]) for at in range(0, len(points), every)]
+
+
+def _mean(points: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
+    ys = [y for _, y in points if y is not None]
+    return sum(x for x, _ in points) / len(points), sum(ys) / len(ys) if ys else None
 
 
 def _x(value: float, last: float) -> float:

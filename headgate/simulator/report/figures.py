@@ -17,7 +17,9 @@ Column = Sequence[float | None]
 
 
 def figures(runs: Sequence[Run]) -> str:
-    """Of runs with timelines; each kind side by side over the policies, to one scale."""
+    """Of runs with timelines; each kind side by side over the policies, to one scale. Nothing where there are none."""
+    if not runs:
+        return ""
     shown = _shown(runs)
     return "".join(
         (
@@ -25,7 +27,7 @@ def figures(runs: Sequence[Run]) -> str:
             _kind("Demand", "Service asked for by what was served, by arrival.", runs, _demand(shown), "units/s"),
             _one(
                 "Accumulated service difference",
-                "Between the tenants that had received most and least by then.",
+                "Between the tenants that had received most and least by then, of those that were served at all.",
                 [Line(run.policy, _line(run).times_s, _apart(_line(run))) for run in runs],
                 "service units",
             ),
@@ -34,7 +36,7 @@ def figures(runs: Sequence[Run]) -> str:
             _kind("Queue", "Requests waiting.", runs, _queues(shown), "requests"),
             _one(
                 "KV cache",
-                "Tokens held; the pool is the dashed line.",
+                "Tokens held; the pool is the dotted line.",
                 [*(Line(run.policy, _line(run).times_s, _line(run).kv_tokens) for run in runs), _pool(runs)],
                 "tokens",
             ),
@@ -104,7 +106,7 @@ def _apart(line: Timeline) -> list[float]:
 
 def _pool(runs: Sequence[Run]) -> Line:
     last_s = max((_line(run).times_s[-1] for run in runs if _line(run).times_s), default=1.0)
-    return Line("pool", [0.0, last_s], [float(runs[0].pool_tokens)] * 2)
+    return Line("pool", [0.0, last_s], [float(runs[0].pool_tokens)] * 2, limit=True)
 
 
 def _kind(title: str, what: str, runs: Sequence[Run], kind: Kind, unit: str) -> str:
@@ -124,13 +126,23 @@ def _one(title: str, what: str, lines: Sequence[Line], unit: str) -> str:
 def _shares(runs: Sequence[Run], shown: Sequence[str]) -> str:
     charts = []
     for run in runs:
-        total = sum(figures.service for figures in run.tenants.values()) or 1.0
-        bars = [(name, 100 * run.tenants[name].service / total) for name in shown if name in run.tenants]
-        rest = [figures.service for name, figures in run.tenants.items() if name not in shown]
+        received = _while_asked(_line(run))
+        total = sum(received.values()) or 1.0
+        bars = [(name, 100 * received.get(name, 0.0) / total) for name in shown if name in run.tenants]
+        rest = [received.get(name, 0.0) for name in run.tenants if name not in shown]
         if rest:
             bars.append((f"{len(rest)} others", 100 * sum(rest) / total))
         charts.append(_figure(run.policy, bar_chart(f"Shares, {run.policy}", bars, "% of service", y_max=100.0)))
-    return _section("Shares", "Of all service of the run, in per cent.", "".join(charts))
+    what = (
+        "Of the service delivered until the last request was sent: of the whole run they say only who asked for what."
+    )
+    return _section("Shares", what, "".join(charts))
+
+
+def _while_asked(line: Timeline) -> dict[str, float]:
+    """Service units of each tenant up to the end of the last bin in which somebody sent what was served."""
+    bins = 1 + max((at for asked in line.demand_rate.values() for at, rate in enumerate(asked) if rate), default=-1)
+    return {name: sum(rates[:bins]) * line.bin_s for name, rates in line.service_rate.items()}
 
 
 def _figure(caption: str, chart: str) -> str:
