@@ -48,7 +48,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """`retry_after_s`: when the limit has room again, if nothing else is let in by then."""
+    """`limit`: of those that are full, the one that has room last; `retry_after_s`: when, if nothing else is let in by
+    then. Above 0, at most the window."""
 
     limit: Literal["user", "app"]
     most: int
@@ -66,10 +67,10 @@ class Throttle:
     def decide(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
         """None: let in. `under_way`: an earlier call of its interaction was let in. `now_s` never falls."""
         if saturated and not under_way:
-            refused = self._full("user", self._users.get(user), self._limits.user, now_s)
-            refused = refused or self._full("app", self._apps.get(app), self._limits.of_app(app), now_s)
-            if refused is not None:
-                return refused
+            of_user = self._full("user", self._users.get(user), self._limits.user, now_s)
+            of_app = self._full("app", self._apps.get(app), self._limits.of_app(app), now_s)
+            if full := [one for one in (of_user, of_app) if one is not None]:
+                return max(full, key=lambda one: one.retry_after_s)
         _let_in(self._users, user, self._limits.user, now_s)
         _let_in(self._apps, app, self._limits.of_app(app), now_s)
         return None
@@ -77,10 +78,11 @@ class Throttle:
     def _full(
         self, limit: Literal["user", "app"], times: deque[float] | None, most: int, now_s: float
     ) -> Throttled | None:
+        """By the age, not by when the window ends: rounded, that may be more than a window away."""
         if times is None or len(times) < most:
             return None
-        room_s = times[0] + self._limits.window_s - now_s
-        return Throttled(limit, most, room_s) if room_s > 0 else None
+        age_s = now_s - times[0]
+        return Throttled(limit, most, self._limits.window_s - age_s) if age_s < self._limits.window_s else None
 
 
 def _let_in(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:

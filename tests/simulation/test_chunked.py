@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -132,7 +132,17 @@ profiles = st.builds(
 )
 
 
+THE_HEAD_CHANGES = [
+    Arrival(0.0, "a", 100, 1),
+    Arrival(0.0, "b", 10, 400),
+    Arrival(0.5, "b", 700, 1),
+    Arrival(0.5, "a", 10, 1),
+]
+"""The long prompt of b does not fit beside b's first; as that goes on, a's short one comes before it, and fits."""
+
+
 @given(st.lists(arrivals, min_size=1, max_size=20), st.sampled_from(["fcfs", "vtc"]), profiles)
+@example(THE_HEAD_CHANGES, "vtc", PROFILE.model_copy(update={"pool_tokens": 1_000}))
 @settings(max_examples=120)
 def test_the_schedule_is_that_of_one_step_after_another(
     arriving: list[Arrival], policy: str, profile: EngineProfile

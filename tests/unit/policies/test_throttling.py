@@ -31,6 +31,21 @@ def test_a_refusal_says_which_limit_and_when_there_is_room() -> None:
     assert throttle.decide("u", "b", 60.0, saturated=True, under_way=False) is None
 
 
+def test_where_both_limits_are_full_the_time_is_that_of_the_later() -> None:
+    throttle = Throttle(Limits(user=1, app=1))
+    throttle.decide("u", "a", 0.0, saturated=False, under_way=False)
+    throttle.decide("v", "b", 20.0, saturated=False, under_way=False)
+    assert throttle.decide("u", "b", 30.0, saturated=True, under_way=False) == Throttled("app", 1, 50.0)
+    assert throttle.decide("v", "a", 30.0, saturated=True, under_way=False) == Throttled("user", 1, 50.0)
+
+
+def test_the_time_is_never_more_than_the_window() -> None:
+    throttle, now_s = Throttle(Limits(user=1, app=9)), 4.4
+    assert now_s + 60.0 - now_s > 60.0
+    assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) is None
+    assert throttle.decide("u", "a", now_s, saturated=True, under_way=False) == Throttled("user", 1, 60.0)
+
+
 def test_what_was_let_in_while_there_was_room_counts() -> None:
     throttle = Throttle(Limits(user=3, app=100))
     for _ in range(10):
@@ -57,6 +72,15 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         throttle.decide(f"u{number}", f"a{number}", float(number), saturated=False, under_way=False)
     assert len(throttle._users) == len(throttle._apps) == 10
+
+
+def test_who_was_let_in_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttling, "KEPT_MAX", 2)
+    throttle = Throttle(Limits(user=1, app=100))
+    for at_s, user in enumerate(("old", "late", "old", "new")):
+        throttle.decide(user, "a", float(at_s), saturated=False, under_way=False)
+    assert throttle.decide("old", "a", 4.0, saturated=True, under_way=False) == Throttled("user", 1, 58.0)
+    assert throttle.decide("late", "a", 4.0, saturated=True, under_way=False) is None
 
 
 calls = st.tuples(

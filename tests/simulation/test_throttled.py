@@ -1,0 +1,144 @@
+"""FairServe's throttling before an engine, and the workload and the runs of its case."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from statistics import fmean
+
+import pytest
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.throttling import Limits
+from gpu_worker.policies.queue_policy import make_policy
+from headgate.simulator.chunked import ChunkedEngine
+from headgate.simulator.collector import Collector
+from headgate.simulator.drive import drive
+from headgate.simulator.engines import make_engine
+from headgate.simulator.evidence.fairserve import OIT, RPM, play
+from headgate.simulator.evidence.fairserve_workload import APPS, CALLS, case_study
+from headgate.simulator.profile import load_profile
+from headgate.simulator.requests import SimRequest
+from headgate.simulator.throttled import ThrottledFront
+from headgate.workloads.arrivals import Arrival
+
+PROFILE = load_profile("a100-llama3-8b-chunked")
+
+
+class Taken(ChunkedEngine):
+    """Of which a test says how much of the pool is taken."""
+
+    part = 1.0
+
+    @property
+    def saturation(self) -> float:
+        return self.part
+
+
+class Refused(Collector):
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, 0.0)
+        self.refused: list[tuple[str | None, int | None, str | None]] = []
+
+    def rejected(self, request: SimRequest) -> None:
+        self.refused.append((request.arrival.interaction, request.arrival.stage, request.rejected))
+
+
+def call(user: str, app: str = "a", stage: int = 0) -> SimRequest:
+    return SimRequest("r", Arrival(0.0, user, 10, 10, interaction="i", stage=stage, app=app), 0.0)
+
+
+def taken(part: float = 1.0) -> Taken:
+    engine = Taken(PROFILE, make_policy("fcfs"))
+    engine.part = part
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"), [(0.0, None), (0.49, None), (0.5, "throttled_user"), (1.0, "throttled_user")]
+)
+def test_a_limit_holds_from_the_part_of_the_pool_on_that_was_given(part: float, reason: str | None) -> None:
+    front = ThrottledFront(Limits(user=1, app=100), saturated=0.5)
+    assert front.refuses(call("u"), 0.0, taken(part)) is None
+    assert front.refuses(call("u"), 0.0, taken(part)) == reason
+
+
+def test_a_later_stage_is_let_through() -> None:
+    front = ThrottledFront(Limits(user=1, app=1))
+    assert front.refuses(call("u"), 0.0, taken()) is None
+    assert front.refuses(call("u", stage=1), 1.0, taken()) is None
+    assert front.refuses(call("u"), 2.0, taken()) == "throttled_user"
+
+
+def test_applications_are_told_apart() -> None:
+    front = ThrottledFront(Limits(user=100, app=1))
+    assert front.refuses(call("u", "a"), 0.0, taken()) is None
+    assert front.refuses(call("v", "b"), 0.0, taken()) is None
+    assert front.refuses(call("w", "a"), 0.0, taken()) == "throttled_app"
+
+
+def test_what_is_no_simulated_engine_is_refused() -> None:
+    class Other:
+        now_s = 0.0
+
+        def submit(self, request: SimRequest, at_s: float) -> bool:
+            return True
+
+        def advance(self, until_s: float) -> list[SimRequest]:
+            return []
+
+    with pytest.raises(TypeError, match="saturation of a Other"):
+        ThrottledFront(Limits(user=1, app=1)).refuses(call("u"), 0.0, Other())
+
+
+def test_an_interaction_that_was_begun_goes_on_while_the_pool_is_full() -> None:
+    """Its second call comes when its user is over the limit and the pool is taken by another."""
+    small = PROFILE.model_copy(update={"pool_tokens": 2_000})
+    arrivals = [
+        Arrival(0.0, "u", 10, 5, interaction="begun", stage=0, app="a"),
+        Arrival(0.0, "u", 10, 5, interaction="begun", stage=1, app="a"),
+        Arrival(0.0, "v", 1_000, 900, app="b"),
+        Arrival(0.5, "u", 10, 5, interaction="new", stage=0, app="a"),
+    ]
+    kept = Refused()
+    drive(arrivals, make_engine(small, make_policy("fcfs")), kept, front=ThrottledFront(Limits(user=1, app=100)))
+    assert kept.refused == [("new", 0, "throttled_user")]
+
+
+def test_the_workload_is_that_of_the_published_statistics() -> None:
+    tokens: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    shares: Counter[tuple[int, int]] = Counter()
+    seeds = range(1, 31)
+    for seed in seeds:
+        arrivals = list(case_study(seed))
+        for arrival in arrivals:
+            tokens[arrival.app or ""].append((arrival.input_tokens, arrival.output_tokens))
+        for calls in Counter(arrival.interaction for arrival in arrivals).values():
+            shares[next((low, high) for low, high, _ in CALLS if low <= calls <= high)] += calls
+    for app in APPS:
+        assert len(tokens[app.name]) == app.requests * len(seeds)
+        assert fmean(inputs for inputs, _ in tokens[app.name]) == pytest.approx(app.input_tokens, rel=0.03)
+        assert fmean(outputs for _, outputs in tokens[app.name]) == pytest.approx(app.output_tokens, rel=0.03)
+    for low, high, percent in CALLS:
+        assert 100 * shares[low, high] / shares.total() == pytest.approx(percent, abs=2.0)
+
+
+def test_the_stages_of_an_interaction_are_one_users_and_in_order() -> None:
+    stages: defaultdict[str, list[int | None]] = defaultdict(list)
+    users: dict[str, str] = {}
+    for arrival in case_study(1):
+        stages[arrival.interaction or ""].append(arrival.stage)
+        assert users.setdefault(arrival.interaction or "", arrival.tenant) == arrival.tenant
+    assert all(of == list(range(len(of))) for of in stages.values())
+
+
+def test_a_seed_is_a_workload_of_its_own_and_always_the_same() -> None:
+    assert list(case_study(1)) == list(case_study(1)) != list(case_study(2))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_throttling_cuts_no_interaction_where_rpm_does(seed: int) -> None:
+    throttled, rpm = play((OIT, seed, 0.0)), play((f"rpm:{RPM}", seed, 0.0))
+    assert throttled.refused > 0
+    assert (throttled.cut, throttled.wasted) == (0, 0)
+    assert rpm.cut > 0
+    assert rpm.wasted > 0
