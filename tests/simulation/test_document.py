@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.simulator.evidence import document, markdown
+from headgate.simulator.evidence import document, markdown, plots
 from headgate.simulator.evidence.registry import EXPERIMENTS
 from headgate.simulator.evidence.sections import Check, Plot, Section, Series, Table, experiment
 
@@ -54,6 +54,15 @@ def test_a_drawing_has_no_date_and_its_words_are_text(tmp_path: Path) -> None:
     drawn = (tmp_path / "evidence" / "a-line.svg").read_text()
     assert "<dc:date>" not in drawn
     assert ">A line</text>" in drawn
+
+
+def test_a_point_between_gaps_is_seen() -> None:
+    xs = [float(x) for x in range(20)]
+    whole = Plot("whole", "Whole", "x", "y", [Series("one", xs, xs)])
+    lone = Plot("lone", "Lone", "x", "y", [Series("one", xs, [None, 1.0, None, *xs[3:]])])
+    dots = [plots.svg(plot).count("fill: #0072b2") for plot in (whole, lone)]
+    assert dots[0] == 0
+    assert dots[1] > 0
 
 
 def test_two_plots_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def _lines(axes: Any, plot: Plot) -> None:
         dash = "--" if series.dashed else DASHES[number // len(COLOURS) % len(DASHES)]
         marker = "o" if len(xs) <= 12 else None
         axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.3, marker=marker, markersize=3, label=series.label)
+        lone = [] if marker else _between_gaps(ys)
+        if lone:
+            axes.plot([xs[at] for at in lone], [ys[at] for at in lone], "o", color=colour, markersize=2)
+
+
+def _between_gaps(ys: Sequence[float]) -> list[int]:
+    """Where a point has no neighbour to draw a line to."""
+    gap = [True, *(not isfinite(y) for y in ys), True]
+    return [at for at in range(len(ys)) if gap[at] and not gap[at + 1] and gap[at + 2]]
 
 
 def _points(series: Series) -> tuple[list[float], list[float]]:
