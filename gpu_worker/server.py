@@ -43,7 +43,11 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
     async def stats(request: Request) -> Response:
         if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
             raise GrantRefused("not this fleet's")
-        return JSONResponse(asdict(executions.engine.stats()))
+        told = executions.engine.stats()
+        tenants = {name: asdict(tenant) for name, tenant in told.tenants.items()}
+        return JSONResponse(
+            {"waiting": told.waiting, "running": told.running, "kv_use": told.kv_use, "tenants": tenants}
+        )
 
     async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})

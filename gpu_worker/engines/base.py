@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow
 
 FinishReason = Literal["stop", "length", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to generate. `prompt` is text; chat messages were rendered by `Engine.render_chat`."""
+    """One sequence to generate. `prompt` is text; chat messages were rendered by `Engine.render_chat`.
+
+    Tenant, weight, tier, application and stage are the dispatcher's word, never the client's. `timeout_s`: from now,
+    after which nobody wants the answer. `cache_salt`: requests with different ones share no prefix in a cache; ""
+    shares with nobody who has one.
+    """
 
     request_id: str
     tenant: str
@@ -21,6 +30,12 @@ class EngineRequest:
     temperature: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = field(default=())
+    tier: Tier = Tier.STANDARD
+    app: str = ""
+    stage: int = 0
+    interaction: str = ""
+    timeout_s: float = inf
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,15 @@ class PromptTooLong(EngineError):
         super().__init__("context_length_exceeded", message)
 
 
+class Dropped(EngineError):
+    """It ran, and was ended to make room: `preempted`, or for having been preempted as often as may be."""
+
+    def __init__(self, *, exhausted: bool = False) -> None:
+        code, why = ("preempted_too_often", "again and again") if exhausted else ("preempted", "")
+        said = f"this request was evicted {why}".strip()
+        super().__init__(code, f"{said}, to make room for more urgent work; send it again later")
+
+
 class RefusedByPolicy(EngineError):
     """The queue policy lets in no more of this tenant for now (RPM)."""
 
@@ -96,6 +120,8 @@ class EngineStats:
     kv_use: float
     """Share of the KV cache in use, 0 to 1."""
     tenants: dict[str, TenantService]
+    figures: SchedulingFigures = field(default_factory=SchedulingFigures)
+    now: SchedulingNow = field(default_factory=SchedulingNow)
 
 
 class Engine(Protocol):
@@ -109,7 +135,8 @@ class Engine(Protocol):
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         """Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
-        Raises PromptTooLong before Started, RefusedByPolicy before a token, EngineError if the engine fails.
+        Raises PromptTooLong before Started, RefusedByPolicy before a token, Dropped after some where it is ended to
+        make room for others, EngineError if the engine fails.
         """
         ...
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from gpu_worker.policies.held import Held
 from gpu_worker.policies.line import Line
-from gpu_worker.policies.queue_policy import QueuePolicy
 from gpu_worker.policies.registry import register
+from gpu_worker.policies.tenant_lines import TenantLines
 
 
-class FirstComeFirstServed(QueuePolicy):
+class FirstComeFirstServed(TenantLines):
     """One line for all. A request keeps its place in it, also when it comes back."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:

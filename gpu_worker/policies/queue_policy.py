@@ -1,4 +1,4 @@
-"""Who enters the engine's batch next: the interface of queue policies and their shared bookkeeping.
+"""Who enters the engine's batch next: the interface of queue policies.
 
 A policy is pure and knows no engine. An adapter tells it of every change and asks it whom to admit:
 
@@ -12,234 +12,112 @@ of h, so the charges of a request add up to h of its final lengths (VTC section 
 request resumed after a preemption pays no second prompt, and tokens that are computed again pay only beyond the most
 that was ever reported.
 
-`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1): a request's
-count and its tenant's figures are brought up to date when somebody asks for them.
-
-To add a policy: one file, one class, one entry in the registry; tests/conformance finds it there.
+To add a policy: one file, one class (most extend tenant_lines.py), one entry in the registry; tests/conformance finds
+it there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
-from gpu_worker.policies.held import Held
 from gpu_worker.policies.held import QueueRequest as QueueRequest
-from gpu_worker.policies.line import Line
-from gpu_worker.policies.received import Received, ReceivedService
+from gpu_worker.policies.received import Received
 from gpu_worker.policies.registry import POLICIES as POLICIES
 from gpu_worker.policies.registry import make_policy as make_policy
 
+Precedence = tuple[float, float]
+"""How far a running request stands behind one that waits: in rank, then in service. The higher, the sooner evicted."""
+
 
 class QueuePolicy(ABC):
-    """Orders the tenants' lines; within a tenant, first come, first served. Raises KeyError for unknown requests."""
-
-    def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
-        self.service = service
-        self._received = ReceivedService()
-        self._arrivals = 0
-        self._steps = 0
-        self._lines: dict[str, Line[Held]] = {}
-        self._waiting: dict[str, Held] = {}
-        self._running: dict[str, Held] = {}
+    """Raises KeyError for unknown requests. Times are seconds of any clock that does not go back."""
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    @abstractmethod
+    def waiting(self) -> int: ...
 
     @property
-    def running(self) -> int:
-        return len(self._running)
+    @abstractmethod
+    def running(self) -> int: ...
 
     @property
+    @abstractmethod
     def received(self) -> dict[str, Received]:
         """By tenant; of tenants that are gone, the last RECEIVED_KEPT_MAX."""
-        for held in self._running.values():
-            self._catch_up(held)
-        return self._received.by_tenant()
 
-    def waiting_of(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return len(line) if line is not None else 0
+    @abstractmethod
+    def waiting_of(self, tenant: str) -> int: ...
 
-    def holds(self, request_id: str) -> bool:
-        return request_id in self._waiting or request_id in self._running
+    @abstractmethod
+    def holds(self, request_id: str) -> bool: ...
 
+    @abstractmethod
     def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
-        """A request arrived. False: it is refused, and nothing is kept of it. `now_s`: seconds of any clock that does
-        not go back. Raises ValueError for an id that is here already."""
-        if self.holds(request.request_id):
-            raise ValueError(f"request {request.request_id!r} is here already")
-        if not self._accepts(request, now_s):
-            return False
-        self._arrivals += 1
-        self._received.arrived(request.tenant)
-        self._stand_in_line(Held(request, self._arrivals), lifted=True)
-        return True
+        """A request arrived. False: it is refused, and nothing is kept of it. Raises ValueError for an id that is here
+        already."""
 
+    @abstractmethod
     def peek(self) -> QueueRequest | None:
         """Who is admitted next; None where nobody waits, or nobody may."""
-        tenant = self._next_tenant()
-        return None if tenant is None else self._lines[tenant].head().request
 
+    @abstractmethod
     def admit(self, request_id: str) -> QueueRequest:
         """It enters the batch: out of its line, its prompt charged (once)."""
-        held = self._waiting.pop(request_id)
-        self._running[request_id] = held
-        self._take_out(held)
-        held.since_step = self._steps
-        held.resumed = held.prompt_charged
-        request = held.request
-        if not held.resumed:
-            held.prompt_charged = True
-            tokens = request.input_tokens
-            self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
-            self._admitted(held)
-        self._entered_batch(held)
-        return request
 
+    @abstractmethod
     def put_back(self, request_id: str) -> None:
         """Its admission came to nothing: in line again at its old place, all that it was charged for it returned.
 
         For the pass that admitted it; what ran since is preempted instead. One that was resumed was charged for what
         it received before it was preempted: that stands.
         """
-        held = self._out_of_batch(request_id)
-        if not held.resumed:
-            self._return_charges(held)
-        self._stand_in_line(held, lifted=False)
-
-    def preempt(self, request_id: str) -> None:
-        """Evicted after it ran: in line again at its old place; what it received stays charged."""
-        self._stand_in_line(self._out_of_batch(request_id), lifted=True)
-
-    def generated(self, request_id: str, output_tokens: int) -> None:
-        """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
-        held = self._running[request_id]
-        self._catch_up(held)
-        before = held.output_tokens
-        if output_tokens > before:
-            held.output_tokens = output_tokens
-            self._received_output(held, before)
-            self._generated(held, before)
-
-    def decoded(self, steps: int) -> None:
-        """Every running request generated so many tokens more."""
-        self._steps += steps
-        self._decoded(steps)
-
-    def finish(self, request_id: str) -> None:
-        """It left the batch, done or aborted."""
-        held = self._out_of_batch(request_id)
-        self._finished(held)
-        self._gone(held.request)
-
-    def cancel(self, request_id: str) -> None:
-        """It left its line."""
-        held = self._waiting.pop(request_id)
-        self._take_out(held)
-        if held.prompt_charged:
-            self._finished(held)
-        self._gone(held.request)
-
-    def leave(self, request_id: str) -> None:
-        """`finish` or `cancel`, wherever it is."""
-        (self.cancel if request_id in self._waiting else self.finish)(request_id)
-
-    def _stand_in_line(self, held: Held, *, lifted: bool) -> None:
-        request = held.request
-        line = self._lines.get(request.tenant)
-        new_in_queue = line is None
-        if line is None:
-            if lifted:
-                self._joins(request)
-            line = self._lines[request.tenant] = Line()
-        line.add(held.place, held)
-        self._waiting[request.request_id] = held
-        self._enqueued(held, new_in_queue)
-
-    def _take_out(self, held: Held) -> None:
-        tenant = held.request.tenant
-        line = self._lines[tenant]
-        line.remove(held.place)
-        self._left_line(held)
-        if not line:
-            del self._lines[tenant]
-            self._leaves(tenant)
-
-    def _out_of_batch(self, request_id: str) -> Held:
-        held = self._running.pop(request_id)
-        self._catch_up(held)
-        self._left_batch(held)
-        return held
-
-    def _output_now(self, held: Held) -> int:
-        """Output tokens of a running request."""
-        return held.output_tokens + self._steps - held.since_step
-
-    def _catch_up(self, held: Held) -> None:
-        """Enter the steps since it was last looked at into its count and its tenant's figures."""
-        new = self._steps - held.since_step
-        if new:
-            held.since_step = self._steps
-            held.output_tokens += new
-            self._received_output(held, held.output_tokens - new)
-
-    def _received_output(self, held: Held, before: int) -> None:
-        request, after = held.request, held.output_tokens
-        service = service_delta(self.service, request.input_tokens, before, after)
-        self._received.add(request.tenant, service, 0, after - before)
-
-    def _return_charges(self, held: Held) -> None:
-        tokens, output_tokens = held.request.input_tokens, held.output_tokens
-        self._received.add(held.request.tenant, -self.service(tokens, output_tokens), -tokens, -output_tokens)
-        self._returned(held)
-        held.prompt_charged, held.output_tokens = False, 0
-
-    def _gone(self, request: QueueRequest) -> None:
-        if not self._received.gone(request.tenant):
-            self._tenant_gone(request.tenant)
 
     @abstractmethod
-    def _next_tenant(self) -> str | None:
-        """Whose line is served next; None where nobody waits, or nobody may."""
+    def preempt(self, request_id: str) -> None:
+        """Evicted after it ran: in line again at its old place; what it received stays charged."""
 
-    def _accepts(self, request: QueueRequest, now_s: float) -> bool:
-        """Whether an arrival is let in (RPM)."""
-        return True
+    @abstractmethod
+    def cached(self, request_id: str, input_tokens: int) -> None:
+        """So many of a running request's prompt tokens came out of a cache: most of their charge is returned, once."""
 
-    def _joins(self, request: QueueRequest) -> None:
-        """Its tenant has nothing waiting and is about to (VTC's counter lift)."""
+    @abstractmethod
+    def generated(self, request_id: str, output_tokens: int) -> None:
+        """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
 
-    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
-        """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
+    @abstractmethod
+    def decoded(self, steps: int) -> None:
+        """Every running request generated so many tokens more."""
 
-    def _left_line(self, held: Held) -> None:
-        """The request stands in its line no more; its charge, if any, comes after."""
+    @abstractmethod
+    def finish(self, request_id: str) -> None:
+        """It left the batch, done or aborted."""
 
-    def _leaves(self, tenant: str) -> None:
-        """The tenant's last waiting request left the queue; its charge, if any, comes after."""
+    @abstractmethod
+    def cancel(self, request_id: str) -> None:
+        """It left its line."""
 
-    def _admitted(self, held: Held) -> None:
-        """The time to charge its prompt."""
+    @abstractmethod
+    def leave(self, request_id: str) -> None:
+        """`finish` or `cancel`, wherever it is."""
 
-    def _entered_batch(self, held: Held) -> None:
-        """It runs, its prompt charged: from now on `decoded` is about it too."""
+    # What tiers add; a policy without them has one line and evicts nobody.
 
-    def _generated(self, held: Held, before: int) -> None:
-        """A running request was reported to have more than `before` output tokens, beside `decoded`."""
+    def now_is(self, now_s: float) -> None:
+        """The clock has come so far; told before a pass of admissions."""
 
-    def _decoded(self, steps: int) -> None:
-        """Every running request has `steps` output tokens more; `_output_now` knows."""
+    def heads(self) -> list[QueueRequest]:
+        """Who is admitted next, and then who would be if the one before did not fit and may be passed over."""
+        head = self.peek()
+        return [] if head is None else [head]
 
-    def _left_batch(self, held: Held) -> None:
-        """It runs no more; its count is up to date."""
+    def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        """How far the running one stands behind the waiting one; None: it may not be evicted for it."""
+        return None
 
-    def _returned(self, held: Held) -> None:
-        """The time to return all that it was charged; its count is still what it was charged for."""
+    def counter(self, tenant: str) -> float | None:
+        """What decides between tenants, in service units over weight; None where nothing of that kind does."""
+        return None
 
-    def _finished(self, held: Held) -> None:
-        """It was admitted once, and is gone: its count is final."""
-
-    def _tenant_gone(self, tenant: str) -> None:
-        """The tenant has nothing here any more."""
+    def counters(self) -> list[dict[str, float]]:
+        """Of tenants with something waiting; those in one dictionary are kept close by the policy."""
+        return []

@@ -17,6 +17,10 @@ class Received:
     output_tokens: int = 0
     service: float = 0.0
 
+    def __add__(self, other: Received) -> Received:
+        tokens = self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        return Received(*tokens, self.service + other.service)
+
 
 class ReceivedService:
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 if TYPE_CHECKING:
     from gpu_worker.policies.queue_policy import QueuePolicy
 
-FILES = ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted", "wsc")
+FILES = ("drr", "fcfs", "lcf", "rpm", "tiered", "vtc", "vtc_capped", "vtc_predicted", "wsc")
 """Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
 
 COUNT_DIGITS = 12
@@ -88,9 +88,10 @@ def register(
     make: Callable[[Making], QueuePolicy] | None = None,
     example: str | None = None,
 ) -> None:
-    """`make` is needed where there is a parameter, or more than the service function to hand in."""
+    """`make` is needed where there is a parameter, or another thing than the service function to hand in."""
     name, colon, _ = usage.replace("[", "").partition(":")
-    maker = make if make is not None else lambda making: policy(making.service)
+    of_service = cast("Callable[[ServiceFunction], QueuePolicy]", policy)
+    maker = make if make is not None else lambda making: of_service(making.service)
     POLICIES[name] = Registered(policy, maker, usage, example or name, bool(colon))
 
 

@@ -33,15 +33,15 @@ from __future__ import annotations
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
 from gpu_worker.policies.held import Held, QueueRequest
 from gpu_worker.policies.lowest import LowestFirst
-from gpu_worker.policies.queue_policy import QueuePolicy
 from gpu_worker.policies.registry import register
 from gpu_worker.policies.tenant_counters import TenantCounters
+from gpu_worker.policies.tenant_lines import TenantLines
 
 SLACK = 64
 """Counters kept beyond twice those that matter, before the rest is looked through."""
 
 
-class VirtualTokenCounter(QueuePolicy):
+class VirtualTokenCounter(TenantLines):
     """Algorithms that differ from it override what a request costs (`_price`, `_price_per_token`), the lift, or what
     orders the tenants (`_by_counter`)."""
 
@@ -58,9 +58,13 @@ class VirtualTokenCounter(QueuePolicy):
         """Service over weight; 0 for a tenant that is new or forgotten."""
         return self._counters.value(tenant)
 
+    def counters(self) -> list[dict[str, float]]:
+        return [{tenant: self._counters.value(tenant) for tenant in self._lines}]
+
     def _price(self, held: Held, output_tokens: int) -> float:
         """What the request is charged in all, having generated so many tokens; never falling in them."""
-        return self.service(held.request.input_tokens, output_tokens) / held.request.weight
+        charged = self.service(held.request.input_tokens, output_tokens) - self._saved(held)
+        return charged / held.request.weight
 
     def _price_per_token(self, held: Held) -> float:
         """What each further output token adds to its price; asked only where `_linear` says that it is always the
@@ -108,6 +112,11 @@ class VirtualTokenCounter(QueuePolicy):
             for held in self._running.values():
                 now = self._output_now(held)
                 self._counters.add(held.request.tenant, self._price(held, now) - self._price(held, now - steps))
+
+    def _discounted(self, held: Held, cached_tokens: int) -> None:
+        before = self._price(held, 0)
+        super()._discounted(held, cached_tokens)
+        self._refund(held.request.tenant, before - self._price(held, 0))
 
     def _returned(self, held: Held) -> None:
         self._refund(held.request.tenant, self._price(held, held.output_tokens))

@@ -79,7 +79,8 @@ class WeightedServiceCounter(VirtualTokenCounter):
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens
 
     def _price(self, held: Held, output_tokens: int) -> float:
-        return self._weighed(_lengths(held.request, output_tokens)) / held.expected / held.request.weight
+        saved = (1.0 - self.cached_fraction) * self._weights[0] * held.cached_tokens
+        return (self._weighed(_lengths(held.request, output_tokens)) - saved) / held.expected / held.request.weight
 
     def _price_per_token(self, held: Held) -> float:
         return self._weights[2] / held.expected / held.request.weight

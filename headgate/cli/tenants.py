@@ -17,7 +17,7 @@ from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigurationError, StoreUnavailable
 from dispatcher.operations import tenants as operations
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store, Tenant
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Tenants and their keys.")
@@ -140,8 +140,8 @@ def _changed(
     models: list[str] | None,
 ) -> Tenant:
     """The tenant with what was given. Raises ConfigurationError."""
-    if tier is not None and tier not in list(Tier):
-        raise ConfigurationError(f"--tier: there are {', '.join(Tier)}, not {tier!r}")
+    if tier is not None and tier not in TENANT_TIERS:
+        raise ConfigurationError(f"--tier: there are {', '.join(TENANT_TIERS)}, not {tier!r}")
     if (queue_max or 0) < 0 or (max_tokens or 0) < 0:
         raise ConfigurationError("--queue-max and --max-tokens are zero or more")
     owed = tenant.terms

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.workloads.rows import TOKENS_MAX
 
 DURATION_S_MAX = 100_000_000.0
@@ -57,8 +57,8 @@ def _pair(value: Any) -> Any:
 
 
 def _tier(value: Any) -> Any:
-    if value not in list(Tier):
-        raise PydanticCustomError("no_tier", "should be one of {tiers}", {"tiers": ", ".join(Tier)})
+    if value not in TENANT_TIERS:
+        raise PydanticCustomError("no_tier", "should be one of {tiers}", {"tiers": ", ".join(TENANT_TIERS)})
     return value
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.workloads.arrivals import Arrival, TraceError
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
@@ -134,8 +134,8 @@ class CheckedRow:
 
     def tier(self) -> str | None:
         value = self.optional("tier")
-        if value is not None and value not in list(Tier):
-            raise self.wrong("tier", f"is no tier: there are {', '.join(Tier)}")
+        if value is not None and value not in TENANT_TIERS:
+            raise self.wrong("tier", f"is no tier: there are {', '.join(TENANT_TIERS)}")
         return value
 
     def number(self, column: str) -> float:

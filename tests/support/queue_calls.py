@@ -11,7 +11,7 @@ from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest
 from gpu_worker.policies.registry import all_policies
 
 all_policies()
-EVERY_NAME = sorted({*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60"})
+EVERY_NAME = sorted({*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60", "tiered:wsc"})
 every_policy = pytest.mark.parametrize("name", EVERY_NAME)
 """Of each registered policy its example, and the parameters with which some are most themselves."""
 
@@ -119,5 +119,5 @@ class Story:
 
 def counters(policy: QueuePolicy, tenants: Sequence[str]) -> dict[str, float]:
     """Empty for a policy that has none."""
-    counter = getattr(policy, "counter", None)
-    return {} if counter is None else {tenant: counter(tenant) for tenant in tenants}
+    found = {tenant: policy.counter(tenant) for tenant in tenants}
+    return {tenant: counter for tenant, counter in found.items() if counter is not None}

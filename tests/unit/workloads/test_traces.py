@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.policies.tiers import Tier
+from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
 from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import SMALL_ENGINE, fitted
@@ -82,7 +82,7 @@ ROWS = st.integers(0, TOKENS_MAX).flatmap(
         stage=st.none() | st.integers(0, 100),
         app=NAMES,
         model=NAMES,
-        tier=st.none() | st.sampled_from([tier.value for tier in Tier]),
+        tier=st.none() | st.sampled_from([tier.value for tier in TENANT_TIERS]),
         slo_ttft_ms=st.none() | st.floats(0, 1e9),
         system_tokens=st.integers(0, tokens),
     )

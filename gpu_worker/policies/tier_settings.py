@@ -1,0 +1,72 @@
+"""What an operator sets about tiers: shares, aging, preemption and reservation. The defaults are the source's, where it
+is right.
+
+Source: the practitioner's design for tiered preemption, sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from types import MappingProxyType
+from typing import Literal
+
+from dispatcher.policies.tiers import TENANT_TIERS, Tier
+
+SHARES: Mapping[Tier, float] = MappingProxyType({Tier.PREMIUM: 0.50, Tier.STANDARD: 0.35, Tier.BACKGROUND: 0.15})
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """`shares`: of the service, what a tier gets at least while it has something waiting; 0 gives no such promise, and
+    all together are at most 1. `share_slack`: service units that a tier may be behind its share before it goes first.
+
+    `aging_per_s`, `aging_max`: ranks that a wait is worth, a second and at most. `deficit_factor`: ranks that a missing
+    share of 1 is worth.
+
+    `preemption`: whether a running request may be evicted for one of a more urgent tier. `preemptions_max`: how often
+    that may happen to one request; what then follows is `at_limit`: `promote`, it goes before all tenants' and is not
+    evicted again, or `end`, the next preemption ends it with an error. `may_drop`: tiers whose requests may be ended
+    where that is cheaper than to go on later.
+
+    `lead_max`: service over weight by which a tenant may lead another of its tier before its running requests are
+    evicted for the other's (VTC, Appendix C.3); infinity never does.
+
+    `premium_reserve`: share of the KV blocks that only premium and system requests may take, 0 to below 1 (the source
+    advises 0.3; it costs throughput).
+
+    Raises ValueError for what cannot be.
+    """
+
+    shares: Mapping[Tier, float] = field(default_factory=lambda: SHARES)
+    share_slack: float = 4096.0
+    aging_per_s: float = 0.1
+    aging_max: float = 1.5
+    deficit_factor: float = 2.0
+    preemption: bool = True
+    preemptions_max: int = 3
+    at_limit: Literal["promote", "end"] = "promote"
+    may_drop: frozenset[Tier] = frozenset()
+    lead_max: float = inf
+    premium_reserve: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
+            raise ValueError("shares must be between 0 and 1, and at most 1 together")
+        if Tier.SYSTEM in self.shares:
+            raise ValueError("the system tier has no share: it goes first")
+        for name in ("share_slack", "aging_per_s", "aging_max", "deficit_factor"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)!r}")
+        if self.preemptions_max < 0:
+            raise ValueError(f"preemptions_max must not be negative, not {self.preemptions_max!r}")
+        if not self.lead_max > 0:
+            raise ValueError(f"lead_max must be above 0, not {self.lead_max!r}")
+        if not 0 <= self.premium_reserve < 1:
+            raise ValueError(f"premium_reserve must be at least 0 and below 1, not {self.premium_reserve!r}")
+        if Tier.SYSTEM in self.may_drop or not self.may_drop <= set(Tier):
+            raise ValueError(f"may_drop names tiers out of {', '.join(TENANT_TIERS)}")
+
+    def share(self, tier: Tier) -> float:
+        return self.shares.get(tier, 0.0)

@@ -1,0 +1,241 @@
+"""Tiers over a queue policy: which tier goes next by effective rank, which tenant of it by the policy inside.
+
+Source: the practitioner's design for tiered preemption; standing.py and tier_shares.py have the formulas.
+
+    next    the system's; else of the tiers that are owed their share the one owed most, measured in shares;
+            else the tier whose next request has the lowest effective rank
+    inside  a policy of its own for each tier: VTC, WSC or any other, with its own counters and lift
+
+Who may be evicted for whom (`precedence`), both strictly: a running request of a less urgent tier whose rank at its
+admission is behind the waiting one's now; nobody for a background request; nobody that is protected (standing.py).
+Within a tier, where `lead_max` is finite, one of a tenant that leads the waiting one's by more than that in the inner
+policy's counters (VTC, Appendix C.3): the paper evicts the tenant with the highest counter, and so does this.
+
+Invariants: no inversion by effective rank, but for what a tier is owed and what is protected; at most preemptions_max
+preemptions a request; every tier with a share gets at least it (tier_shares.py), so every request is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf
+
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.held import QueueRequest
+from gpu_worker.policies.queue_policy import Precedence, QueuePolicy
+from gpu_worker.policies.received import Received
+from gpu_worker.policies.registry import Making, make_policy, register
+from gpu_worker.policies.standing import Standing
+from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.tier_shares import TierShares
+
+
+class TieredQueue(QueuePolicy):
+    """`inner`: makes the policy of one tier, charging `service`."""
+
+    def __init__(
+        self,
+        inner: Callable[[], QueuePolicy],
+        settings: TierSettings | None = None,
+        service: ServiceFunction = WEIGHTED_TOKENS,
+    ) -> None:
+        self.service = service
+        self.settings = settings or TierSettings()
+        self.shares = TierShares(self.settings)
+        self._inner = inner
+        self._tiers: dict[Tier, QueuePolicy] = {}
+        self._standings: dict[str, Standing] = {}
+        self._now_s = 0.0
+        self._steps = 0
+
+    @property
+    def waiting(self) -> int:
+        return sum(policy.waiting for policy in self._tiers.values())
+
+    @property
+    def running(self) -> int:
+        return sum(policy.running for policy in self._tiers.values())
+
+    @property
+    def received(self) -> dict[str, Received]:
+        """A tenant whose tier was changed is the sum of what it got in either."""
+        tenants: dict[str, Received] = {}
+        for policy in self._tiers.values():
+            for tenant, got in policy.received.items():
+                tenants[tenant] = tenants[tenant] + got if tenant in tenants else got
+        return tenants
+
+    def waiting_of(self, tenant: str) -> int:
+        return sum(policy.waiting_of(tenant) for policy in self._tiers.values())
+
+    def waiting_in(self, tier: Tier) -> int:
+        return self._tiers[tier].waiting if tier in self._tiers else 0
+
+    def standing(self, request_id: str) -> Standing:
+        return self._standings[request_id]
+
+    def holds(self, request_id: str) -> bool:
+        return request_id in self._standings
+
+    def now_is(self, now_s: float) -> None:
+        self._now_s = max(self._now_s, now_s)
+
+    def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
+        if self.holds(request.request_id):
+            raise ValueError(f"request {request.request_id!r} is here already")
+        self.now_is(now_s)
+        policy = self._of_tier(request.tier)
+        if not policy.enqueue(request, now_s):
+            return False
+        self._standings[request.request_id] = Standing(request, self._now_s)
+        self._begins_to_wait(request.tier)
+        return True
+
+    def heads(self) -> list[QueueRequest]:
+        """The next of each tier, the most urgent first."""
+        found = [head for policy in self._tiers.values() if (head := policy.peek()) is not None]
+        return sorted(found, key=self._urgency)
+
+    def peek(self) -> QueueRequest | None:
+        return min(self.heads(), key=self._urgency, default=None)
+
+    def rank_of(self, request_id: str) -> float:
+        """Effective: of a waiting request now, of a running one at its admission."""
+        standing = self._standings[request_id]
+        return standing.rank if standing.running else self._rank_now(standing)
+
+    def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        victim = self._standings[running_id]
+        if not self.settings.preemption or victim.protected(self.settings):
+            return None
+        steps = victim.tier.rank - waiting.tier.rank
+        if steps == 0:
+            lead = self._lead(victim.request, waiting)
+            return (0.0, lead) if lead > self.settings.lead_max else None
+        if steps < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
+            return None
+        return float(steps), 0.0
+
+    def counter(self, tenant: str) -> float | None:
+        """The highest of its tiers."""
+        found = [policy.counter(tenant) for policy in self._tiers.values()]
+        return max((counter for counter in found if counter is not None), default=None)
+
+    def counters(self) -> list[dict[str, float]]:
+        return [counters for policy in self._tiers.values() for counters in policy.counters()]
+
+    def admit(self, request_id: str) -> QueueRequest:
+        standing = self._standings[request_id]
+        tier = standing.tier
+        standing.rank, standing.owed = self._rank_now(standing), self.shares.owed(tier)
+        standing.waited_s += max(0.0, self._now_s - standing.since_s)
+        standing.running, standing.resumed, standing.since_step = True, standing.charged, self._steps
+        request = self._tiers[tier].admit(request_id)
+        if not standing.charged:
+            standing.charged = True
+            self.shares.prompt(tier, request.input_tokens)
+        self.shares.runs(tier)
+        self._ends_waiting(tier)
+        return request
+
+    def put_back(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        if not standing.resumed:
+            self.shares.prompt(standing.tier, -standing.request.input_tokens)
+            self.shares.output(standing.tier, -standing.output_tokens)
+            standing.charged, standing.output_tokens = False, 0
+        self._tiers[standing.tier].put_back(request_id)
+        self._begins_to_wait(standing.tier)
+
+    def preempt(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        standing.preemptions += 1
+        self._tiers[standing.tier].preempt(request_id)
+        self._begins_to_wait(standing.tier)
+
+    def cached(self, request_id: str, input_tokens: int) -> None:
+        self._tiers[self._standings[request_id].tier].cached(request_id, input_tokens)
+
+    def generated(self, request_id: str, output_tokens: int) -> None:
+        standing = self._standings[request_id]
+        self._catch_up(standing)
+        if output_tokens > standing.output_tokens:
+            self.shares.output(standing.tier, output_tokens - standing.output_tokens)
+            standing.output_tokens = output_tokens
+        self._tiers[standing.tier].generated(request_id, output_tokens)
+
+    def decoded(self, steps: int) -> None:
+        self._steps += steps
+        self.shares.decoded(steps)
+        for policy in self._tiers.values():
+            policy.decoded(steps)
+
+    def finish(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        del self._standings[request_id]
+        self._tiers[standing.tier].finish(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        standing = self._standings[request_id]
+        self._tiers[standing.tier].cancel(request_id)
+        del self._standings[request_id]
+        self._ends_waiting(standing.tier)
+
+    def leave(self, request_id: str) -> None:
+        (self.finish if self._standings[request_id].running else self.cancel)(request_id)
+
+    def _of_tier(self, tier: Tier) -> QueuePolicy:
+        if tier not in self._tiers:
+            self._tiers[tier] = self._inner()
+        return self._tiers[tier]
+
+    def _urgency(self, head: QueueRequest) -> tuple[int, float, int]:
+        tier = head.tier
+        if tier is Tier.SYSTEM:
+            return 0, 0.0, tier.rank
+        if self.shares.owed(tier):
+            return 1, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
+        return 2, self._rank_now(self._standings[head.request_id]), tier.rank
+
+    def _rank_now(self, standing: Standing) -> float:
+        return standing.rank_now(self.settings, self._now_s, self.shares.deficit(standing.tier))
+
+    def _lead(self, victim: QueueRequest, waiting: QueueRequest) -> float:
+        """How far the victim's tenant is ahead of the waiting one's; minus infinity where nothing tells."""
+        policy = self._tiers[victim.tier]
+        ahead, behind = policy.counter(victim.tenant), policy.counter(waiting.tenant)
+        return -inf if ahead is None or behind is None else ahead - behind
+
+    def _begins_to_wait(self, tier: Tier) -> None:
+        if self._tiers[tier].waiting == 1:
+            self.shares.waits(tier)
+
+    def _ends_waiting(self, tier: Tier) -> None:
+        if not self._tiers[tier].waiting:
+            self.shares.waits_no_more(tier)
+
+    def _out_of_batch(self, request_id: str) -> Standing:
+        standing = self._standings[request_id]
+        self._catch_up(standing)
+        self.shares.runs_no_more(standing.tier)
+        standing.running, standing.since_s = False, self._now_s
+        return standing
+
+    def _catch_up(self, standing: Standing) -> None:
+        """Steps that `decoded` told of: the shares know of them already."""
+        standing.output_tokens += self._steps - standing.since_step
+        standing.since_step = self._steps
+
+
+def _make(making: Making) -> TieredQueue:
+    name = making.parameter or "vtc"
+    if name.startswith("tiered"):
+        raise ValueError(f"queue policy {making.name!r} takes another policy after the colon, not {name!r}")
+    make_policy(name, making.service)  # a wrong name is refused now, not at the first request
+    inner = partial(make_policy, name, making.service, random=making.random)
+    return TieredQueue(inner, service=making.service)
+
+
+register(TieredQueue, "tiered[:POLICY]", make=_make)
