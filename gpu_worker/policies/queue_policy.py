@@ -19,6 +19,7 @@ it there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 
 from gpu_worker.policies.held import QueueRequest as QueueRequest
 from gpu_worker.policies.received import Received
@@ -85,8 +86,8 @@ class QueuePolicy(ABC):
         """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
 
     @abstractmethod
-    def decoded(self, steps: int) -> None:
-        """Every running request generated so many tokens more."""
+    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+        """Every running request generated so many tokens more, but those named."""
 
     @abstractmethod
     def finish(self, request_id: str) -> None:

@@ -3,13 +3,15 @@
 A policy says whose line is next (`_next_tenant`) and is told of all that moves; the lines, who waits and who runs, and
 what each tenant received are kept here.
 
-`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1): a request's
-count and its tenant's figures are brought up to date when somebody asks for them.
+`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1), and O(1) for
+each that it is not about: a request's count and its tenant's figures are brought up to date when somebody asks for
+them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
 from gpu_worker.policies.held import Held, QueueRequest
@@ -111,9 +113,14 @@ class TenantLines(QueuePolicy):
             self._received_output(held, before)
             self._generated(held, before)
 
-    def decoded(self, steps: int) -> None:
+    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+        stalled = {request_id: self._out_of_batch(request_id) for request_id in besides}
         self._steps += steps
         self._decoded(steps)
+        for request_id, held in stalled.items():
+            held.since_step = self._steps
+            self._running[request_id] = held
+            self._entered_batch(held)
 
     def finish(self, request_id: str) -> None:
         held = self._out_of_batch(request_id)

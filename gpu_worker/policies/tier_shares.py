@@ -40,6 +40,7 @@ class TierShares:
         self._settings = settings
         self._given = TenantCounters()
         self._since: dict[Tier, _Since] = {}
+        self._before: dict[Tier, _Since] = {}
         self.all = 0.0
         """Service given to all tiers."""
         self._running = 0
@@ -52,7 +53,12 @@ class TierShares:
         self._since[tier] = _Since(self.given(tier), self.all)
 
     def waits_no_more(self, tier: Tier) -> None:
-        self._since.pop(tier, None)
+        if tier in self._since:
+            self._before[tier] = self._since.pop(tier)
+
+    def waits_still(self, tier: Tier) -> None:
+        """What ended its wait came to nothing: it was never away."""
+        self._since[tier] = self._before.pop(tier)
 
     def prompt(self, tier: Tier, tokens: int) -> None:
         """Of a request admitted; negative where that came to nothing."""

@@ -17,7 +17,7 @@ preemptions a request; every tier with a share gets at least it (tier_shares.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
 
@@ -147,7 +147,8 @@ class TieredQueue(QueuePolicy):
             self.shares.output(standing.tier, -standing.output_tokens)
             standing.charged, standing.output_tokens = False, 0
         self._tiers[standing.tier].put_back(request_id)
-        self._begins_to_wait(standing.tier)
+        if self._tiers[standing.tier].waiting == 1:
+            self.shares.waits_still(standing.tier)
 
     def preempt(self, request_id: str) -> None:
         standing = self._out_of_batch(request_id)
@@ -166,11 +167,18 @@ class TieredQueue(QueuePolicy):
             standing.output_tokens = output_tokens
         self._tiers[standing.tier].generated(request_id, output_tokens)
 
-    def decoded(self, steps: int) -> None:
+    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+        stalled = [self._standings[request_id] for request_id in besides]
+        for standing in stalled:
+            self._catch_up(standing)
+            self.shares.runs_no_more(standing.tier)
         self._steps += steps
         self.shares.decoded(steps)
-        for policy in self._tiers.values():
-            policy.decoded(steps)
+        for tier, policy in self._tiers.items():
+            policy.decoded(steps, [one.request.request_id for one in stalled if one.tier is tier])
+        for standing in stalled:
+            standing.since_step = self._steps
+            self.shares.runs(standing.tier)
 
     def finish(self, request_id: str) -> None:
         standing = self._out_of_batch(request_id)

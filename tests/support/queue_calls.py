@@ -66,7 +66,7 @@ class Story:
         elif what == "admit":
             self.admit()
         elif what == "steps":
-            self.steps(tokens % 12)
+            self.steps(tokens % 12, self.running[tokens % 3 :: 3] if tokens % 4 == 0 else [])
         elif what == "cancel" and self.waiting:
             self.end(self.waiting[tokens % len(self.waiting)])
         elif self.running:
@@ -88,9 +88,10 @@ class Story:
         self.admitted.append(head.request_id)
         self._fresh.add(head.request_id)
 
-    def steps(self, steps: int) -> None:
-        self.policies[0].decoded(steps)
-        for request_id in [request_id for _ in range(steps) for request_id in self.running]:
+    def steps(self, steps: int, besides: Sequence[str] = ()) -> None:
+        self.policies[0].decoded(steps, besides)
+        generating = [request_id for request_id in self.running if request_id not in besides]
+        for request_id in [request_id for _ in range(steps) for request_id in generating]:
             self._tokens[request_id] = self._tokens.get(request_id, 0) + 1
             for policy in self.policies[1:]:
                 policy.generated(request_id, self._tokens[request_id])
