@@ -1,0 +1,69 @@
+"""How long steps take on this machine, learned from those that tell it plainly.
+
+A step in which one request alone was computed says what n tokens of prefill take, or one of decode. Fitted by least
+squares as the cost model has it (gpu_worker/policies/preemption_costs.py): seconds = base + a n + b n^2, none negative.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+
+from gpu_worker.policies.preemption_costs import Calibration
+
+SAMPLES_MAX = 256
+LENGTHS_MIN = 3
+"""Different lengths before anything is fitted."""
+
+
+def _recent() -> deque[tuple[int, float]]:
+    return deque(maxlen=SAMPLES_MAX)
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """`prefills`, `decodes`: tokens and seconds of such steps, the last SAMPLES_MAX. `changed`: since `calibrated`."""
+
+    prefills: deque[tuple[int, float]] = field(default_factory=_recent)
+    decodes: deque[tuple[int, float]] = field(default_factory=_recent)
+    changed: bool = False
+
+    def note(self, tokens: int, context: int, seconds: float) -> None:
+        """A step of one request: `tokens` computed, of a sequence of which `context` were computed before."""
+        if tokens == 1:
+            self.decodes.append((1, seconds))
+        elif context == 0:
+            self.prefills.append((tokens, seconds))
+            self.changed = True
+
+    def calibrated(self, known: Calibration) -> Calibration:
+        """With what the steps said so far, where they say enough."""
+        self.changed = False
+        if self.decodes:
+            known = replace(known, decode_s=median(seconds for _, seconds in self.decodes))
+        if len({tokens for tokens, _ in self.prefills}) < LENGTHS_MIN:
+            return known
+        base, linear, square = fit(self.prefills)
+        return replace(known, prefill_base_s=base, prefill_per_token_s=linear, prefill_per_token2_s=square)
+
+
+def fit(samples: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
+    """base, a, b of the best fit by relative error; a term that would be negative is left out.
+
+    By relative error: a prompt ten times as long is not a hundred times as telling.
+    """
+    tokens = np.array([tokens for tokens, _ in samples], dtype=float)
+    seconds = np.array([seconds for _, seconds in samples], dtype=float)
+    powers = [0, 1, 2]
+    while powers:
+        columns = np.stack([tokens**power / seconds for power in powers], axis=1)
+        found, *_ = np.linalg.lstsq(columns, np.ones(len(tokens)), rcond=None)
+        if (found >= 0).all():
+            values = dict(zip(powers, found.tolist(), strict=True))
+            return values.get(0, 0.0), values.get(1, 0.0), values.get(2, 0.0)
+        powers.pop(int(np.argmin(found * tokens.max() ** np.array(powers))))
+    return 0.0, 0.0, 0.0

@@ -1,0 +1,137 @@
+"""vLLM's waiting queue, in the order of our policy: who is popped is admitted, who comes back is put back or preempted.
+
+`schedule()` looks at the head, allocates, and pops; a request that it skips (a grammar that is not compiled yet, a LoRA
+too many) it pops first and prepends later. So a charge made at the pop is returned where the same pass prepends: that
+request was never served. One that is prepended without having been popped in this pass was running: it was evicted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
+from typing import Any
+
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import Admission, Room
+from gpu_worker.policies.held import QueueRequest
+
+TENANT_UNKNOWN = "unknown"
+ARGUMENT = "headgate_"
+"""Before the names of what the dispatcher says, in `SamplingParams.extra_args` (`vllm_xargs` in OpenAI's body)."""
+
+
+class PolicyQueue(RequestQueue):  # type: ignore[misc]
+    """`room`: what the engine has, asked where blocks are reserved."""
+
+    def __init__(self, admission: Admission, room: Callable[[], Room], monotonic_s: Callable[[], float]) -> None:
+        self.admission = admission
+        self.policy = admission.policy
+        self.refused: list[Request] = []
+        """The policy does not let them in: the scheduler ends them."""
+        self._room = room
+        self._monotonic_s = monotonic_s
+        self._requests: dict[str, Request] = {}
+        self._popped: set[str] = set()
+        self._head: Request | None = None
+
+    def pass_begins(self) -> None:
+        """What was popped before this runs now; what was charged since may have changed who is next."""
+        self._popped.clear()
+        self._head = None
+
+    def add_request(self, request: Request) -> None:
+        self._head = None
+        if self.admission.enqueue(queue_request(request, self._monotonic_s()), self._monotonic_s()):
+            self._requests[request.request_id] = request
+        else:
+            self.refused.append(request)
+
+    def peek_request(self) -> Request:
+        if (request := self._next()) is None:
+            raise IndexError("peek from an empty queue")
+        return request
+
+    def pop_request(self) -> Request:
+        request = self.peek_request()
+        self.policy.admit(request.request_id)
+        self._popped.add(request.request_id)
+        del self._requests[request.request_id]
+        self._head = None
+        if request.num_preemptions == 0 and (found := request.prefill_stats) is not None:
+            self.policy.cached(request.request_id, found.num_local_cached_tokens + found.num_external_cached_tokens)
+        return request
+
+    def prepend_request(self, request: Request) -> None:
+        self._head = None
+        if request.request_id in self._popped:
+            self._popped.discard(request.request_id)
+            self.policy.put_back(request.request_id)
+        else:
+            self.policy.preempt(request.request_id)
+        self._requests[request.request_id] = request
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.prepend_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        self.remove_requests([request])
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """They end: the policy hears of it when the scheduler frees them."""
+        for request in requests:
+            self._requests.pop(request.request_id, None)
+        self._head = None
+
+    def __bool__(self) -> bool:
+        return self._next() is not None
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def of(self, request_id: str) -> Request:
+        return self._requests[request_id]
+
+    def _next(self) -> Request | None:
+        """Nobody where those who are next may not use the blocks that are left."""
+        if self._head is None and self._requests:
+            head = self._next_by_policy()
+            self._head = None if head is None else self._requests[head.request_id]
+        return self._head
+
+    def _next_by_policy(self) -> QueueRequest | None:
+        if not self.admission.settings.premium_reserve:
+            return self.policy.peek()
+        plan = self.admission.next(self._room())
+        return None if plan is None else plan.request
+
+
+def queue_request(request: Request, now_s: float) -> QueueRequest:
+    """As the dispatcher described it; what it did not say is as of an unknown tenant of the standard tier."""
+    parameters = request.sampling_params
+    said: dict[str, Any] = (parameters.extra_args if parameters is not None else None) or {}
+
+    def of(name: str, otherwise: Any) -> Any:
+        return said.get(ARGUMENT + name, otherwise)
+
+    deadline_at = float(of("deadline_at", inf))
+    return QueueRequest(
+        request.request_id,
+        str(of("tenant", TENANT_UNKNOWN)),
+        request.num_prompt_tokens,
+        float(of("weight", 1.0)),
+        app=str(of("app", "")),
+        stage=int(of("stage", 0)),
+        interaction=str(of("interaction", "")),
+        system_tokens=min(int(of("system_tokens", 0)), request.num_prompt_tokens),
+        output_tokens_max=request.max_tokens,
+        tier=Tier(of("tier", Tier.STANDARD)),
+        deadline_s=now_s + deadline_at - time.time() if deadline_at < inf else inf,
+    )

@@ -1,0 +1,153 @@
+"""What vLLM's scheduler learns of its machine, and what it tells: step times, costs foreseen and seen, swap space.
+
+The engine core is a process of its own, so what the worker and its /metrics want of it is written to a small file,
+whole and at once, a few times a second.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vllm.v1.request import Request
+
+from gpu_worker.engines.base import EngineStats, TenantService
+from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.stats_json import stats_to_json
+from gpu_worker.engines.step_times import StepTimes
+from gpu_worker.policies.preemption_costs import Eviction, Strategy
+
+TOLD_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Bytes of the host's pool; nothing where vLLM runs without our connector."""
+
+    total_bytes: float = 0.0
+    used_bytes: float = 0.0
+
+    @property
+    def free_bytes(self) -> float:
+        return self.total_bytes - self.used_bytes
+
+
+@dataclass(slots=True)
+class _Again:
+    """A request that computes tokens again: up to which, what that was thought to take, and took so far."""
+
+    until_tokens: int
+    predicted_s: float | None
+    seen_s: float = 0.0
+
+
+class Reports:
+    """`scheduler`: ours, for its figures, its policy and its connector. `file`: where to tell, None for nowhere."""
+
+    def __init__(self, scheduler: Any, file: str | None) -> None:
+        self._scheduler = scheduler
+        self._file = None if file is None else Path(file)
+        self._told_s = 0.0
+        self._steps = StepTimes()
+        self._again: dict[str, _Again] = {}
+        self._began: dict[int, float] = {}
+        self._ended_s = 0.0
+        connector = scheduler.connector
+        self._connector = connector if hasattr(connector, "swap_out") else None
+        if self._connector is not None:
+            self._calibrate_copies(self._connector.ledger)
+
+    def swap(self) -> Swap:
+        if self._connector is None:
+            return Swap()
+        figures = self._connector.figures
+        return Swap(figures.total_bytes, figures.used_bytes)
+
+    def swap_out(self, request: Request) -> bool:
+        return self._connector is not None and bool(self._connector.swap_out(request))
+
+    def evicted(self, request: Request, strategy: Strategy, eviction: Eviction | None) -> None:
+        """It is about to lose its blocks."""
+        if strategy is Strategy.RECOMPUTE:
+            predicted_s = None if eviction is None else eviction.predicted_s
+            self._again[request.request_id] = _Again(request.num_computed_tokens, predicted_s)
+
+    def gone(self, request_id: str) -> None:
+        self._again.pop(request_id, None)
+
+    def scheduled(self, output: Any) -> None:
+        self._began[id(output)] = time.perf_counter()
+
+    def ran(self, output: Any) -> None:
+        """A step's results are here: how long it took, as far as the one before it was done."""
+        now_s = time.perf_counter()
+        began_s = max(self._began.pop(id(output), now_s), self._ended_s)
+        self._ended_s = now_s
+        seconds, tokens = now_s - began_s, output.num_scheduled_tokens
+        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        if len(tokens) == 1:
+            ((request_id, count),) = tokens.items()
+            self._steps.note(count, starts.get(request_id, 0), seconds)
+            if self._steps.changed:
+                admission = self._scheduler.admission
+                admission.calibration = self._steps.calibrated(admission.calibration)
+        for request_id in [name for name in self._again if name in tokens]:
+            self._computed_again(request_id, starts.get(request_id, 0), tokens, seconds, output)
+        self._tell(now_s)
+
+    def _computed_again(
+        self, request_id: str, start: int, tokens: dict[str, int], seconds: float, output: Any
+    ) -> None:
+        again = self._again[request_id]
+        known = max(0, min(start + tokens[request_id], again.until_tokens) - start)
+        self._scheduler.figures.recomputed_tokens += known
+        again.seen_s += seconds * known / max(1, output.total_num_scheduled_tokens)
+        if start + tokens[request_id] >= again.until_tokens:
+            self._scheduler.figures.resumed += 1
+            if again.predicted_s is not None:
+                self._scheduler.figures.cost(
+                    Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s
+                )
+            del self._again[request_id]
+
+    def _calibrate_copies(self, ledger: Any) -> None:
+        """Where a GPU is another process's, its rates are measured on the one that this process sees."""
+        scheduler = self._scheduler
+        rates = measure_copy_rates()
+        scheduler.admission.calibration = replace(
+            scheduler.admission.calibration,
+            kv_bytes_per_token=ledger.block_bytes / ledger.block_tokens,
+            copy_out_bytes_per_s=rates.out_bytes_per_s,
+            copy_in_bytes_per_s=rates.in_bytes_per_s,
+            copy_base_s=rates.base_s,
+        )
+
+    def _tell(self, now_s: float) -> None:
+        if self._file is None or now_s - self._told_s < TOLD_EVERY_S:
+            return
+        self._told_s = now_s
+        writing = self._file.with_suffix(".writing")
+        writing.write_text(stats_to_json(self._stats()), encoding="utf-8")
+        writing.replace(self._file)
+
+    def _stats(self) -> EngineStats:
+        scheduler = self._scheduler
+        figures = scheduler.figures
+        if self._connector is not None:
+            swapped = self._connector.figures
+            figures.swapped_out_bytes, figures.swapped_in_bytes = swapped.swapped_out_bytes, swapped.swapped_in_bytes
+        return EngineStats(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            kv_use=float(scheduler.kv_cache_manager.usage),
+            tenants={
+                name: TenantService(got.input_tokens, got.output_tokens, got.service)
+                for name, got in scheduler.policy.received.items()
+            },
+            figures=figures,
+            now=scheduler.now(),
+        )

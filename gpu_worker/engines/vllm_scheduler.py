@@ -1,0 +1,210 @@
+"""vLLM's scheduler with our policies in it: `--scheduler-cls gpu_worker.engines.vllm_scheduler.TierScheduler`.
+
+The seam is vLLM's `Scheduler`, which a class may replace but which is not public: pinned (pyproject), and tests/vllm
+runs at every upgrade. Of each step:
+
+    schedule()             expired requests end; a pass of admissions evicts for who waits (swap, recompute or drop);
+                           those that run are put in order, so that what vLLM evicts by itself is the least urgent;
+                           then vLLM's own schedule() admits in the policy's order (vllm_queue.py)
+    update_from_output()   what was generated is charged; who was ended here is told so
+
+Settings come in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings), `figures_file`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import Request, RequestStatus
+
+from gpu_worker.engines.figures import scheduling_now
+from gpu_worker.engines.vllm_queue import PolicyQueue
+from gpu_worker.engines.vllm_reports import Reports
+from gpu_worker.engines.vllm_room import VllmRoom
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow
+from gpu_worker.policies.preemption_costs import Eviction, Strategy
+from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.tier_settings import tier_settings
+from gpu_worker.policies.tiered import TieredQueue
+
+DEFAULT_POLICY = "tiered:vtc"
+ENDED = "headgate:"
+"""Before the reason, in the `stop_reason` of a request that the scheduler ended."""
+
+
+class _Tiers:
+    """What is ours, over either of vLLM's schedulers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        vllm: Any = self
+        told: Mapping[str, Any] = (vllm.vllm_config.additional_config or {}).get("headgate", {})
+        policy = make_policy(told.get("policy", DEFAULT_POLICY))
+        if not isinstance(policy, TieredQueue):
+            policy = make_policy(f"tiered:{told['policy']}")
+        assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
+        policy.settings = tier_settings(told.get("tiers", {}))
+        self.policy = policy
+        self.admission = Admission(policy)
+        self.figures = SchedulingFigures()
+        self.waiting = PolicyQueue(self.admission, self._room, time.monotonic)
+        self._unsent: list[tuple[int, EngineCoreOutput]] = []
+        self._eviction: Eviction | None = None
+        self._joined = 0
+        self._reports = Reports(self, told.get("figures_file"))
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        vllm: Any = self
+        self.waiting.pass_begins()
+        self.admission.begins(time.monotonic())
+        for request_id in self.admission.expired():
+            self.figures.expired += 1
+            self._end(vllm.requests[request_id], "expired")
+        if self._somebody_may_be_evicted():
+            self._make_room()
+        self._put_in_order()
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._reports.scheduled(output)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        self._charge(model_runner_output)
+        self._send(outputs)
+        self._reports.ran(scheduler_output)
+        return outputs
+
+    def add_request(self, request: Request) -> None:
+        if request.resumable:
+            raise ValueError("streaming input is not supported: a request's service is charged by its one prompt")
+        super().add_request(request)  # type: ignore[misc]
+        while self.waiting.refused:
+            self._end(self.waiting.refused.pop(), "refused")
+
+    def has_requests(self) -> bool:
+        return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]
+
+    def now(self) -> SchedulingNow:
+        """For people: how things stand."""
+        vllm: Any = self
+        running: dict[Any, int] = {}
+        blocks: dict[Any, int] = {}
+        for resident in (room := self._room()).residents():
+            running[resident.tier] = running.get(resident.tier, 0) + 1
+            blocks[resident.tier] = blocks.get(resident.tier, 0) + resident.blocks
+        swap = self._reports.swap()
+        return scheduling_now(
+            self.admission,
+            running=running,
+            blocks=blocks,
+            blocks_total=room.blocks_total,
+            pool_tokens=room.blocks_total * vllm.block_size,
+            context_tokens=vllm.max_model_len,
+            swap_bytes_total=swap.total_bytes,
+            swap_bytes_used=swap.used_bytes,
+        )
+
+    def _room(self) -> VllmRoom:
+        return VllmRoom(self, self.policy, self.waiting.of, self._reports.swap().free_bytes)
+
+    def _somebody_may_be_evicted(self) -> bool:
+        """Cheap, and nearly always no: a pass is planned only where somebody runs who ranks behind one who waits."""
+        return self.policy.may_preempt()
+
+    def _make_room(self) -> None:
+        """A pass as it is going to be, with its evictions; who it let in stands in line again for vLLM to admit."""
+        room = self._room()
+        while room.tokens_left > 0 and (plan := self.admission.next(room)) is not None:
+            for eviction in plan.evictions:
+                self._evict(eviction)
+            if plan.evictions:
+                room.left()
+            room.takes(plan.request.request_id)
+            self.policy.admit(plan.request.request_id)
+        for request_id in reversed(room.admitted):
+            self.policy.put_back(request_id)
+
+    def _evict(self, eviction: Eviction) -> None:
+        vllm: Any = self
+        request = vllm.requests[eviction.resident.request_id]
+        if eviction.strategy is Strategy.DROP:
+            self.figures.evicted(eviction)
+            self._end(request, "preempted_too_often" if eviction.exhausted else "preempted")
+            return
+        vllm.running.remove(request)
+        self._eviction = eviction
+        vllm._preempt_request(request, time.monotonic())
+        vllm.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        """Ours, and vLLM's own for a running request that grew: that one is swapped too, where there is room."""
+        eviction, self._eviction = self._eviction, None
+        wanted = eviction is None or eviction.strategy is Strategy.SWAP
+        swapped = wanted and not drop_stale_output and self._reports.swap_out(request)
+        strategy = Strategy.SWAP if swapped else Strategy.RECOMPUTE
+        if eviction is None:
+            self.figures.native += 1
+        else:
+            self.figures.evicted(eviction, strategy)
+        self._reports.evicted(request, strategy, eviction)
+        super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[misc]
+
+    def _end(self, request: Request, why: str) -> None:
+        """For good, from within: its client is told with the next outputs."""
+        vllm: Any = self
+        vllm.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
+        ended = EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ABORT, stop_reason=ENDED + why)
+        self._unsent.append((request.client_index, ended))
+
+    def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+        for client, output in self._unsent:
+            outputs.setdefault(client, EngineCoreOutputs()).outputs.append(output)
+        self._unsent.clear()
+
+    def _put_in_order(self) -> None:
+        """vLLM evicts from the end: by rank, and of equals the one that came last. Only where somebody joined."""
+        vllm: Any = self
+        if len(vllm.running) > 1 and self.policy.admissions != self._joined:
+            vllm.running.sort(key=lambda request: self.policy.keeping(request.request_id))
+        self._joined = self.policy.admissions
+
+    def _charge(self, model_runner_output: Any) -> None:
+        """A token for all that run, in one call; not for those that got none, and the rest for those that got more."""
+        vllm: Any = self
+        sampled = model_runner_output.sampled_token_ids
+        generated = model_runner_output.req_id_to_index if sampled else {}
+        several = [name for name, index in generated.items() if len(sampled[index]) > 1]
+        stalled = [request.request_id for request in vllm.running if not _got(generated, sampled, request.request_id)]
+        self.policy.decoded(1, stalled)
+        for request_id in several:
+            if (request := vllm.requests.get(request_id)) is not None and self.policy.runs(request_id):
+                self.policy.generated(request_id, request.num_output_tokens)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        """Every end comes by here."""
+        request_id = request.request_id
+        if self.policy.holds(request_id):
+            if self.policy.runs(request_id):
+                self.policy.generated(request_id, request.num_output_tokens)
+            self.policy.leave(request_id)
+        self._reports.gone(request_id)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+
+
+def _got(generated: Mapping[str, int], sampled: Any, request_id: str) -> bool:
+    index = generated.get(request_id)
+    return index is not None and bool(sampled[index])
+
+
+class TierScheduler(_Tiers, Scheduler):  # type: ignore[misc]
+    """Over the scheduler that waits for each step: CPU."""
+
+
+class AsyncTierScheduler(_Tiers, AsyncScheduler):  # type: ignore[misc]
+    """Over the one that schedules a step ahead: CUDA."""
