@@ -16,6 +16,7 @@ import numpy as np
 from gpu_worker.policies.preemption_costs import Calibration
 
 SAMPLES_MAX = 256
+FITTED_EVERY = 8
 LENGTHS_MIN = 3
 """Different lengths before anything is fitted."""
 
@@ -26,23 +27,28 @@ def _recent() -> deque[tuple[int, float]]:
 
 @dataclass(slots=True)
 class StepTimes:
-    """`prefills`, `decodes`: tokens and seconds of such steps, the last SAMPLES_MAX. `changed`: since `calibrated`."""
+    """`prefills`, `decodes`: tokens and seconds of such steps, the last SAMPLES_MAX. `new`: since `calibrated`."""
 
     prefills: deque[tuple[int, float]] = field(default_factory=_recent)
     decodes: deque[tuple[int, float]] = field(default_factory=_recent)
-    changed: bool = False
+    new: int = 0
 
     def note(self, tokens: int, context: int, seconds: float) -> None:
         """A step of one request: `tokens` computed, of a sequence of which `context` were computed before."""
         if tokens == 1:
             self.decodes.append((1, seconds))
+            self.new += 1
         elif context == 0:
             self.prefills.append((tokens, seconds))
-            self.changed = True
+            self.new += 1
+
+    @property
+    def worth_fitting(self) -> bool:
+        return self.new >= FITTED_EVERY
 
     def calibrated(self, known: Calibration) -> Calibration:
         """With what the steps said so far, where they say enough."""
-        self.changed = False
+        self.new = 0
         if self.decodes:
             known = replace(known, decode_s=median(seconds for _, seconds in self.decodes))
         if len({tokens for tokens, _ in self.prefills}) < LENGTHS_MIN:

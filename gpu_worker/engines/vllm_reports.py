@@ -92,16 +92,14 @@ class Reports:
         if len(tokens) == 1:
             ((request_id, count),) = tokens.items()
             self._steps.note(count, starts.get(request_id, 0), seconds)
-            if self._steps.changed:
+            if self._steps.worth_fitting:
                 admission = self._scheduler.admission
                 admission.calibration = self._steps.calibrated(admission.calibration)
         for request_id in [name for name in self._again if name in tokens]:
             self._computed_again(request_id, starts.get(request_id, 0), tokens, seconds, output)
         self._tell(now_s)
 
-    def _computed_again(
-        self, request_id: str, start: int, tokens: dict[str, int], seconds: float, output: Any
-    ) -> None:
+    def _computed_again(self, request_id: str, start: int, tokens: dict[str, int], seconds: float, output: Any) -> None:
         again = self._again[request_id]
         known = max(0, min(start + tokens[request_id], again.until_tokens) - start)
         self._scheduler.figures.recomputed_tokens += known
@@ -109,9 +107,7 @@ class Reports:
         if start + tokens[request_id] >= again.until_tokens:
             self._scheduler.figures.resumed += 1
             if again.predicted_s is not None:
-                self._scheduler.figures.cost(
-                    Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s
-                )
+                self._scheduler.figures.cost(Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s)
             del self._again[request_id]
 
     def _calibrate_copies(self, ledger: Any) -> None:

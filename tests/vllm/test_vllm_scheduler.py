@@ -1,0 +1,240 @@
+"""Our scheduler inside a whole vLLM: steps, tokens and charges; never seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is absent", allow_module_level=True)
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.stats_json import stats_from_json
+from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
+from gpu_worker.policies.preemption_costs import Calibration, Strategy
+from tests.support.vllm_engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
+
+COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)
+COPIES_ARE_DEAR = Calibration(1.0, 1e-3, 1e-3, 1.0, 0.0, 1e-6, 0.0, 0.02)
+
+
+def prompt(tokens: int, seed: int = 0) -> list[int]:
+    return [(place * 7 + seed * 13) % 500 + 5 for place in range(tokens)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_tiny_model(tmp_path_factory.mktemp("models"), TinySize())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Path) -> dict[str, list[int]]:
+    """What each request of `crowd` generates with all the room that it wants, under vLLM's own scheduler."""
+    with vllm_driver(model, blocks=64, batch=8, scheduler=Scheduler) as driver:
+        crowd(driver)
+        driver.run()
+        return {name: seen.tokens for name, seen in driver.seen.items()}
+
+
+def crowd(driver: VllmDriver, after: int = 5) -> None:
+    """Three of background fill the cache; one of premium arrives."""
+    for number in range(3):
+        driver.add(f"b{number}", prompt(90, number), 40, tenant="batch", tier="background")
+    driver.step(after)
+    driver.add("premium", prompt(150, 9), 8, tenant="paying", tier="premium")
+
+
+def preemptions(driver: VllmDriver) -> dict[Strategy, int]:
+    counted: dict[Strategy, int] = {}
+    for (strategy, tier), count in driver.scheduler.figures.preemptions.items():
+        assert tier is Tier.BACKGROUND
+        counted[strategy] = counted.get(strategy, 0) + count
+    return counted
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("strategy", [Strategy.RECOMPUTE, Strategy.SWAP])
+def test_output_after_a_preemption_is_that_of_an_undisturbed_run(
+    model: Path, undisturbed: dict[str, list[int]], strategy: Strategy, caching: bool
+) -> None:
+    with vllm_driver(model, swap_gib=SWAP_GIB, prefix_caching=caching) as driver:
+        driver.scheduler.admission.calibration = (
+            COPIES_ARE_FREE if strategy is Strategy.SWAP else COPIES_ARE_DEAR
+        )
+        crowd(driver)
+        driver.run()
+        assert preemptions(driver)[strategy] >= 1
+        assert {name: seen.tokens for name, seen in driver.seen.items()} == undisturbed
+        figures = driver.scheduler.connector.figures
+        assert figures.used_bytes == 0
+        if strategy is Strategy.SWAP:
+            assert figures.swapped_out_bytes >= figures.swapped_in_bytes > 0
+
+
+def test_premium_gets_its_first_token_in_the_step_after_it_came(model: Path) -> None:
+    first = {}
+    for scheduler in ("gpu_worker.engines.vllm_scheduler.TierScheduler", Scheduler):
+        with vllm_driver(model, scheduler=scheduler) as driver:
+            crowd(driver)
+            driver.run()
+            premium = driver.seen["premium"]
+            first[scheduler] = premium.first_step - premium.added_step
+    ours, stock = first.values()
+    assert ours == 1
+    assert stock > 30
+
+
+def test_everybody_is_charged_what_was_generated_once(model: Path) -> None:
+    with vllm_driver(model, swap_gib=SWAP_GIB) as driver:
+        crowd(driver)
+        driver.step(3)
+        driver.abort("b1")
+        driver.run()
+        received = driver.scheduler.policy.received
+        generated = {name: len(seen.tokens) for name, seen in driver.seen.items()}
+        assert received["paying"].service == 150 + 2 * 8
+        assert received["batch"].input_tokens == 270
+        assert 0 <= received["batch"].output_tokens - (generated["b0"] + generated["b2"]) - 8 <= 2  # b1: 5 to 8 steps
+        assert driver.scheduler.policy.waiting == driver.scheduler.policy.running == 0
+        shares = driver.scheduler.policy.shares
+        assert shares.all == received["paying"].service + received["batch"].service
+
+
+def test_a_flood_does_not_hold_up_the_quiet_tenant(model: Path) -> None:
+    waited = {}
+    for policy in ("tiered:fcfs", "tiered:vtc"):
+        with vllm_driver(model, blocks=64, batch=2, policy=policy) as driver:
+            for number in range(12):
+                driver.add(f"f{number}", prompt(20, number), 12, tenant="flood")
+            driver.step(4)
+            driver.add("quiet", prompt(20, 99), 12, tenant="quiet")
+            driver.run()
+            waited[policy] = driver.seen["quiet"].first_step - driver.seen["quiet"].added_step
+    assert waited["tiered:vtc"] <= 13  # the next of the two places
+    assert waited["tiered:fcfs"] > 4 * waited["tiered:vtc"]
+
+
+def test_the_reserve_is_left_to_premium(model: Path) -> None:
+    with vllm_driver(model, blocks=13, batch=8, premium_reserve=0.5) as driver:
+        for number in range(4):
+            driver.add(f"s{number}", prompt(90, number), 6, tenant="some")
+        driver.step(2)
+        assert len(driver.scheduler.running) == 2  # 3 blocks each, of 6 that are for everybody
+        driver.add("premium", prompt(90, 9), 6, tenant="paying", tier="premium")
+        driver.step()
+        assert driver.seen["premium"].first_step == driver.steps
+        assert driver.scheduler.figures.preemptions.total() == 0
+        driver.run()
+        assert all(len(seen.tokens) == 6 for seen in driver.seen.values())
+
+
+def test_one_that_is_dropped_is_told_so(model: Path) -> None:
+    soon = time.time() + 3600
+    with vllm_driver(model, may_drop=["background"]) as driver:
+        driver.scheduler.admission.calibration = Calibration(1.0, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 1e6)
+        for number in range(3):
+            driver.add(f"b{number}", prompt(90, number), 40, tenant="batch", tier="background", deadline_at=soon)
+        driver.step(5)
+        driver.add("premium", prompt(150, 9), 8, tenant="paying", tier="premium")
+        driver.run()
+        dropped = [seen for seen in driver.seen.values() if seen.stop_reason == "headgate:preempted"]
+        assert dropped
+        assert all(seen.reason == "abort" and 0 < len(seen.tokens) < 40 for seen in dropped)
+        assert len(driver.tokens("premium")) == 8
+
+
+def test_one_preempted_too_often_is_ended_where_that_is_set(model: Path) -> None:
+    with vllm_driver(model, at_limit="end", preemptions_max=0) as driver:
+        crowd(driver)
+        driver.run()
+        ended = [name for name, seen in driver.seen.items() if seen.stop_reason == "headgate:preempted_too_often"]
+        assert ended
+        assert driver.scheduler.figures.exhausted == len(ended)
+
+
+def test_a_deadline_ends_what_waits_and_what_runs(model: Path) -> None:
+    with vllm_driver(model, batch=1) as driver:
+        driver.add("runs", prompt(20), 200, tenant="a", deadline_at=time.time() + 0.3)
+        driver.add("waits", prompt(20, 1), 200, tenant="a", deadline_at=time.time() + 0.3)
+        driver.step(2)
+        time.sleep(0.4)
+        driver.run()
+        assert {seen.stop_reason for seen in driver.seen.values()} == {"headgate:expired"}
+        assert driver.scheduler.figures.expired == 2
+
+
+def test_one_that_the_policy_refuses_is_told_so(model: Path) -> None:
+    with vllm_driver(model, policy="tiered:rpm:1") as driver:
+        driver.add("first", prompt(20), 4, tenant="a")
+        driver.add("second", prompt(20, 1), 4, tenant="a")
+        driver.run()
+        assert driver.seen["second"].stop_reason == "headgate:refused"
+        assert len(driver.tokens("first")) == 4
+
+
+def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: Path) -> None:
+    long = prompt(4 * BLOCK_TOKENS + 1)
+    with vllm_driver(model, blocks=64, prefix_caching=True) as driver:
+        cached = {}
+        for name, tenant, salt in (("a1", "a", "salt-a"), ("a2", "a", "salt-a"), ("b1", "b", "salt-b")):
+            driver.add(name, long, 2, tenant=tenant, salt=salt)
+            driver.run()
+            cached[name] = driver.seen[name].cached_tokens
+        assert cached == {"a1": 0, "a2": 4 * BLOCK_TOKENS, "b1": 0}
+        received = driver.scheduler.policy.received
+        assert received["b"].service == len(long) + 4
+        assert received["a"].service == pytest.approx(2 * (len(long) + 4) - 0.9 * 4 * BLOCK_TOKENS)
+
+
+def test_of_those_that_outgrow_the_cache_the_least_urgent_goes(model: Path) -> None:
+    with vllm_driver(model, blocks=11, preemption=False) as driver:
+        driver.add("background", prompt(120, 2), 100, tenant="b", tier="background")
+        driver.step()
+        driver.add("premium", prompt(120, 1), 100, tenant="a", tier="premium")
+        driver.run()
+        assert driver.scheduler.figures.native >= 1
+        assert driver.seen["premium"].last_step == 101
+        assert len(driver.tokens("background")) == 100
+
+
+def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(model: Path) -> None:
+    with vllm_driver(model, batch=1) as driver:
+        driver.add("runs", prompt(20), 30, tenant="a")
+        driver.step(2)
+        driver.add("waits", prompt(33, 1), 30, tenant="b")
+        queue, policy = driver.scheduler.waiting, driver.scheduler.policy
+        queue.pass_begins()
+        request = queue.pop_request()
+        assert policy.received["b"].service == 33
+        assert len(queue) == 0
+        queue.prepend_request(request)
+        assert policy.received["b"].service == 0
+        assert len(queue) == 1
+        driver.run()
+        assert policy.received["b"].service == 33 + 60
+
+
+@pytest.fixture
+def told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
+    monkeypatch.setattr("gpu_worker.engines.vllm_reports.TOLD_EVERY_S", 0.0)
+    with vllm_driver(model, figures_file=str(tmp_path / "figures.json")) as driver:
+        yield driver, tmp_path / "figures.json"
+
+
+def test_what_is_told_in_the_file_is_what_is(told: tuple[VllmDriver, Path]) -> None:
+    driver, file = told
+    crowd(driver)
+    driver.step(2)
+    stats: Any = stats_from_json(file.read_text())
+    assert stats.running == len(driver.scheduler.running)
+    assert stats.figures.preemptions == driver.scheduler.figures.preemptions
+    assert stats.tenants["paying"].input_tokens == 150
+    assert stats.now.tiers[Tier.PREMIUM].running == 1
+    assert 0 < stats.kv_use <= 1
