@@ -8,27 +8,22 @@ transformers_batch. Block sharing is off: a tenant's prompt leaves no trace that
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    LogitsProcessorList,
-)
-from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
-from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 from transformers.utils import logging as transformers_logging
 
+from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.base import (
     EngineError,
     EngineEvent,
@@ -40,27 +35,23 @@ from gpu_worker.engines.base import (
     Started,
     TenantService,
 )
+from gpu_worker.engines.figures import scheduling_now
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
 from gpu_worker.engines.tiny_text import TRAINING_TEXT
-from gpu_worker.engines.transformers_batch import PolicyRouter, PolicyScheduler, Sequence
-from gpu_worker.engines.transformers_sampling import PerRequestNoise, PerRequestTemperature
+from gpu_worker.engines.transformers_batch import PolicyRouter, Sequence
+from gpu_worker.engines.transformers_manager import Shape as Shape
+from gpu_worker.engines.transformers_manager import make_manager, make_ready, run_to_the_end
+from gpu_worker.engines.transformers_scheduler import PolicyScheduler
+from gpu_worker.policies.admission import Admission
+from gpu_worker.policies.figures import SchedulingNow
 from gpu_worker.policies.queue_policy import QueuePolicy
 
+logger = logging.getLogger("headgate.engine")
+
+CALIBRATION_TENANT = "headgate-calibration"
 LONG_PROMPT_BYTES = 16_384
 """Prompts beyond it are tokenized in a thread, so that the event loop keeps streaming to the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`batch`: most sequences at once. `kv_tokens`: size of the cache. `step_tokens`: most tokens of one step; longer
-    prompts are prefilled in pieces. `threads`: torch's, on a CPU."""
-
-    batch: int = 4
-    kv_tokens: int = 8192
-    block_tokens: int = 16
-    step_tokens: int = 512
-    threads: int = 1
 
 
 class TransformersEngine:
@@ -68,6 +59,7 @@ class TransformersEngine:
 
     def __init__(self, policy: QueuePolicy, model: Any, tokenizer: Any, name: str, shape: Shape) -> None:
         self._policy = policy
+        self._admission = Admission(policy)
         self._model = model
         self._tokenizer = tokenizer
         self._shape = shape
@@ -78,6 +70,7 @@ class TransformersEngine:
         self._end_tokens = _end_tokens(model, tokenizer)
         self._router: PolicyRouter | None = None
         self._manager: ContinuousBatchingManager | None = None
+        self._scheduler: PolicyScheduler | None = None
 
     @classmethod
     def load(
@@ -150,26 +143,33 @@ class TransformersEngine:
             self._manager.cancel_request(request_id)
 
     def stats(self) -> EngineStats:
-        if self._router is None or self._manager is None:
+        if self._router is None or self._scheduler is None:
             return EngineStats(0, 0, 0.0, {})
         with self._router.lock:
             running = self._policy.running
             tenants = {
                 name: TenantService(got.input_tokens, got.output_tokens, got.service)
                 for name, got in self._policy.received.items()
+                if name != CALIBRATION_TENANT
             }
+            figures, now = deepcopy(self._router.figures), self._now(self._scheduler)
         waiting = max(0, len(self._router.live) - running)
-        return EngineStats(waiting, running, self._manager.batch_processor.scheduler.kv_use, tenants)
+        return EngineStats(waiting, running, self._scheduler.kv_use, tenants, figures, now)
 
     async def start(self) -> None:
-        self._router = PolicyRouter(self._policy, self._end_tokens, asyncio.get_running_loop())
-        self._manager = manager = self._make_manager(self._router)
-        await asyncio.to_thread(manager.warmup)
+        self._router = PolicyRouter(self._admission, self._end_tokens, asyncio.get_running_loop())
+        self._manager = manager = make_manager(self._model, self._end_tokens, self._shape, self._router)
+        await asyncio.to_thread(make_ready, manager, self._shape, self._router)
+        self._scheduler = scheduler = manager.batch_processor.scheduler
         manager.background_thread_status.clear()
         # Not manager.start(): its thread is no daemon, and a worker that fails must not hang on it.
-        thread = threading.Thread(target=_run, args=(manager, self._router), name="headgate-engine", daemon=True)
+        thread = threading.Thread(
+            target=run_to_the_end, args=(manager, self._router), name="headgate-engine", daemon=True
+        )
         manager._generation_thread = thread
         thread.start()
+        if self._shape.calibrate:
+            await self._calibrate(scheduler)
 
     async def stop(self) -> None:
         """Ends what is left as aborted."""
@@ -181,28 +181,30 @@ class TransformersEngine:
         self._manager._wake_up_loop.set()
         await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
 
-    def _make_manager(self, router: PolicyRouter) -> ContinuousBatchingManager:
-        shape, name = self._shape, f"headgate-{id(router)}"
-        SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
-        config = ContinuousBatchingConfig(
-            scheduler_type=name,
-            page_size=shape.block_tokens,
-            num_blocks=-(-shape.kv_tokens // shape.block_tokens),
-            max_batch_tokens=shape.step_tokens,
-            max_requests_per_batch=shape.batch,
-            safety_margin=0.0,
-            allow_block_sharing=False,
-            use_async_batching=False,
-            use_cuda_graph=False,
-            auto_switch_to_flash=False,
+    def _now(self, scheduler: PolicyScheduler) -> SchedulingNow:
+        held, swap = scheduler.held(), scheduler.swap
+        return scheduling_now(
+            self._admission,
+            running={tier: requests for tier, (requests, _) in held.items()},
+            blocks={tier: blocks for tier, (_, blocks) in held.items()},
+            blocks_total=scheduler.blocks_total,
+            pool_tokens=scheduler.blocks_total * scheduler.tokens_per_block,
+            context_tokens=self._facts.context_tokens,
+            swap_bytes_total=0.0 if swap is None else swap.total_bytes,
+            swap_bytes_used=0.0 if swap is None else swap.used_bytes,
         )
-        greedy = GenerationConfig(do_sample=False, eos_token_id=sorted(self._end_tokens) or -1)
-        manager: ContinuousBatchingManager = self._model.init_continuous_batching(greedy, config)
-        manager.output_router = router
-        processors = LogitsProcessorList([PerRequestTemperature(), PerRequestNoise()])
-        manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
-        manager.logit_processor.tensors_required = len(processors)
-        return manager
+
+    async def _calibrate(self, scheduler: PolicyScheduler) -> None:
+        """Prompts of several lengths, one at a time and each twice, for the first of its kind is slower."""
+        for number, tokens in enumerate(calibration_lengths(self._facts.context_tokens, self._shape.step_tokens)):
+            for again in range(2):
+                request_id = f"{CALIBRATION_TENANT}-{number}-{again}"
+                asked = EngineRequest(request_id, CALIBRATION_TENANT, "", 8, temperature=0.0, tier=Tier.SYSTEM)
+                router, sequence = self._enter(asked, [7 + place % 200 for place in range(tokens)])
+                while request_id in router.live or not sequence.events.empty():
+                    await sequence.events.get()
+        await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
+        logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
 
     async def _tokenize(self, prompt: str) -> list[int]:
         if len(prompt) > LONG_PROMPT_BYTES:
@@ -218,6 +220,9 @@ class TransformersEngine:
 
     def _check(self, request: EngineRequest, input_tokens: int) -> None:
         limit = self._facts.context_tokens
+        if self._scheduler is not None:
+            blocks = self._admission.blocks_max(request.tier, self._scheduler.blocks_total)
+            limit = min(limit, blocks * self._scheduler.tokens_per_block)
         if input_tokens + request.max_tokens > limit:
             raise PromptTooLong(
                 f"the prompt has {input_tokens} tokens and max_tokens is {request.max_tokens}: together more than the "
@@ -245,11 +250,10 @@ class TransformersEngine:
         return self._router, sequence
 
 
-def _run(manager: ContinuousBatchingManager, router: PolicyRouter) -> None:
-    try:
-        manager._run_generation_loop()
-    finally:
-        router.end_all()
+def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
+    """Of prompts that one step computes whole, none twice."""
+    longest = max(1, min(step_tokens, context_tokens // 2))
+    return sorted({max(1, longest // part) for part in (16, 8, 4, 2, 1)})
 
 
 def _sampling(request: EngineRequest) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from vllm.v1.request import Request
 
 from gpu_worker.engines.base import EngineStats, TenantService
 from gpu_worker.engines.copy_rates import measure_copy_rates
+from gpu_worker.engines.observed import Observed
 from gpu_worker.engines.stats_json import stats_to_json
-from gpu_worker.engines.step_times import StepTimes
 from gpu_worker.policies.preemption_costs import Eviction, Strategy
 
 TOLD_EVERY_S = 0.25
@@ -34,15 +34,6 @@ class Swap:
         return self.total_bytes - self.used_bytes
 
 
-@dataclass(slots=True)
-class _Again:
-    """A request that computes tokens again: up to which, what that was thought to take, and took so far."""
-
-    until_tokens: int
-    predicted_s: float | None
-    seen_s: float = 0.0
-
-
 class Reports:
     """`scheduler`: ours, for its figures, its policy and its connector. `file`: where to tell, None for nowhere."""
 
@@ -50,8 +41,7 @@ class Reports:
         self._scheduler = scheduler
         self._file = None if file is None else Path(file)
         self._told_s = 0.0
-        self._steps = StepTimes()
-        self._again: dict[str, _Again] = {}
+        self._observed = Observed(scheduler.admission, scheduler.figures)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
         connector = scheduler.connector
@@ -72,10 +62,10 @@ class Reports:
         """It is about to lose its blocks."""
         if strategy is Strategy.RECOMPUTE:
             predicted_s = None if eviction is None else eviction.predicted_s
-            self._again[request.request_id] = _Again(request.num_computed_tokens, predicted_s)
+            self._observed.recomputes(request.request_id, request.num_computed_tokens, predicted_s)
 
     def gone(self, request_id: str) -> None:
-        self._again.pop(request_id, None)
+        self._observed.gone(request_id)
 
     def scheduled(self, output: Any) -> None:
         self._began[id(output)] = time.perf_counter()
@@ -85,30 +75,12 @@ class Reports:
         now_s = time.perf_counter()
         began_s = max(self._began.pop(id(output), now_s), self._ended_s)
         self._ended_s = now_s
-        seconds, tokens = now_s - began_s, output.num_scheduled_tokens
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        if len(tokens) == 1:
-            ((request_id, count),) = tokens.items()
-            self._steps.note(count, starts.get(request_id, 0), seconds)
-            if self._steps.worth_fitting:
-                admission = self._scheduler.admission
-                admission.calibration = self._steps.calibrated(admission.calibration)
-        for request_id in [name for name in self._again if name in tokens]:
-            self._computed_again(request_id, starts.get(request_id, 0), tokens, seconds, output)
+        computed = {name: (starts.get(name, 0), tokens) for name, tokens in output.num_scheduled_tokens.items()}
+        self._observed.step(now_s - began_s, computed)
         self._tell(now_s)
-
-    def _computed_again(self, request_id: str, start: int, tokens: dict[str, int], seconds: float, output: Any) -> None:
-        again = self._again[request_id]
-        known = max(0, min(start + tokens[request_id], again.until_tokens) - start)
-        self._scheduler.figures.recomputed_tokens += known
-        again.seen_s += seconds * known / max(1, output.total_num_scheduled_tokens)
-        if start + tokens[request_id] >= again.until_tokens:
-            self._scheduler.figures.resumed += 1
-            if again.predicted_s is not None:
-                self._scheduler.figures.cost(Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s)
-            del self._again[request_id]
 
     def _calibrate_copies(self, ledger: Any) -> None:
         """Where a GPU is another process's, its rates are measured on the one that this process sees."""

@@ -53,7 +53,7 @@ class Room(Protocol):
         ...
 
     def residents(self) -> Iterable[Resident]:
-        """Who may be evicted in this pass: not those that it admitted itself."""
+        """Who runs; those that this pass admitted say that they `entered`, or they fill the reserve unseen."""
         ...
 
 
@@ -72,13 +72,17 @@ class Admission:
         self.settings = policy.settings if isinstance(policy, TieredQueue) else TierSettings(preemption=False)
         self._now_s = 0.0
         self._deadlines: list[tuple[float, str]] = []
+        self._deadline_of: dict[str, float] = {}
+        """An id may come again: what was said of it last holds."""
 
     def enqueue(self, request: QueueRequest, now_s: float) -> bool:
         """As the policy's own; the deadline is watched from here on."""
         if not self.policy.enqueue(request, now_s):
             return False
+        self._deadline_of.pop(request.request_id, None)
         if request.deadline_s < inf:
             heappush(self._deadlines, (request.deadline_s, request.request_id))
+            self._deadline_of[request.request_id] = request.deadline_s
         return True
 
     def begins(self, now_s: float) -> None:
@@ -89,10 +93,17 @@ class Admission:
         """Requests here whose deadline has passed, waiting or running, each once: nothing they get is of use."""
         found: list[str] = []
         while self._deadlines and self._deadlines[0][0] <= self._now_s:
-            request_id = heappop(self._deadlines)[1]
+            deadline_s, request_id = heappop(self._deadlines)
+            if self._deadline_of.get(request_id) != deadline_s:
+                continue
+            del self._deadline_of[request_id]
             if self.policy.holds(request_id):
                 found.append(request_id)
         return found
+
+    def preemptions(self, request_id: str) -> int:
+        """So far, of a request that is here."""
+        return self.policy.standing(request_id).preemptions if isinstance(self.policy, TieredQueue) else 0
 
     def blocks_max(self, tier: Tier, blocks_total: int) -> int:
         """The most that a request of this tier can ever have."""
@@ -100,7 +111,10 @@ class Admission:
 
     def next(self, room: Room) -> Plan | None:
         """Who enters now; None ends the pass. Changes nothing."""
+        kept_out = False
         for head in self.policy.heads():
+            if kept_out and head.tier not in RESERVED_FOR:
+                continue
             shortage = self._shortage(head, room)
             if shortage.none:
                 return Plan(head)
@@ -108,6 +122,7 @@ class Admission:
                 return Plan(head, evictions)
             if shortage.slots > 0 or not self._only_the_reserve_is_free(head, room):
                 return None
+            kept_out = True
         return None
 
     def _shortage(self, head: QueueRequest, room: Room) -> Shortage:
