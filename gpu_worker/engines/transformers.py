@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncGenerator
 from copy import deepcopy
 from dataclasses import asdict
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 from transformers.utils import logging as transformers_logging
 
-from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.base import (
     EngineError,
     EngineEvent,
@@ -31,14 +29,14 @@ from gpu_worker.engines.base import (
     EngineRequest,
     EngineStats,
     Finished,
-    PromptTooLong,
     Started,
     TenantService,
 )
+from gpu_worker.engines.calibrating import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.figures import scheduling_now
-from gpu_worker.engines.text import Detokenizer, StopMatcher
+from gpu_worker.engines.text import StopMatcher
 from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
-from gpu_worker.engines.tiny_text import TRAINING_TEXT
+from gpu_worker.engines.tokenizing import Tokenizing, check_length
 from gpu_worker.engines.transformers_batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers_manager import Shape as Shape
 from gpu_worker.engines.transformers_manager import make_manager, make_ready, run_to_the_end
@@ -49,10 +47,6 @@ from gpu_worker.policies.queue_policy import QueuePolicy
 
 logger = logging.getLogger("headgate.engine")
 
-CALIBRATION_TENANT = "headgate-calibration"
-LONG_PROMPT_BYTES = 16_384
-"""Prompts beyond it are tokenized in a thread, so that the event loop keeps streaming to the others."""
-
 
 class TransformersEngine:
     """One model in this process, one engine thread. `start` belongs to the event loop that `generate` is used from."""
@@ -61,12 +55,11 @@ class TransformersEngine:
         self._policy = policy
         self._admission = Admission(policy)
         self._model = model
-        self._tokenizer = tokenizer
+        self._text = Tokenizing(tokenizer)
         self._shape = shape
         config = model.config.get_text_config()
         context = min(getattr(config, "max_position_embeddings", shape.kv_tokens), shape.kv_tokens)
-        sample = TRAINING_TEXT.encode()
-        self._facts = EngineFacts(name, context, len(sample) / len(tokenizer(TRAINING_TEXT)["input_ids"]))
+        self._facts = self._text.facts(name, context)
         self._end_tokens = _end_tokens(model, tokenizer)
         self._router: PolicyRouter | None = None
         self._manager: ContinuousBatchingManager | None = None
@@ -112,17 +105,10 @@ class TransformersEngine:
         return self._facts
 
     def render_chat(self, messages: list[dict[str, str]]) -> str:
-        """By the model's own template. Raises EngineError for messages that it refuses."""
-        if not self._tokenizer.chat_template:
-            return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant:"
-        try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # templates raise whatever their author chose
-            message = f"the model's chat template refuses these messages: {error}"
-            raise EngineError("invalid_messages", message) from None
+        return self._text.render_chat(messages)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        tokens = await self._tokenize(request.prompt)
+        tokens = await self._text.tokens(request.prompt)
         self._check(request, len(tokens))
         router, sequence = self._enter(request, tokens)
         try:
@@ -196,46 +182,27 @@ class TransformersEngine:
 
     async def _calibrate(self, scheduler: PolicyScheduler) -> None:
         """Prompts of several lengths, one at a time and each twice, for the first of its kind is slower."""
-        for number, tokens in enumerate(calibration_lengths(self._facts.context_tokens, self._shape.step_tokens)):
-            for again in range(2):
-                request_id = f"{CALIBRATION_TENANT}-{number}-{again}"
-                asked = EngineRequest(request_id, CALIBRATION_TENANT, "", 8, temperature=0.0, tier=Tier.SYSTEM)
-                router, sequence = self._enter(asked, [7 + place % 200 for place in range(tokens)])
-                while request_id in router.live or not sequence.events.empty():
-                    await sequence.events.get()
+        for asked, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
+            router, sequence = self._enter(asked, tokens)
+            while asked.request_id in router.live or not sequence.events.empty():
+                await sequence.events.get()
         await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
         logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
-
-    async def _tokenize(self, prompt: str) -> list[int]:
-        if len(prompt) > LONG_PROMPT_BYTES:
-            return await asyncio.to_thread(self._token_ids, prompt)
-        return self._token_ids(prompt)
-
-    def _token_ids(self, prompt: str) -> list[int]:
-        """A rendered chat brings its beginning of text along; a bare prompt gets it from the tokenizer."""
-        begin = self._tokenizer.bos_token
-        bare = not (begin and prompt.startswith(begin))
-        ids: list[int] = self._tokenizer(prompt, add_special_tokens=bare)["input_ids"]
-        return ids or [self._tokenizer.bos_token_id or 0]
 
     def _check(self, request: EngineRequest, input_tokens: int) -> None:
         limit = self._facts.context_tokens
         if self._scheduler is not None:
             blocks = self._admission.blocks_max(request.tier, self._scheduler.blocks_total)
             limit = min(limit, blocks * self._scheduler.tokens_per_block)
-        if input_tokens + request.max_tokens > limit:
-            raise PromptTooLong(
-                f"the prompt has {input_tokens} tokens and max_tokens is {request.max_tokens}: together more than the "
-                f"{limit} that fit"
-            )
+        check_length(input_tokens, request.max_tokens, limit)
 
     def _enter(self, request: EngineRequest, tokens: list[int]) -> tuple[PolicyRouter, Sequence]:
         if self._manager is None or self._router is None:
             raise EngineError("engine_stopped", "the engine is not running")
         if request.request_id in self._router.live:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
-        decode = partial(self._tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        sequence = Sequence(request, len(tokens), asyncio.Queue(), Detokenizer(decode), StopMatcher(request.stop))
+        text, stops = self._text.detokenizer(), StopMatcher(request.stop)
+        sequence = Sequence(request, len(tokens), asyncio.Queue(), text, stops)
         self._router.live[request.request_id] = sequence
         accepted = self._manager.add_request(
             tokens,
@@ -248,12 +215,6 @@ class TransformersEngine:
             del self._router.live[request.request_id]
             raise EngineError("engine_stopped", "the engine takes no more requests")
         return self._router, sequence
-
-
-def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
-    """Of prompts that one step computes whole, none twice."""
-    longest = max(1, min(step_tokens, context_tokens // 2))
-    return sorted({max(1, longest // part) for part in (16, 8, 4, 2, 1)})
 
 
 def _sampling(request: EngineRequest) -> dict[str, Any]:

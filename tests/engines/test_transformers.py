@@ -29,7 +29,7 @@ def load(home: Path, model: str | None = None) -> TransformersEngine:
 def plain_greedy(engine: TransformersEngine, prompt: str, tokens: int) -> str:
     import torch
 
-    model, tokenizer = engine._model, engine._tokenizer
+    model, tokenizer = engine._model, engine._text.tokenizer
     ids = torch.tensor([tokenizer(prompt)["input_ids"]])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
     text: str = tokenizer.decode(out[0][ids.shape[1] :], skip_special_tokens=True)
@@ -108,6 +108,6 @@ def test_a_model_that_cannot_be_had(model: str, tmp_path: Path) -> None:
 
 def test_a_template_that_refuses_is_the_tenants_error(home: Path) -> None:
     engine: Any = load(home)
-    engine._tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    engine._text.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(EngineError, match="roles must alternate"):
         engine.render_chat([{"role": "user", "content": "Who?"}])

@@ -1,0 +1,215 @@
+"""Tiers inside the transformers engine: who is evicted, how, and that nothing of it shows in what is generated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import Dropped, Engine, EngineError, EngineRequest, Finished, Token
+from gpu_worker.policies.preemption_costs import Calibration, Strategy
+from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.tiered import TieredQueue
+from tests.engines.engine_kinds import needs_torch
+
+pytestmark = needs_torch
+
+COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)
+COPIES_ARE_DEAR = Calibration(1.0, 1e-3, 1e-3, 1.0, 0.0, 1e-6, 0.0, 0.02)
+OUTPUT = 60
+PROMPT = "Background: " + "who is served next, and who after that? " * 6
+SWAP_BYTES = 64 << 20
+
+
+@asynccontextmanager
+async def tiered_engine(
+    home: Path, settings: TierSettings | None = None, *, kv: int = 512, batch: int = 8, swap: int = SWAP_BYTES
+) -> AsyncIterator[Any]:
+    from gpu_worker.engines.transformers import Shape, TransformersEngine
+
+    policy = TieredQueue(lambda: make_policy("vtc"), settings)
+    shape = Shape(batch=batch, kv_tokens=kv, step_tokens=64, swap_bytes=swap)
+    engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def background(number: int, **changes: Any) -> EngineRequest:
+    asked = EngineRequest(f"b{number}", "batch", f"{number} {PROMPT}", OUTPUT, temperature=0.0, tier=Tier.BACKGROUND)
+    return replace(asked, **changes)
+
+
+def premium(**changes: Any) -> EngineRequest:
+    return replace(
+        EngineRequest("premium", "paying", "Premium: " + PROMPT, 8, temperature=0.0, tier=Tier.PREMIUM), **changes
+    )
+
+
+class Listening:
+    """Takes down what each request was told, and in which order things happened."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.texts: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.errors: dict[str, EngineError] = {}
+        self.order: list[str] = []
+
+    async def listen(self, asked: EngineRequest) -> None:
+        name = asked.request_id
+        self.texts[name], self.counts[name] = "", 0
+        try:
+            async for event in self._engine.generate(asked):
+                if isinstance(event, Token):
+                    if not self.counts[name]:
+                        self.order.append(f"{name} begins")
+                    self.texts[name] += event.text
+                    self.counts[name] = event.output_tokens
+                elif isinstance(event, Finished):
+                    self.order.append(f"{name} ends")
+        except EngineError as error:
+            self.errors[name] = error
+
+
+async def crowd(engine: Engine, *, changes: dict[str, Any] | None = None, paying: bool = True) -> Listening:
+    """Background takes the cache; one of premium comes when all of that is under way."""
+    listening = Listening(engine)
+    tasks = [asyncio.create_task(listening.listen(background(n, **(changes or {})))) for n in range(3)]
+    while sum(count > 2 for count in listening.counts.values()) < 2:
+        await asyncio.sleep(0)
+    if paying:
+        tasks.append(asyncio.create_task(listening.listen(premium())))
+    await asyncio.gather(*tasks)
+    return listening
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+async def undisturbed(home: Path) -> dict[str, str]:
+    async with tiered_engine(home, kv=4096) as engine:
+        return (await crowd(engine)).texts
+
+
+@pytest.mark.parametrize("strategy", [Strategy.RECOMPUTE, Strategy.SWAP])
+async def test_output_after_a_preemption_is_that_of_an_undisturbed_run(home: Path, strategy: Strategy) -> None:
+    async with tiered_engine(home) as engine:
+        engine._admission.calibration = COPIES_ARE_FREE if strategy is Strategy.SWAP else COPIES_ARE_DEAR
+        heard = await crowd(engine)
+        stats = engine.stats()
+    assert stats.figures.preemptions == {(strategy, Tier.BACKGROUND): 1}
+    assert heard.texts == await undisturbed(home)
+    assert heard.order.index("premium ends") < min(heard.order.index(f"b{number} ends") for number in range(3))
+    assert stats.figures.resumed == 1
+    assert stats.now.swap_bytes_used == 0
+    if strategy is Strategy.SWAP:
+        assert stats.figures.swapped_out_bytes == stats.figures.swapped_in_bytes > 0
+        assert stats.figures.recomputed_tokens == 0
+    else:
+        assert stats.figures.recomputed_tokens > 60
+
+
+async def test_a_swap_space_that_is_full_makes_it_a_recompute(home: Path) -> None:
+    async with tiered_engine(home, swap=0) as engine:
+        engine._admission.calibration = COPIES_ARE_FREE
+        heard = await crowd(engine)
+        figures = engine.stats().figures
+    assert figures.preemptions == {(Strategy.RECOMPUTE, Tier.BACKGROUND): 1}
+    assert heard.texts == await undisturbed(home)
+
+
+async def test_everybody_is_charged_what_was_generated_once(home: Path) -> None:
+    async with tiered_engine(home) as engine:
+        await crowd(engine)
+        tenants = engine.stats().tenants
+    assert (tenants["batch"].output_tokens, tenants["paying"].output_tokens) == (3 * OUTPUT, 8)
+    assert tenants["batch"].service == tenants["batch"].input_tokens + 2 * 3 * OUTPUT
+
+
+async def test_nobody_is_evicted_for_its_like_nor_where_it_makes_no_room(home: Path) -> None:
+    async with tiered_engine(home) as engine:
+        heard = Listening(engine)
+        alike = [replace(background(number), tier=Tier.PREMIUM, request_id=f"p{number}") for number in range(3)]
+        await asyncio.gather(*(heard.listen(asked) for asked in alike))
+        assert engine.stats().figures.preemptions == {}
+
+
+async def test_one_that_is_dropped_hears_of_it_and_pays_for_what_it_got(home: Path) -> None:
+    settings = TierSettings(may_drop=frozenset({Tier.BACKGROUND}))
+    async with tiered_engine(home, settings) as engine:
+        engine._admission.calibration = replace(COPIES_ARE_DEAR, decode_s=1e6)
+        heard = await crowd(engine, changes={"timeout_s": 3600.0})
+        tenants = engine.stats().tenants
+        (dropped,) = heard.errors
+    assert isinstance(heard.errors[dropped], Dropped)
+    assert heard.errors[dropped].code == "preempted"
+    assert 2 < heard.counts[dropped] < OUTPUT
+    assert tenants["batch"].output_tokens == sum(heard.counts[f"b{number}"] for number in range(3))
+
+
+async def test_one_preempted_too_often_is_ended_where_that_is_set(home: Path) -> None:
+    async with tiered_engine(home, TierSettings(at_limit="end", preemptions_max=0)) as engine:
+        heard = await crowd(engine)
+    assert [error.code for error in heard.errors.values()] == ["preempted_too_often"]
+
+
+async def test_one_that_was_promoted_is_left_alone(home: Path) -> None:
+    async with tiered_engine(home, TierSettings(preemptions_max=1)) as engine:
+        listening = Listening(engine)
+        tasks = [asyncio.create_task(listening.listen(background(number))) for number in range(2)]
+        while sum(listening.counts.values()) < 6:
+            await asyncio.sleep(0)
+        for number in range(6):
+            await listening.listen(premium(request_id=f"premium-{number}", max_tokens=2))
+        await asyncio.gather(*tasks)
+        assert engine.stats().figures.preemptions.total() <= 2
+        assert all(listening.counts[f"b{number}"] == OUTPUT for number in range(2))
+
+
+async def test_a_deadline_takes_out_what_waits_and_what_runs(home: Path) -> None:
+    async with tiered_engine(home, batch=1) as engine:
+        listening = Listening(engine)
+        late = [background(number, timeout_s=0.15, max_tokens=200) for number in range(2)]
+        await asyncio.gather(*(listening.listen(asked) for asked in late))
+        assert engine.stats().figures.expired == 2
+        assert sum(listening.counts.values()) < 400
+
+
+async def test_the_reserve_is_premiums(home: Path) -> None:
+    async with tiered_engine(home, TierSettings(premium_reserve=0.5, preemption=False)) as engine:
+        heard = await crowd(engine, changes={"max_tokens": 30})
+        assert heard.order.index("premium begins") < len(heard.order) - 1
+        assert engine.stats().figures.preemptions == {}
+        with pytest.raises(EngineError, match="together more than the 256"):
+            await anext(engine.generate(background(9, max_tokens=256)))
+
+
+async def test_the_machine_is_measured_at_the_start(home: Path) -> None:
+    from gpu_worker.engines.transformers import Shape, TransformersEngine
+
+    shape = Shape(batch=2, kv_tokens=1024, step_tokens=256, swap_bytes=SWAP_BYTES, calibrate=True)
+    engine = TransformersEngine.load(make_policy("tiered:vtc"), model=None, home=home, shape=shape)
+    await engine.start()
+    try:
+        found = engine._admission.calibration
+        assert engine.stats().tenants == {}
+        assert engine.stats().now.swap_bytes_total > 0
+    finally:
+        await engine.stop()
+    assert found.kv_bytes_per_token == 2 * 2 * 128 * 4  # keys and values x layers x width x bytes
+    assert 0 < found.prefill_s(64) < found.prefill_s(256) < inf
+    assert 0 < found.swap_out_s(256) < inf
+    assert found.decode_s > 0
