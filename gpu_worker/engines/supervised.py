@@ -1,0 +1,186 @@
+"""An engine that is watched, and replaced when it dies or hangs: by its progress, not by a page that says it is well.
+
+It has work, and for `hang_s` not one event came of it: it hangs. A request told that the engine failed, or a start that
+did not succeed: it is dead. Either way all that runs here ends with `engine_restarted`, which the gate settles or tries
+elsewhere, and another engine is made. What tenants received is carried over; their counters begin anew, all at once, so
+nobody gains by it. RESTARTS_MAX within RESTARTS_WITHIN_S, or an engine that cannot be stopped, is the end of the
+worker: whoever runs it starts a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dispatcher.ports import Clock
+from gpu_worker.engines.base import (
+    Engine,
+    EngineError,
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    TenantService,
+)
+
+logger = logging.getLogger("headgate.engine")
+
+RESTARTS_MAX = 5
+RESTARTS_WITHIN_S = 600.0
+STOP_S = 20.0
+DEAD = frozenset({"engine_failed", "engine_stopped"})
+"""Codes of an engine that will serve nobody any more."""
+
+
+def restarted() -> EngineError:
+    return EngineError("engine_restarted", "the engine was started anew while it worked on this request; send it again")
+
+
+@dataclass(eq=False)
+class SupervisedEngine:
+    """`make`: an engine that was not started. `hang_s`: longer than the longest step with a prompt in it.
+
+    `hopeless` is set where no engine can be had any more: the worker should end.
+    """
+
+    make: Callable[[], Engine]
+    clock: Clock
+    hang_s: float = 60.0
+    watch_s: float = 0.5
+    restarts: int = 0
+    hopeless: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._engine = self.make()
+        self.facts: EngineFacts = self._engine.facts
+        self._waits: dict[str, asyncio.Future[Any]] = {}
+        """What runs here; set where its engine is gone."""
+        self._before = EngineStats(0, 0, 0.0, {})
+        self._moved_s = 0.0
+        self._ready = asyncio.Event()
+        self._dead = asyncio.Event()
+        self._restarted_s: deque[float] = deque()
+        self._watching: asyncio.Task[None] | None = None
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        return self._engine.render_chat(messages)
+
+    async def start(self) -> None:
+        """Raises what the engine's own start raises: a first one that fails is a worker that cannot be."""
+        await self._engine.start()
+        self._ready.set()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._engine.stop()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        if not self._ready.is_set():
+            raise restarted()
+        gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        async with aclosing(self._engine.generate(request)) as events:
+            async for event in self._watched(request.request_id, events, gone):
+                yield event
+
+    async def _watched(
+        self, request_id: str, events: AsyncGenerator[EngineEvent, None], gone: asyncio.Future[Any]
+    ) -> AsyncGenerator[EngineEvent, None]:
+        if not self._waits:
+            self._moved_s = self.clock.now()
+        self._waits[request_id] = gone
+        try:
+            while True:
+                upcoming: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
+                await asyncio.wait({upcoming, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if not upcoming.done():
+                    upcoming.cancel()
+                    await asyncio.gather(upcoming, return_exceptions=True)
+                    raise restarted()
+                yield (event := self._checked(upcoming))
+                if isinstance(event, Finished):
+                    return
+        finally:
+            self._waits.pop(request_id, None)
+
+    async def abort(self, request_id: str) -> None:
+        await self._engine.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        """Of all engines that there were."""
+        now = self._engine.stats()
+        return replace(now, tenants=_added(self._before.tenants, now.tenants))
+
+    def _checked(self, upcoming: asyncio.Future[Any]) -> EngineEvent:
+        """It moved, or it said that it is dead."""
+        self._moved_s = self.clock.now()
+        try:
+            event: EngineEvent = upcoming.result()
+            return event
+        except StopAsyncIteration:
+            raise restarted() from None
+        except EngineError as error:
+            if error.code not in DEAD:
+                raise
+            self._dead.set()
+            raise restarted() from None
+
+    async def _watch(self) -> None:
+        while not self.hopeless.is_set():
+            waiting = asyncio.ensure_future(self._dead.wait())
+            pause = asyncio.ensure_future(self.clock.sleep(self.watch_s))
+            await asyncio.wait({waiting, pause}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            pause.cancel()
+            if self._dead.is_set():
+                await self._replace("it is dead")
+            elif self._waits and self.clock.now() - self._moved_s > self.hang_s:
+                await self._replace(f"nothing came of {len(self._waits)} requests for {self.hang_s:g} s")
+
+    async def _replace(self, why: str) -> None:
+        logger.error("the engine is replaced: %s", why)
+        self._ready.clear()
+        self._before = self.stats()
+        for gone in self._waits.values():
+            if not gone.done():
+                gone.set_result(None)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._engine.stop()
+            self._count_restart()
+            self._engine = self.make()
+            await self._engine.start()
+        except Exception as error:  # whatever it is, there is no engine
+            logger.error("no engine any more: %s: %s", type(error).__name__, error)
+            self.hopeless.set()
+            return
+        self.restarts += 1
+        self._dead.clear()
+        self._ready.set()
+        logger.info("another engine serves")
+
+    def _count_restart(self) -> None:
+        """Raises RuntimeError where there were too many."""
+        now_s = self.clock.now()
+        self._restarted_s.append(now_s)
+        while now_s - self._restarted_s[0] > RESTARTS_WITHIN_S:
+            self._restarted_s.popleft()
+        if len(self._restarted_s) > RESTARTS_MAX:
+            raise RuntimeError(f"{RESTARTS_MAX} restarts within {RESTARTS_WITHIN_S:g} s")
+
+
+def _added(before: dict[str, TenantService], now: dict[str, TenantService]) -> dict[str, TenantService]:
+    total = dict(before)
+    for name, got in now.items():
+        had = total.get(name, TenantService(0, 0, 0.0))
+        tokens = had.input_tokens + got.input_tokens, had.output_tokens + got.output_tokens
+        total[name] = TenantService(*tokens, had.service + got.service)
+    return total

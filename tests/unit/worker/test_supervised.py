@@ -1,0 +1,156 @@
+"""An engine that dies or hangs is replaced, and nobody waits for it; in virtual time, over scripted engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpu_worker.engines.base import EngineError, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
+from tests.support.engines import ScriptedEngine
+from tests.support.virtual_time import LoopClock, run
+
+
+@dataclass
+class Mortal(ScriptedEngine):
+    """`fault`: what happens to it at its `at`-th token: it dies, or hangs for ever."""
+
+    fault: str = "none"
+    at: int = 3
+    starts: int = 0
+    stops: int = 0
+    stop_hangs: bool = False
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> None:
+        self.starts += 1
+
+    async def stop(self) -> None:
+        self.stops += 1
+        if self.stop_hangs:
+            await asyncio.Event().wait()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async for event in super().generate(request):
+            if isinstance(event, Token) and event.output_tokens >= self.at and self.fault != "none":
+                if self.fault == "dies":
+                    raise EngineError("engine_failed", "dead")
+                await asyncio.Event().wait()
+            yield event
+
+
+class Makers:
+    """The first engine has the fault; those after it are well, or not."""
+
+    def __init__(self, *faults: str, stop_hangs: bool = False) -> None:
+        self.made: list[Mortal] = []
+        self._faults = list(faults)
+        self._stop_hangs = stop_hangs
+
+    def __call__(self) -> Mortal:
+        fault = self._faults[min(len(self.made), len(self._faults) - 1)]
+        self.made.append(Mortal(fault=fault, stop_hangs=self._stop_hangs))
+        return self.made[-1]
+
+
+def asked(name: str = "a", tokens: int = 10) -> EngineRequest:
+    return EngineRequest(name, "tenant", "prompt", tokens)
+
+
+async def outcome(engine: SupervisedEngine, request: EngineRequest) -> tuple[int, str]:
+    """Tokens, and how it ended."""
+    tokens = 0
+    try:
+        async for event in engine.generate(request):
+            if isinstance(event, Token):
+                tokens = event.output_tokens
+            elif isinstance(event, Finished):
+                return tokens, event.reason
+            else:
+                assert isinstance(event, Started)
+    except EngineError as error:
+        return tokens, error.code
+    return tokens, "nothing"
+
+
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
+def test_what_ran_hears_of_it_and_another_serves(fault: str) -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        makers = Makers(fault, "none")
+        engine = SupervisedEngine(makers, clock, hang_s=5.0)
+        await engine.start()
+        ended = await asyncio.gather(*(outcome(engine, asked(name)) for name in "abc"))
+        assert {code for _, code in ended} == {"engine_restarted"}
+        while engine.restarts == 0:
+            await clock.sleep(0.1)
+        assert await outcome(engine, asked("d")) == (10, "length")
+        assert (makers.made[0].stops, makers.made[1].starts, engine.restarts) == (1, 1, 1)
+        await engine.stop()
+
+    run(story())
+
+
+def test_slow_is_not_hung_and_idle_is_not_either() -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), clock, hang_s=5.0)
+        await engine.start()
+        await clock.sleep(60.0)
+        assert await outcome(engine, asked(tokens=4)) == (4, "length")
+        assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
+
+
+def test_what_tenants_received_is_carried_over() -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        engine = SupervisedEngine(Makers("dies", "none"), clock)
+        await engine.start()
+        await outcome(engine, asked())
+        while engine.restarts == 0:
+            await clock.sleep(0.1)
+        before = engine.stats().tenants["a"].service
+        assert before == 2 * 3
+        await outcome(engine, asked())
+        assert engine.stats().tenants["a"].service == before + 2 * 10
+        await engine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("fault", "stop_hangs"), [("dies", False), ("hangs", True)])
+def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        makers = Makers(fault, stop_hangs=stop_hangs)
+        engine = SupervisedEngine(makers, clock, hang_s=2.0)
+        await engine.start()
+        while not engine.hopeless.is_set():
+            await outcome(engine, asked())
+            await clock.sleep(1.0)
+        assert engine.restarts <= RESTARTS_MAX
+        assert (await outcome(engine, asked()))[1] == "engine_restarted"
+        if not stop_hangs:
+            await engine.stop()
+
+    run(story())
+
+
+def test_a_tenants_own_error_is_no_death() -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        engine = SupervisedEngine(lambda: ScriptedEngine(), clock)
+        await engine.start()
+        with pytest.raises(EngineError, match="too long"):
+            await anext(engine.generate(EngineRequest("a", "t", "x" * 2000, 1)))
+        await clock.sleep(5.0)
+        assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
