@@ -95,7 +95,9 @@ class Reports:
         )
 
     def _tell(self, now_s: float) -> None:
-        if self._file is None or now_s - self._told_s < TOLD_EVERY_S:
+        """Every so often, and where nothing is left to do: no step would tell of that later."""
+        idle = not self._scheduler.running and not len(self._scheduler.waiting)
+        if self._file is None or (now_s - self._told_s < TOLD_EVERY_S and not idle):
             return
         self._told_s = now_s
         writing = self._file.with_suffix(".writing")

@@ -1,0 +1,208 @@
+"""vLLM as a worker's engine, its core a process of its own: what the worker hears, and what becomes of kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is absent", allow_module_level=True)
+
+import psutil
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import (
+    Dropped,
+    EngineError,
+    EngineEvent,
+    EngineRequest,
+    Finished,
+    PromptTooLong,
+    RefusedByPolicy,
+    Started,
+    Token,
+)
+from gpu_worker.engines.supervised import SupervisedEngine
+from gpu_worker.engines.vllm import Shape, VllmEngine, _ended
+
+SHAPE = Shape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
+STARTED_S = 120
+
+
+class RealClock:
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class House:
+    """One engine for all tests of this file, under one loop; supervised, as a worker has it."""
+
+    def __init__(self, home: Path) -> None:
+        def make() -> VllmEngine:
+            return VllmEngine.load(model=None, home=home, policy="tiered:vtc", tiers={}, shape=SHAPE)
+
+        self.runner = asyncio.Runner()
+        self.engine = SupervisedEngine(make, RealClock(), hang_s=30.0)
+        self.run(self.engine.start())
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def close(self) -> None:
+        self.run(self.engine.stop())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    os.environ.update(
+        VLLM_CPU_KVCACHE_SPACE="1",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        PYTHONPATH=os.pathsep.join([str(Path.cwd()), *sys.path]),
+    )
+    found = House(tmp_path_factory.mktemp("home"))
+    yield found
+    found.close()
+
+
+def asked(name: str, tokens: int = 12, **changes: Any) -> EngineRequest:
+    fields: dict[str, Any] = {"tenant": "a", "prompt": "Who is served next?", "temperature": 0.0, **changes}
+    return EngineRequest(name, max_tokens=tokens, **fields)
+
+
+async def events_of(engine: Any, request: EngineRequest) -> list[EngineEvent]:
+    return [event async for event in engine.generate(request)]
+
+
+async def how_it_ends(engine: Any, request: EngineRequest) -> str:
+    try:
+        last = (await events_of(engine, request))[-1]
+    except EngineError as error:
+        return error.code
+    assert isinstance(last, Finished)
+    return last.reason
+
+
+@pytest.mark.timeout(STARTED_S)
+def test_started_then_tokens_then_finished(house: House) -> None:
+    events = house.run(events_of(house.engine, asked("one")))
+    assert isinstance(events[0], Started)
+    assert [event.output_tokens for event in events[1:-1]] == list(range(1, 13))
+    assert events[-1] == Finished("length", events[0].input_tokens, 12)
+
+
+def test_a_seed_gives_the_same_text_and_a_stop_string_ends_it(house: House) -> None:
+    def text(events: list[EngineEvent]) -> str:
+        return "".join(event.text for event in events if isinstance(event, Token))
+
+    first, again = (text(house.run(events_of(house.engine, asked(f"seed-{n}", temperature=1.0, seed=7)))) for n in "ab")
+    assert first == again
+    stop = first[5:9]
+    events = house.run(events_of(house.engine, asked("stop", temperature=1.0, seed=7, stop=(stop,))))
+    assert text(events) == first[: first.index(stop)]
+    assert events[-1].reason == "stop"
+
+
+def test_an_abort_ends_the_iterator_and_frees_everything(house: House) -> None:
+    async def story() -> EngineEvent:
+        events = house.engine.generate(asked("aborted", 400))
+        for _ in range(4):
+            await anext(events)
+        await house.engine.abort("aborted")
+        *_, last = [event async for event in events]
+        while house.engine.stats().kv_use or house.engine.stats().running:
+            await house.engine.clock.sleep(0.05)
+        return last
+
+    last = house.run(story())
+    assert isinstance(last, Finished)
+    assert last.reason == "aborted"
+
+
+def test_what_cannot_fit_is_refused_before_it_starts(house: House) -> None:
+    with pytest.raises(PromptTooLong):
+        house.run(events_of(house.engine, asked("long", 600)))
+
+
+def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) -> None:
+    async def story() -> Any:
+        before = house.engine.stats().tenants.get("told")
+        assert before is None
+        await events_of(house.engine, asked("told", tenant="told", weight=2.0, tier=Tier.PREMIUM))
+        while "told" not in house.engine.stats().tenants:
+            await house.engine.clock.sleep(0.05)
+        await house.engine.clock.sleep(0.3)
+        return house.engine.stats()
+
+    stats = house.run(story())
+    told = stats.tenants["told"]
+    assert told.service == told.input_tokens + 2 * 12
+    assert stats.now.swap_bytes_total > 0
+    assert not any("calibration" in name for name in stats.tenants)
+
+
+def test_premium_goes_before_a_flood_of_background(house: House) -> None:
+    async def story() -> list[str]:
+        order: list[str] = []
+
+        async def listen(request: EngineRequest) -> None:
+            async for event in house.engine.generate(request):
+                if isinstance(event, Token) and event.output_tokens == 1:
+                    order.append(request.request_id)
+
+        flood = [asked(f"b{n}", 150, tier=Tier.BACKGROUND, tenant="batch") for n in range(12)]
+        tasks = [asyncio.create_task(listen(request)) for request in flood]
+        while len(order) < 4:
+            await asyncio.sleep(0.005)
+        tasks.append(asyncio.create_task(listen(asked("premium", 4, tier=Tier.PREMIUM, tenant="paying"))))
+        await asyncio.gather(*tasks)
+        return order
+
+    order = house.run(story())
+    assert len(order) == 13
+    assert order.index("premium") <= 6  # of 13; four were there before it
+
+
+def test_why_the_scheduler_ended_it_reaches_the_tenant() -> None:
+    with pytest.raises(Dropped) as dropped:
+        _ended("abort", "headgate:preempted_too_often")
+    assert dropped.value.code == "preempted_too_often"
+    with pytest.raises(RefusedByPolicy):
+        _ended("abort", "headgate:refused")
+    assert _ended("abort", "headgate:expired") == "aborted"
+    assert (_ended("stop", "headgate"), _ended("length", None)) == ("stop", "length")
+
+
+@pytest.mark.timeout(STARTED_S)
+def test_killed_with_minus_nine_all_hear_of_it_and_another_engine_serves(house: House) -> None:
+    """The last of this file: it costs a start."""
+
+    async def story() -> list[str]:
+        before = house.engine.stats().tenants["a"].service
+        running = [asyncio.create_task(how_it_ends(house.engine, asked(f"k{n}", 400))) for n in range(3)]
+        while house.engine.stats().running < 3:
+            await house.engine.clock.sleep(0.02)
+        for process in psutil.Process().children(recursive=True):
+            if "EngineCore" in process.name():
+                process.send_signal(signal.SIGKILL)
+        ended = await asyncio.gather(*running)
+        while house.engine.restarts == 0:
+            assert not house.engine.hopeless.is_set()
+            await house.engine.clock.sleep(0.1)
+        ended.append(await how_it_ends(house.engine, asked("after")))
+        assert house.engine.stats().tenants["a"].service >= before
+        return ended
+
+    assert house.run(story()) == ["engine_restarted"] * 3 + ["length"]
