@@ -37,6 +37,11 @@ class Observed:
         """It lost what was computed of it. `predicted_s`: None where nobody had chosen to."""
         self._again[request_id] = _Again(until_tokens, predicted_s)
 
+    @property
+    def waits_for_some(self) -> bool:
+        """Whether anybody is computing again: else only a step of one request has anything to tell."""
+        return bool(self._again)
+
     def gone(self, request_id: str) -> None:
         self._again.pop(request_id, None)
 

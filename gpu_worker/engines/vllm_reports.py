@@ -75,11 +75,8 @@ class Reports:
         now_s = time.perf_counter()
         began_s = max(self._began.pop(id(output), now_s), self._ended_s)
         self._ended_s = now_s
-        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-        cached = output.scheduled_cached_reqs
-        starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        computed = {name: (starts.get(name, 0), tokens) for name, tokens in output.num_scheduled_tokens.items()}
-        self._observed.step(now_s - began_s, computed)
+        if len(output.num_scheduled_tokens) == 1 or self._observed.waits_for_some:
+            self._observed.step(now_s - began_s, _computed(output))
         self._tell(now_s)
 
     def _calibrate_copies(self, ledger: Any) -> None:
@@ -121,3 +118,11 @@ class Reports:
             figures=figures,
             now=scheduler.now(),
         )
+
+
+def _computed(output: Any) -> dict[str, tuple[int, int]]:
+    """Tokens computed before, and in this step, by request."""
+    starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return {name: (starts.get(name, 0), tokens) for name, tokens in output.num_scheduled_tokens.items()}

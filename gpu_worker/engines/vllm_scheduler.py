@@ -14,6 +14,7 @@ Settings come in vLLM's `additional_config` under "headgate": `policy`, `tiers` 
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Mapping
 from typing import Any
 
@@ -168,23 +169,38 @@ class _Tiers:
         self._unsent.clear()
 
     def _put_in_order(self) -> None:
-        """vLLM evicts from the end: by rank, and of equals the one that came last. Only where somebody joined."""
+        """vLLM evicts from the end: by rank, and of equals the one that came last. Who joined since stands at the end,
+        the others are in order: each is put where it belongs."""
         vllm: Any = self
-        if len(vllm.running) > 1 and self.policy.admissions != self._joined:
-            vllm.running.sort(key=lambda request: self.policy.keeping(request.request_id))
+        joined = min(self.policy.admissions - self._joined, len(vllm.running))
         self._joined = self.policy.admissions
+        if joined:
+            newcomers = vllm.running[-joined:]
+            del vllm.running[-joined:]
+            for request in newcomers:
+                insort(vllm.running, request, key=self._keeping)
+
+    def _keeping(self, request: Request) -> tuple[bool, float, int]:
+        return self.policy.keeping(request.request_id)
 
     def _charge(self, model_runner_output: Any) -> None:
         """A token for all that run, in one call; not for those that got none, and the rest for those that got more."""
         vllm: Any = self
         sampled = model_runner_output.sampled_token_ids
         generated = model_runner_output.req_id_to_index if sampled else {}
-        several = [name for name, index in generated.items() if len(sampled[index]) > 1]
-        stalled = [request.request_id for request in vllm.running if not _got(generated, sampled, request.request_id)]
+        running = [request.request_id for request in vllm.running]
+        stalled = [name for name in running if name not in generated]
+        if any(len(tokens) != 1 for tokens in sampled or ()):
+            stalled += [name for name in running if name in generated and not sampled[generated[name]]]
         self.policy.decoded(1, stalled)
-        for request_id in several:
-            if (request := vllm.requests.get(request_id)) is not None and self.policy.runs(request_id):
-                self.policy.generated(request_id, request.num_output_tokens)
+        if len(sampled or ()) and max(map(len, sampled)) > 1:
+            self._charge_several([name for name in running if name in generated and len(sampled[generated[name]]) > 1])
+
+    def _charge_several(self, request_ids: list[str]) -> None:
+        """Of speculative decoding."""
+        vllm: Any = self
+        for request_id in request_ids:
+            self.policy.generated(request_id, vllm.requests[request_id].num_output_tokens)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Every end comes by here."""
@@ -195,11 +211,6 @@ class _Tiers:
             self.policy.leave(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
-
-
-def _got(generated: Mapping[str, int], sampled: Any, request_id: str) -> bool:
-    index = generated.get(request_id)
-    return index is not None and bool(sampled[index])
 
 
 class TierScheduler(_Tiers, Scheduler):  # type: ignore[misc]

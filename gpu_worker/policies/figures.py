@@ -33,8 +33,9 @@ class SchedulingFigures:
     swapped_in_bytes: float = 0.0
     costs: dict[Strategy, CostsSeen] = field(default_factory=dict)
 
-    def evicted(self, eviction: Eviction) -> None:
-        self.preemptions[eviction.strategy, eviction.resident.tier] += 1
+    def evicted(self, eviction: Eviction, strategy: Strategy | None = None) -> None:
+        """`strategy`: where it was another than planned."""
+        self.preemptions[strategy or eviction.strategy, eviction.resident.tier] += 1
         self.exhausted += eviction.exhausted
 
     def cost(self, strategy: Strategy, *, predicted_s: float, measured_s: float) -> None:

@@ -25,7 +25,7 @@ from gpu_worker.policies.queue_policy import Precedence
 @dataclass(frozen=True, slots=True)
 class Resident:
     """A running request as an adapter sees it. `blocks`: what evicting it frees. `kv_tokens`: what a swap would move.
-    `generated`: its progress, output tokens. `preemptions`: so far."""
+    `generated`: its progress, output tokens. `preemptions`: so far. `entered`: in this very pass, so it stays in it."""
 
     request_id: str
     tier: Tier
@@ -33,6 +33,7 @@ class Resident:
     kv_tokens: int
     generated: int
     preemptions: int = 0
+    entered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,40 @@ class Shortage:
         return sum(victim.blocks for victim in chosen) >= self.blocks and len(chosen) >= self.slots
 
 
+def keep_order(
+    residents: Iterable[Resident],
+    rank: Callable[[str], float],
+    protected: Callable[[str], bool],
+    lead: Callable[[str], float] | None = None,
+) -> list[Resident]:
+    """Running requests, those that keep their place the longest first: where one needs a block more and there is none,
+    the engine takes it from the last.
+
+    By (protected, rank at admission, most progress), then fewest preemptions and the id, so that it is one order. The
+    first always goes on, since nobody stands before it to take from it, and who is evicted keeps its progress: so
+    everybody ends. `rank`, `protected`: of a resident, by its id. `lead`: where tenants are to be kept close, the
+    service over weight of its tenant, which comes before the progress: an eviction that must be takes from whoever had
+    the most.
+    """
+    return sorted(
+        residents,
+        key=lambda one: (
+            not protected(one.request_id),
+            rank(one.request_id),
+            lead(one.request_id) if lead is not None else 0.0,
+            -one.generated,
+            one.preemptions,
+            one.request_id,
+        ),
+    )
+
+
 def choose_victims(
     shortage: Shortage, residents: Iterable[Resident], precedence: Callable[[str], Precedence | None]
 ) -> list[Resident] | None:
     """The first to be evicted first; None where no set of them makes room. `precedence` of a resident, by its id."""
-    ranked = [(found, resident) for resident in residents if (found := precedence(resident.request_id)) is not None]
+    may_leave = [resident for resident in residents if not resident.entered]
+    ranked = [(found, resident) for resident in may_leave if (found := precedence(resident.request_id)) is not None]
     ranked.sort(key=lambda pair: _order(*pair))
     chosen: list[Resident] = []
     for _, resident in ranked:

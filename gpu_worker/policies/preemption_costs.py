@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from math import inf
 
 from dispatcher.policies.tiers import Tier
@@ -68,7 +69,9 @@ class Calibration:
     def crossover_tokens(self, tokens_max: int) -> int | None:
         """The length from which on a swap is cheaper than a recompute; None where it is not up to `tokens_max`."""
         step = max(1, tokens_max // 4096)
-        return next((n for n in range(step, tokens_max + 1, step) if self._swap_s(n) < self.prefill_s(n)), None)
+        lengths = range(step, tokens_max + 1, step)
+        cheaper = list(takewhile(lambda n: self._swap_s(n) < self.prefill_s(n), reversed(lengths)))
+        return cheaper[-1] if cheaper else None
 
     def _swap_s(self, tokens: int) -> float:
         return self.swap_out_s(tokens) + self.swap_in_s(tokens)

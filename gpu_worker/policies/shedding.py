@@ -4,7 +4,7 @@ Source: the practitioner's design for tiered preemption, section 3.2. Levels, ea
 
     0   nobody is shed
     1   background     premium or standard is at risk (slo.py)
-    2   standard too   premium is at risk still, `patience_s` after the level before, by samples taken since then
+    2   standard too   premium is at risk still, `patience_s` after the level was taken, by samples from then on
 
 One level down again after `calm_s` without risk to those for whom the level is: premium at level 2, premium and
 standard at level 1. Premium and the system are never shed.
@@ -106,9 +106,8 @@ class Shedder:
     def _must_rise(self, now_s: float) -> bool:
         if self.level == 0:
             return self.monitor.at_risk(Tier.PREMIUM, now_s) or self.monitor.at_risk(Tier.STANDARD, now_s)
-        if self.level == 1 and now_s - self._raised_s >= self.settings.patience_s:
-            return self.monitor.at_risk(Tier.PREMIUM, now_s, since_s=max(self._raised_s, self._lowered_s))
-        return False
+        judged_s = max(self._raised_s, self._lowered_s) + self.settings.patience_s
+        return self.level == 1 and now_s > judged_s and self.monitor.at_risk(Tier.PREMIUM, now_s, since_s=judged_s)
 
     def _at_risk(self, now_s: float) -> bool:
         """Of those for whom this level is."""
@@ -117,7 +116,8 @@ class Shedder:
         return self.level == 1 and self.monitor.at_risk(Tier.STANDARD, now_s)
 
     def _rise(self, now_s: float) -> None:
-        if now_s - self._lowered_s < 2 * self._calm_s:
+        relapsed = self._lowered_s > self._raised_s and now_s - self._lowered_s < 2 * self._calm_s
+        if relapsed:
             self._calm_s = min(2 * self._calm_s, self.settings.calm_max_s)
         self.level += 1
         self.changes += 1

@@ -27,13 +27,15 @@ PROMOTED = -0.5
 
 @dataclass(slots=True, eq=False)
 class Standing:
-    """`since_s`: when it came into its line; `waited_s`: before that. `rank`: that of its admission. `owed`: it was
+    """`since_s`: when it came into its line; `waited_s`: before that. `rank`: that of its admission, the
+    policy's `admission`-th. `owed`: it was
     admitted for its tier's share. `output_tokens`: the most that was reported, as of decode step `since_step`."""
 
     request: QueueRequest
     since_s: float
     waited_s: float = 0.0
     rank: float = 0.0
+    admission: int = 0
     owed: bool = False
     preemptions: int = 0
     running: bool = False

@@ -7,10 +7,10 @@ Source: the practitioner's design for tiered preemption, sections 2 to 4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 
@@ -39,7 +39,7 @@ class TierSettings:
     Raises ValueError for what cannot be.
     """
 
-    shares: Mapping[Tier, float] = field(default_factory=lambda: SHARES)
+    shares: Mapping[Tier, float] = field(default_factory=lambda: dict(SHARES))
     share_slack: float = 4096.0
     aging_per_s: float = 0.1
     aging_max: float = 1.5
@@ -61,6 +61,8 @@ class TierSettings:
                 raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)!r}")
         if self.preemptions_max < 0:
             raise ValueError(f"preemptions_max must not be negative, not {self.preemptions_max!r}")
+        if self.at_limit not in ("promote", "end"):
+            raise ValueError(f"at_limit must be promote or end, not {self.at_limit!r}")
         if not self.lead_max > 0:
             raise ValueError(f"lead_max must be above 0, not {self.lead_max!r}")
         if not 0 <= self.premium_reserve < 1:
@@ -70,3 +72,19 @@ class TierSettings:
 
     def share(self, tier: Tier) -> float:
         return self.shares.get(tier, 0.0)
+
+
+def tier_settings(told: Mapping[str, Any]) -> TierSettings:
+    """Out of plain values, as JSON or YAML has them. Raises ValueError, with one sentence for a person."""
+    known = {setting.name for setting in fields(TierSettings)}
+    if unknown := sorted(set(told) - known):
+        raise ValueError(f"tiers have no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    values = dict(told)
+    try:
+        if "shares" in values:
+            values["shares"] = {Tier(tier): float(share) for tier, share in values["shares"].items()}
+        if "may_drop" in values:
+            values["may_drop"] = frozenset(Tier(tier) for tier in values["may_drop"])
+        return TierSettings(**values)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a setting of the tiers is of the wrong kind: {error}") from None

@@ -4,17 +4,20 @@ Source: the practitioner's design, section 4.2 (50, 35 and 15 %). With S the ser
 t, both since t last began to wait, s_t its share:
 
     behind_t = s_t S - S_t            service units; a tier that does not wait is not behind
+    behind_t >= -slack                a greater lead is forgotten
 
 Tier t is *owed* where behind_t > slack. Unit: weighted tokens, whatever h the tenants are charged in.
 
 Invariant: a tier's request is admitted next while it is owed and others are not owed more, so it gets, over any stretch
-in which it waits, at least s_t S - slack - U, U what a full batch may still be given before it has room for the tier.
-So a request with B service before it in its tier's lines has ended by the time that everybody together was given
-(B + its own + slack + U) / s_t: background always finishes.
+in which it waits, at least s_t S - 2 slack - U, U what a full batch may still be given before it has room for the tier.
+So a request with B service before it in its tier's lines is admitted by the time that everybody together was given
+(B + 2 slack + U) / s_t; with one slack where its tier began to wait with it. If it was not owed and is evicted, that
+holds again, and preemptions_max times at most; then it runs to its end: background always finishes.
 
 Deviations: the source counts the time from arrival to end as GPU time, waits included, so a tier that starves looks
 served; here it is service given. It counts since the server started, so an idle morning makes a tier owed all
-afternoon; here, since the tier began to wait.
+afternoon; here, since the tier began to wait. And what a tier got beyond its share while nobody else wanted it is not
+held against it later: after an idle night's work, background would starve all morning.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ class TierShares:
 
     def output(self, tier: Tier, tokens: int) -> None:
         self._give(tier, WEIGHTED_TOKENS.output_weight * tokens)
+        if tokens > 0:
+            self._forget_leads()
 
     def runs(self, tier: Tier) -> None:
         """One more request of it is in the batch: `decoded` is about it too."""
@@ -79,6 +84,7 @@ class TierShares:
     def decoded(self, steps: int) -> None:
         self._given.step += steps
         self.all += WEIGHTED_TOKENS.output_weight * self._running * steps
+        self._forget_leads()
 
     def behind(self, tier: Tier) -> float:
         """Service units; negative where it has more than its share."""
@@ -95,7 +101,14 @@ class TierShares:
         return max(0.0, self.behind(tier) / (self.all - since.all))
 
     def owed(self, tier: Tier) -> bool:
-        return self.behind(tier) > self._settings.share_slack
+        return self._settings.share(tier) > 0 and self.behind(tier) > self._settings.share_slack
+
+    def _forget_leads(self) -> None:
+        """Beyond the slack. Not at an admission: it may come to nothing yet."""
+        slack = self._settings.share_slack
+        for tier in self._since:
+            if self.behind(tier) < -slack:
+                self._since[tier] = _Since(self.given(tier) - slack, self.all)
 
     def _give(self, tier: Tier, service: float) -> None:
         self._given.add(tier, service)

@@ -2,9 +2,10 @@
 
 Source: the practitioner's design for tiered preemption; standing.py and tier_shares.py have the formulas.
 
-    next    the system's; else of the tiers that are owed their share the one owed most, measured in shares;
-            else the tier whose next request has the lowest effective rank
-    inside  a policy of its own for each tier: VTC, WSC or any other, with its own counters and lift
+    next    the system's; else who was promoted (standing.py); else of the tiers that are owed their share the one owed
+            most, measured in shares; else the tier whose next request has the lowest effective rank
+    inside  a policy of its own for each tier: VTC, WSC or any other, with its own counters and lift; but who was
+            promoted is the next of its tier
 
 Who may be evicted for whom (`precedence`), both strictly: a running request of a less urgent tier whose rank at its
 admission is behind the waiting one's now; nobody for a background request; nobody that is protected (standing.py).
@@ -17,6 +18,7 @@ preemptions a request; every tier with a share gets at least it (tier_shares.py)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
@@ -44,9 +46,15 @@ class TieredQueue(QueuePolicy):
         self.service = service
         self.settings = settings or TierSettings()
         self.shares = TierShares(self.settings)
+        self.admissions = 0
+        """So far; each has its number."""
         self._inner = inner
         self._tiers: dict[Tier, QueuePolicy] = {}
         self._standings: dict[str, Standing] = {}
+        self._evictable: Counter[Tier] = Counter()
+        """Running requests that somebody might be let in for, by tier."""
+        self._promoted: dict[str, Standing] = {}
+        """Those that wait, the first promoted first."""
         self._now_s = 0.0
         self._steps = 0
 
@@ -95,7 +103,7 @@ class TieredQueue(QueuePolicy):
 
     def heads(self) -> list[QueueRequest]:
         """The next of each tier, the most urgent first."""
-        found = [head for policy in self._tiers.values() if (head := policy.peek()) is not None]
+        found = [head for tier in self._tiers if (head := self._head(tier)) is not None]
         return sorted(found, key=self._urgency)
 
     def peek(self) -> QueueRequest | None:
@@ -118,6 +126,25 @@ class TieredQueue(QueuePolicy):
             return None
         return float(steps), 0.0
 
+    def may_preempt(self) -> bool:
+        """Whether anybody runs who could be evicted for anybody who waits: cheap, and most often no."""
+        if not self.settings.preemption:
+            return False
+        waiting = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
+        running = [tier.rank for tier, evictable in self._evictable.items() if evictable]
+        if self.settings.lead_max < inf and set(waiting) & set(running):
+            return True
+        return bool(waiting) and bool(running) and min(waiting) < max(running)
+
+    def keeping(self, request_id: str) -> tuple[bool, float, int]:
+        """Running requests in this order are kept from the first to the last: who may not be evicted, by rank at the
+        admission, those who came first."""
+        standing = self._standings[request_id]
+        return not standing.protected(self.settings), standing.rank, standing.admission
+
+    def runs(self, request_id: str) -> bool:
+        return self._standings[request_id].running
+
     def counter(self, tenant: str) -> float | None:
         """The highest of its tiers."""
         found = [policy.counter(tenant) for policy in self._tiers.values()]
@@ -132,7 +159,11 @@ class TieredQueue(QueuePolicy):
         standing.rank, standing.owed = self._rank_now(standing), self.shares.owed(tier)
         standing.waited_s += max(0.0, self._now_s - standing.since_s)
         standing.running, standing.resumed, standing.since_step = True, standing.charged, self._steps
+        self.admissions += 1
+        standing.admission = self.admissions
+        self._evictable[tier] += not standing.protected(self.settings)
         request = self._tiers[tier].admit(request_id)
+        self._promoted.pop(request_id, None)
         if not standing.charged:
             standing.charged = True
             self.shares.prompt(tier, request.input_tokens)
@@ -147,6 +178,7 @@ class TieredQueue(QueuePolicy):
             self.shares.output(standing.tier, -standing.output_tokens)
             standing.charged, standing.output_tokens = False, 0
         self._tiers[standing.tier].put_back(request_id)
+        self._promote(standing)
         if self._tiers[standing.tier].waiting == 1:
             self.shares.waits_still(standing.tier)
 
@@ -154,6 +186,7 @@ class TieredQueue(QueuePolicy):
         standing = self._out_of_batch(request_id)
         standing.preemptions += 1
         self._tiers[standing.tier].preempt(request_id)
+        self._promote(standing)
         self._begins_to_wait(standing.tier)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
@@ -189,6 +222,7 @@ class TieredQueue(QueuePolicy):
         standing = self._standings[request_id]
         self._tiers[standing.tier].cancel(request_id)
         del self._standings[request_id]
+        self._promoted.pop(request_id, None)
         self._ends_waiting(standing.tier)
 
     def leave(self, request_id: str) -> None:
@@ -199,13 +233,23 @@ class TieredQueue(QueuePolicy):
             self._tiers[tier] = self._inner()
         return self._tiers[tier]
 
+    def _promote(self, standing: Standing) -> None:
+        if standing.promoted(self.settings):
+            self._promoted[standing.request.request_id] = standing
+
+    def _head(self, tier: Tier) -> QueueRequest | None:
+        promoted = next((standing.request for standing in self._promoted.values() if standing.tier is tier), None)
+        return promoted or self._tiers[tier].peek()
+
     def _urgency(self, head: QueueRequest) -> tuple[int, float, int]:
         tier = head.tier
         if tier is Tier.SYSTEM:
             return 0, 0.0, tier.rank
+        if head.request_id in self._promoted:
+            return 1, 0.0, tier.rank
         if self.shares.owed(tier):
-            return 1, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
-        return 2, self._rank_now(self._standings[head.request_id]), tier.rank
+            return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
+        return 3, self._rank_now(self._standings[head.request_id]), tier.rank
 
     def _rank_now(self, standing: Standing) -> float:
         return standing.rank_now(self.settings, self._now_s, self.shares.deficit(standing.tier))
@@ -228,6 +272,7 @@ class TieredQueue(QueuePolicy):
         standing = self._standings[request_id]
         self._catch_up(standing)
         self.shares.runs_no_more(standing.tier)
+        self._evictable[standing.tier] -= not standing.protected(self.settings)
         standing.running, standing.since_s = False, self._now_s
         return standing
 

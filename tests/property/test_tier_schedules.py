@@ -1,0 +1,86 @@
+"""No livelock: 10,000 random schedules, each run until nobody is left, with every rule checked on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+from random import Random
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.held import QueueRequest
+from gpu_worker.policies.tier_settings import SHARES, TierSettings
+from tests.support.block_model import BlockModel, Machine
+from tests.support.plan_rules import plan_is_right
+
+SCHEDULES, PARTS = 10_000, 4
+STEP_S = 0.5
+"""Of the model's clock: a wait of some steps is worth a rank."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_everybody_ends_in_ten_thousand_schedules(part: int) -> None:
+    """2,500 a part. Each step that has somebody to serve gives at least a token, and none is lost: so after the last
+    arrival there are at most as many steps as tokens, and one for each admission that was put back."""
+    seen: Counter[str] = Counter()
+    for seed in range(part, SCHEDULES, PARTS):
+        seen.update(live_through(Random(seed)))
+    assert seen["schedules"] == SCHEDULES // PARTS
+    assert min(seen[what] for what in ("finished", "expired", "dropped", "exhausted", "aborted")) > 10, "all ends"
+    assert min(seen["evicted"], seen["native"]) > 1_000, "blocks were short"
+
+
+def live_through(random: Random) -> Counter[str]:
+    model = BlockModel(some_settings(random), some_machine(random), seen=plan_is_right)
+    arrivals = sorted(random.randrange(24) for _ in range(random.randint(4, 16)))
+    steps, wasted, work = 0, 0, 0
+    while arrivals or model.waiting or model.running:
+        while arrivals and arrivals[0] <= steps:
+            arrivals.pop(0)
+            work += some_arrival(random, model)
+        entered = model.pass_()
+        if entered and random.random() < 0.05:
+            model.put_back(entered[-1])
+            wasted += 1
+        model.check()
+        model.step(at_once=random.random() < 0.7)
+        model.check()
+        if model.running and random.random() < 0.02:
+            model.leave(random.choice(sorted(model.running)))
+        model.now_s += STEP_S
+        steps += 1
+        assert steps <= 24 + work + wasted, "somebody runs at every step, and gets on"
+    seen = Counter(model.ended.values())
+    seen.update(schedules=1, evicted=model.evictions, native=model.native)
+    return seen
+
+
+def some_arrival(random: Random, model: BlockModel) -> int:
+    """Its output tokens, which are the steps that it may take."""
+    tier = random.choice([Tier.PREMIUM, Tier.PREMIUM, Tier.STANDARD, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM])
+    deadline_s = model.now_s + random.choice([2.0, 8.0]) if random.random() < 0.15 else inf
+    tenant = random.randrange(3)
+    request = QueueRequest("", f"t{tenant}", random.randint(1, 20), 2.0**tenant, tier=tier, deadline_s=deadline_s)
+    output_tokens = random.randint(1, 16)
+    return output_tokens if model.arrive(request, output_tokens) is not None else 0
+
+
+def some_settings(random: Random) -> TierSettings:
+    return TierSettings(
+        shares=random.choice([SHARES, SHARES, {}, {Tier.BACKGROUND: 1.0}]),
+        share_slack=random.choice([0.0, 16.0, 64.0, 4096.0]),
+        aging_per_s=random.choice([0.0, 0.1, 2.0]),
+        preemption=random.random() < 0.9,
+        preemptions_max=random.randrange(4),
+        at_limit=random.choice(["promote", "end"]),
+        may_drop=frozenset(random.sample([Tier.STANDARD, Tier.BACKGROUND], random.randrange(3))),
+        lead_max=random.choice([inf, inf, 4.0, 32.0]),
+        premium_reserve=random.choice([0.0, 0.0, 0.3, 0.5]),
+    )
+
+
+def some_machine(random: Random) -> Machine:
+    return Machine(
+        random.randint(6, 20), random.randint(1, 4), random.randint(1, 5), random.choice([0.0, 16.0, 40.0, 1e6])
+    )

@@ -1,0 +1,248 @@
+"""A model engine with KV blocks, batch slots and a host memory to swap to: it does what admission.py tells it.
+
+A step: whoever is past its deadline leaves, a pass of admissions, then a token for each that runs. Blocks are taken as
+tokens come; where none is free the engine evicts natively, the last of `keep_order`. What is true of it whatever
+happens is in `check`; what must hold of a plan when it is made, in plan_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpu_worker.policies.admission import Admission, Plan
+from gpu_worker.policies.held import QueueRequest
+from gpu_worker.policies.preemption import Resident, keep_order
+from gpu_worker.policies.preemption_costs import Calibration, Eviction, Strategy
+from gpu_worker.policies.registry import make_policy
+from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.tiered import TieredQueue
+from tests.support.block_ledger import Ledger
+
+CALIBRATION = Calibration(1.0, 1e3, 1e3, 0.001, 0.0, 1e-3, 1e-4, 0.5)
+"""A byte a token. A swap is cheaper than a recompute from 12 tokens on; a step takes half a second."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    blocks: int = 12
+    block_tokens: int = 4
+    slots: int = 4
+    swap_bytes: float = 0.0
+
+
+@dataclass(eq=False)
+class Live:
+    """`output_tokens`: what it will generate. `evicted`: by the policy, `native`: by the engine. `host_bytes`: what
+    of it is swapped out. `entered`: in the last pass, and no step since."""
+
+    request: QueueRequest
+    output_tokens: int
+    generated: int = 0
+    blocks: int = 0
+    host_bytes: float = 0.0
+    evicted: int = 0
+    native: int = 0
+    admissions: int = 0
+    entered: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.request.input_tokens + self.generated
+
+
+class BlockModel:
+    """The `Room` of its own admissions. `seen` is shown each plan before it is carried out; None where a pass ends."""
+
+    def __init__(
+        self,
+        settings: TierSettings | None = None,
+        machine: Machine | None = None,
+        calibration: Calibration = CALIBRATION,
+        seen: Callable[[BlockModel, Plan | None], None] = lambda model, plan: None,
+    ) -> None:
+        self.machine = machine or Machine()
+        self.policy = TieredQueue(lambda: make_policy("vtc"), settings)
+        self.settings = self.policy.settings
+        self.admission = Admission(self.policy, calibration)
+        self.now_s = 0.0
+        self.blocks_free = self.machine.blocks
+        self.swap_bytes_free = self.machine.swap_bytes
+        self.waiting: dict[str, Live] = {}
+        self.running: dict[str, Live] = {}
+        self.ended: dict[str, str] = {}
+        """How: finished, aborted, expired, dropped, exhausted."""
+        self.admitted: list[str] = []
+        self.evictions = self.native = 0
+        self.ledger = Ledger()
+        self._seen = seen
+        self._arrivals = 0
+
+    # ── The room, as admissions see it ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def blocks_total(self) -> int:
+        return self.machine.blocks
+
+    @property
+    def slots_free(self) -> int:
+        return self.machine.slots - len(self.running)
+
+    def needs(self, request_id: str) -> int:
+        return self.blocks_of(self.waiting[request_id].tokens)
+
+    def residents(self) -> list[Resident]:
+        return [self.resident(live) for live in self.running.values()]
+
+    def resident(self, live: Live) -> Resident:
+        said = live.request
+        preemptions = live.evicted + live.native
+        return Resident(said.request_id, said.tier, live.blocks, live.tokens, live.generated, preemptions, live.entered)
+
+    def blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.machine.block_tokens)
+
+    # ── What happens ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def arrive(self, request: QueueRequest, output_tokens: int) -> str | None:
+        """Its id; None where it could never fit."""
+        most = self.admission.blocks_max(request.tier, self.blocks_total)
+        if self.blocks_of(request.input_tokens + output_tokens) > most:
+            return None
+        self._arrivals += 1
+        request = replace(request, request_id=f"r{self._arrivals:05}", output_tokens_max=output_tokens)
+        assert self.admission.enqueue(request, self.now_s)
+        self.waiting[request.request_id] = Live(request, output_tokens)
+        self.ledger.joins(request)
+        return request.request_id
+
+    def pass_(self) -> list[str]:
+        """Who entered."""
+        self._nobody_just_entered()
+        self.expire()
+        entered: list[str] = []
+        while (plan := self.admission.next(self)) is not None:
+            self._seen(self, plan)
+            for eviction in plan.evictions:
+                self._evict(eviction)
+            self._enter(plan.request.request_id)
+            entered.append(plan.request.request_id)
+        self._seen(self, None)
+        return entered
+
+    def expire(self) -> None:
+        self.admission.begins(self.now_s)
+        for request_id in self.admission.expired():
+            self.leave(request_id, "expired")
+
+    def step(self, *, at_once: bool = True) -> None:
+        """A token of each that runs, told `at_once` or one by one."""
+        self._nobody_just_entered()
+        for live in self.kept():
+            if live.request.request_id in self.running:
+                self._grow(live)
+        if at_once:
+            self.policy.decoded(1)
+        for request_id, live in list(self.running.items()):
+            self.ledger.generated(live.request, live.generated + 1)
+            live.generated += 1
+            if not at_once:
+                self.policy.generated(request_id, live.generated)
+            if live.generated >= live.output_tokens:
+                self.leave(request_id, "finished")
+
+    def put_back(self, request_id: str) -> None:
+        """One that the last pass admitted, and no step since."""
+        live = self._out(request_id)
+        self.policy.put_back(request_id)
+        self.ledger.returns(live.request)
+        live.admissions -= 1
+        live.entered = False
+        self.admitted.remove(request_id)
+        self.waiting[request_id] = live
+
+    def leave(self, request_id: str, how: str = "aborted") -> None:
+        if request_id in self.running:
+            self._out(request_id)
+        else:
+            live = self.waiting.pop(request_id)
+            self.swap_bytes_free += live.host_bytes
+            self.ledger.leaves_line(live.request)
+        self.policy.leave(request_id)
+        self.ended[request_id] = how
+
+    def kept(self) -> list[Live]:
+        standing = self.policy.standing
+        order = keep_order(
+            self.residents(), self.policy.rank_of, lambda request_id: standing(request_id).protected(self.settings)
+        )
+        return [self.running[resident.request_id] for resident in order]
+
+    def _nobody_just_entered(self) -> None:
+        for live in self.running.values():
+            live.entered = False
+
+    def _grow(self, live: Live) -> None:
+        needed = self.blocks_of(live.tokens + 1) - live.blocks
+        while needed > self.blocks_free:
+            last = self.kept()[-1]
+            last.native += 1
+            self.native += 1
+            self._preempt(last.request.request_id)
+            if last is live:
+                return
+        live.blocks += needed
+        self.blocks_free -= needed
+
+    def _enter(self, request_id: str) -> None:
+        live = self.waiting.pop(request_id)
+        live.blocks = self.blocks_of(live.tokens)
+        self.blocks_free -= live.blocks
+        self.swap_bytes_free += live.host_bytes
+        live.host_bytes = 0.0
+        live.entered = True
+        live.admissions += 1
+        self.running[request_id] = live
+        self.policy.admit(request_id)
+        self.admitted.append(request_id)
+        self.ledger.admitted(live.request)
+
+    def _evict(self, eviction: Eviction) -> None:
+        self.evictions += 1
+        request_id = eviction.resident.request_id
+        if eviction.strategy is Strategy.DROP:
+            self.leave(request_id, "exhausted" if eviction.exhausted else "dropped")
+            return
+        live = self.running[request_id]
+        live.evicted += 1
+        self._preempt(request_id)
+        if eviction.strategy is Strategy.SWAP:
+            live.host_bytes = self.admission.calibration.swap_bytes(live.tokens)
+            self.swap_bytes_free -= live.host_bytes
+
+    def _preempt(self, request_id: str) -> None:
+        live = self._out(request_id)
+        self.policy.preempt(request_id)
+        self.ledger.joins(live.request)
+        self.waiting[request_id] = live
+
+    def _out(self, request_id: str) -> Live:
+        live = self.running.pop(request_id)
+        self.blocks_free += live.blocks
+        live.blocks = 0
+        return live
+
+    def check(self) -> None:
+        """What is true at any time."""
+        assert self.blocks_free + sum(live.blocks for live in self.running.values()) == self.machine.blocks
+        assert self.blocks_free >= 0
+        assert all(not live.blocks for live in self.waiting.values()), "who waits holds nothing"
+        assert len(self.running) <= self.machine.slots
+        held = sum(live.host_bytes for live in self.waiting.values())
+        assert held + self.swap_bytes_free == self.machine.swap_bytes
+        assert self.swap_bytes_free >= 0
+        assert (self.policy.waiting, self.policy.running) == (len(self.waiting), len(self.running))
+        assert not any(self.policy.holds(request_id) for request_id in self.ended)
+        for live in (*self.waiting.values(), *self.running.values()):
+            assert live.evicted <= self.settings.preemptions_max
+        self.ledger.check(self.policy)

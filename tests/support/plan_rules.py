@@ -1,0 +1,97 @@
+"""What must hold of a plan of admission.py when it is made, by the words of the issue and not by its code."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import RESERVED_FOR, Plan
+from gpu_worker.policies.held import QueueRequest
+from gpu_worker.policies.preemption import Resident
+from gpu_worker.policies.preemption_costs import Strategy
+from tests.support.block_model import BlockModel
+
+
+def plan_is_right(model: BlockModel, plan: Plan | None) -> None:
+    """Shown at the end of a pass, None: whoever is next does not fit, whatever is evicted."""
+    heads = {head.request_id: head for head in model.policy.heads()}
+    order = sorted(heads.values(), key=lambda head: _place(model, head))
+    if plan is None:
+        assert not order or _is_short(model, order[0], _may_leave(model, order[0]))
+        return
+    if passed := order[: order.index(plan.request)]:
+        assert plan.request.tier in RESERVED_FOR, "a less urgent one went first"
+        assert not any(other.tier in RESERVED_FOR for other in passed), "a less urgent one went first"
+        assert _is_short(model, passed[0], _may_leave(model, passed[0])), "it would have fitted"
+        assert model.slots_free > 0, "it waits for a slot, not for the reserve"
+        assert reserved_still(model) > 0, "the reserve is full, and excuses nothing"
+    _victims_are_right(model, plan)
+
+
+def _victims_are_right(model: BlockModel, plan: Plan) -> None:
+    head, victims = plan.request, [eviction.resident for eviction in plan.evictions]
+    assert not _is_short(model, head, victims), "they do not make room"
+    for spared in victims:
+        assert _is_short(model, head, [one for one in victims if one is not spared]), "one could be spared"
+    allowed = {resident.request_id for resident in _may_leave(model, head)}
+    assert {victim.request_id for victim in victims} <= allowed
+    assert victims == sorted(victims, key=lambda one: _worst_first(model, head, one))
+    swapped = [each.resident for each in plan.evictions if each.strategy is Strategy.SWAP]
+    bytes_per_token = model.admission.calibration.kv_bytes_per_token
+    assert sum(one.kv_tokens * bytes_per_token for one in swapped) <= model.swap_bytes_free
+    for eviction in plan.evictions:
+        victim = eviction.resident
+        assert eviction.exhausted == (victim.preemptions >= model.settings.preemptions_max)
+        may_drop = eviction.exhausted or victim.tier in model.settings.may_drop
+        assert may_drop or eviction.strategy is not Strategy.DROP
+
+
+def _worst_first(model: BlockModel, head: QueueRequest, one: Resident) -> tuple[float, ...]:
+    """Lowest tier, then least progress, then fewest preemptions; in the head's own tier the tenant furthest ahead."""
+    lead = _counter(model, one.request_id) if one.tier is head.tier else 0.0
+    return -one.tier.rank, -lead, one.generated, one.preemptions
+
+
+def _may_leave(model: BlockModel, head: QueueRequest) -> list[Resident]:
+    """By the words of the issue."""
+    settings, policy = model.settings, model.policy
+    found: list[Resident] = []
+    for one in model.residents():
+        often = one.preemptions >= settings.preemptions_max
+        standing = policy.standing(one.request_id)
+        if one.entered or standing.owed or (often and settings.at_limit == "promote") or not settings.preemption:
+            continue
+        below = one.tier.rank > head.tier.rank and standing.rank > policy.rank_of(head.request_id)
+        ahead = _counter(model, one.request_id) - _counter(model, head.request_id)
+        within = one.tier is head.tier and ahead > settings.lead_max
+        if (below and head.tier is not Tier.BACKGROUND) or within:
+            found.append(one)
+    return found
+
+
+def _counter(model: BlockModel, request_id: str) -> float:
+    request = (model.waiting.get(request_id) or model.running[request_id]).request
+    return model.ledger.counters[request.tier, request.tenant]
+
+
+def _is_short(model: BlockModel, head: QueueRequest, without: list[Resident]) -> bool:
+    free = model.blocks_free + sum(one.blocks for one in without)
+    kept = 0 if head.tier in RESERVED_FOR else reserved_still(model)
+    return model.needs(head.request_id) > free - kept or model.slots_free + len(without) < 1
+
+
+def reserved_still(model: BlockModel) -> int:
+    held = sum(live.blocks for live in model.running.values() if live.request.tier in RESERVED_FOR)
+    return max(0, ceil(model.settings.premium_reserve * model.blocks_total) - held)
+
+
+def _place(model: BlockModel, head: QueueRequest) -> tuple[float, ...]:
+    """The system's, those promoted, those owed most in shares, then by effective rank."""
+    policy, shares, standing = model.policy, model.policy.shares, model.policy.standing(head.request_id)
+    if head.tier is Tier.SYSTEM:
+        return (0.0,)
+    if standing.promoted(model.settings):
+        return 1.0, head.tier.rank
+    if shares.behind(head.tier) > model.settings.share_slack and model.settings.share(head.tier):
+        return 2.0, -shares.behind(head.tier) / model.settings.share(head.tier), head.tier.rank
+    return 3.0, policy.rank_of(head.request_id), head.tier.rank

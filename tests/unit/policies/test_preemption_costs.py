@@ -1,0 +1,118 @@
+"""What a preemption costs, worked by hand, with the source's errors in it shown not to be repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.held import QueueRequest
+from gpu_worker.policies.preemption import Resident
+from gpu_worker.policies.preemption_costs import UNCALIBRATED, Calibration, Eviction, Strategy, cheapest, costs_s
+
+SWAP, RECOMPUTE, DROP = Strategy.SWAP, Strategy.RECOMPUTE, Strategy.DROP
+LINK = Calibration(
+    kv_bytes_per_token=1_000.0,
+    copy_out_bytes_per_s=1e6,
+    copy_in_bytes_per_s=2e6,
+    copy_base_s=0.01,
+    prefill_base_s=0.02,
+    prefill_per_token_s=1e-3,
+    prefill_per_token2_s=1e-5,
+    decode_s=0.1,
+    retry_s=3.0,
+)
+
+
+def request(prompt: int = 60, most: int | None = 100, deadline_s: float = inf) -> QueueRequest:
+    return QueueRequest("r", "a", prompt, output_tokens_max=most, tier=Tier.BACKGROUND, deadline_s=deadline_s)
+
+
+def resident(kv_tokens: int = 100, generated: int = 40) -> Resident:
+    return Resident("r", Tier.BACKGROUND, 7, kv_tokens, generated)
+
+
+def test_a_swap_is_the_copy_there_and_back_in_bytes_a_second() -> None:
+    """100 kB at 1 MB/s and at 2 MB/s, and 10 ms each time. The source divides a rate in bytes by 8: 1.2 s."""
+    assert costs_s(LINK, resident(), request(), 0.0)[SWAP] == pytest.approx(0.1 + 0.05 + 2 * 0.01)
+    assert LINK.swap_out_s(100) == pytest.approx(0.11)
+    assert LINK.swap_in_s(100) == pytest.approx(0.06)
+
+
+def test_a_recompute_is_a_prefill_of_the_prompt_and_all_that_was_generated() -> None:
+    assert costs_s(LINK, resident(), request(), 0.0)[RECOMPUTE] == pytest.approx(0.02 + 0.1 + 0.1)
+
+
+def test_a_drop_is_all_of_it_again_and_the_time_until_the_client_comes_back() -> None:
+    """The prompt's prefill, 20 + 60 + 36 ms; 40 tokens at 100 ms; 3 s."""
+    assert costs_s(LINK, resident(), request(), 0.0)[DROP] == pytest.approx(0.116 + 4.0 + 3.0)
+
+
+def test_where_the_deadline_would_be_missed_even_so_a_drop_costs_nothing() -> None:
+    """60 tokens left take 6 s, and coming back 0.17 s by swap, the cheaper way."""
+    for deadline_s, in_vain in ((16.18, False), (16.16, True)):
+        drop_s = costs_s(LINK, resident(), request(deadline_s=deadline_s), 10.0)[DROP]
+        assert (drop_s == 0.0) is in_vain
+
+
+@pytest.mark.parametrize(("most", "generated"), [(None, 40), (100, 500)])
+def test_where_nobody_knows_how_much_is_left_it_is_taken_for_done_when_it_is_back(
+    most: int | None, generated: int
+) -> None:
+    for deadline_s, in_vain in ((10.18, False), (10.16, True)):
+        drop_s = costs_s(LINK, resident(generated=generated), request(most=most, deadline_s=deadline_s), 10.0)[DROP]
+        assert (drop_s == 0.0) is in_vain
+
+
+def test_in_vain_it_is_dropped_in_the_tiers_that_allow_it_and_in_no_other() -> None:
+    costs = {SWAP: 0.2, RECOMPUTE: 0.3, DROP: 0.0}
+    allowing = frozenset({Tier.BACKGROUND})
+    assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=allowing, may_swap=True) is DROP
+    assert cheapest(costs, tier=Tier.STANDARD, may_drop=allowing, may_swap=True) is SWAP
+
+
+def test_a_swap_is_chosen_where_it_may_be_and_is_cheaper() -> None:
+    costs = {SWAP: 0.2, RECOMPUTE: 0.3, DROP: 9.0}
+    for may_swap, strategy in ((True, SWAP), (False, RECOMPUTE)):
+        assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=frozenset(), may_swap=may_swap) is strategy
+    assert cheapest({**costs, SWAP: 0.3}, tier=Tier.BACKGROUND, may_drop=frozenset(), may_swap=True) is RECOMPUTE
+
+
+def test_an_engine_that_cannot_swap_recomputes() -> None:
+    costs = costs_s(UNCALIBRATED, resident(), request(), 0.0)
+    assert costs[SWAP] == inf
+    assert costs[RECOMPUTE] == pytest.approx(0.01), "10,000 tokens a second"
+    assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=frozenset(), may_swap=True) is RECOMPUTE
+    for rate in ("copy_out_bytes_per_s", "copy_in_bytes_per_s"):
+        assert costs_s(replace(LINK, **{rate: 0.0}), resident(), request(), 0.0)[SWAP] == inf
+
+
+def test_they_cross_where_the_square_of_the_length_outgrows_the_copy() -> None:
+    """1.5 ms a token and 20 ms, against 1 ms a token, 0.01 ms a token squared and 20 ms: at 50 tokens."""
+    assert LINK.crossover_tokens(4_096) == 51
+    assert LINK.crossover_tokens(50) is None
+    assert LINK.crossover_tokens(0) is None
+    assert LINK.crossover_tokens(40_960) == 60, "to a 4,096th of the most"
+
+
+def test_beyond_the_crossing_a_swap_stays_cheaper() -> None:
+    """A prefill has a base of its own, so a swap of a few tokens is cheaper as well, and dearer between."""
+    link = replace(LINK, prefill_base_s=0.0205, prefill_per_token2_s=1e-6)
+    assert link.swap_out_s(0) + link.swap_in_s(0) < link.prefill_s(0)
+    crossover = link.crossover_tokens(4_096)
+    assert crossover == 499
+    assert all(link.swap_out_s(n) + link.swap_in_s(n) < link.prefill_s(n) for n in range(crossover, 4_097))
+    assert link.swap_out_s(100) + link.swap_in_s(100) > link.prefill_s(100)
+
+
+def test_they_cross_nowhere_where_a_prefill_is_linear() -> None:
+    """The source's model: whichever is cheaper is so at every length."""
+    assert replace(LINK, prefill_per_token2_s=0.0).crossover_tokens(100_000) is None
+
+
+def test_what_an_eviction_was_thought_to_cost_is_by_its_strategy() -> None:
+    costs = {SWAP: 0.2, RECOMPUTE: 0.3}
+    assert Eviction(resident(), RECOMPUTE, costs).predicted_s == 0.3
+    assert Eviction(resident(), DROP, exhausted=True).predicted_s == 0.0

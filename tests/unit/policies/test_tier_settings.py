@@ -1,0 +1,75 @@
+"""What an operator cannot mean is refused, in a sentence that names it."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.tier_settings import TierSettings, tier_settings
+
+
+def test_the_defaults_are_the_sources() -> None:
+    said = TierSettings()
+    assert [said.share(tier) for tier in Tier] == [0.50, 0.35, 0.15, 0.0]
+    assert (said.aging_per_s, said.aging_max, said.deficit_factor) == (0.1, 1.5, 2.0)
+    assert (said.preemptions_max, said.premium_reserve, said.lead_max) == (3, 0.0, inf)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"shares": {Tier.PREMIUM: 0.6, Tier.STANDARD: 0.5}}, "at most 1 together"),
+        ({"shares": {Tier.PREMIUM: -0.1}}, "shares must be between 0 and 1"),
+        ({"shares": {Tier.PREMIUM: 1.1}}, "shares must be between 0 and 1"),
+        ({"shares": {Tier.PREMIUM: nan}}, "shares must be between 0 and 1"),
+        ({"shares": {Tier.SYSTEM: 0.1}}, "the system tier has no share"),
+        ({"share_slack": -1.0}, "share_slack must be a number that is not negative, not -1.0"),
+        ({"share_slack": inf}, "share_slack .* not inf"),
+        ({"aging_per_s": -0.1}, "aging_per_s"),
+        ({"aging_max": nan}, "aging_max .* not nan"),
+        ({"deficit_factor": -2.0}, "deficit_factor"),
+        ({"preemptions_max": -1}, "preemptions_max must not be negative, not -1"),
+        ({"at_limit": "drop"}, "at_limit must be promote or end, not 'drop'"),
+        ({"lead_max": 0.0}, "lead_max must be above 0, not 0.0"),
+        ({"lead_max": nan}, "lead_max"),
+        ({"premium_reserve": 1.0}, "premium_reserve must be at least 0 and below 1, not 1.0"),
+        ({"premium_reserve": -0.1}, "premium_reserve"),
+        ({"may_drop": frozenset({Tier.SYSTEM})}, "may_drop names tiers out of premium, standard, background"),
+        ({"may_drop": frozenset({"gold"})}, "may_drop names tiers out of"),
+    ],
+)
+def test_what_cannot_be_is_refused(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TierSettings(**said)
+
+
+def test_the_edges_of_what_can_be_are_not_refused() -> None:
+    TierSettings(shares={Tier.PREMIUM: 0.1 + 0.2, Tier.STANDARD: 0.7}, premium_reserve=0.999)
+    TierSettings(shares={}, share_slack=0.0, aging_per_s=0.0, aging_max=0.0, deficit_factor=0.0, preemptions_max=0)
+    TierSettings(shares={Tier.BACKGROUND: 1.0}, may_drop=frozenset({Tier.PREMIUM}))
+
+
+def test_plain_values_are_read_as_json_has_them() -> None:
+    said = tier_settings({"shares": {"premium": 1, "background": 0}, "may_drop": ["background"], "at_limit": "end"})
+    assert said == TierSettings(
+        shares={Tier.PREMIUM: 1.0, Tier.BACKGROUND: 0.0}, may_drop=frozenset({Tier.BACKGROUND}), at_limit="end"
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"agin_max": 1.0}, "tiers have no setting 'agin_max'; there are aging_max, aging_per_s"),
+        ({"shares": {"gold": 0.5}}, "gold"),
+        ({"shares": [0.5]}, "of the wrong kind"),
+        ({"may_drop": ["gold"]}, "gold"),
+        ({"aging_max": "much"}, "of the wrong kind"),
+        ({"preemptions_max": -1}, "preemptions_max must not be negative"),
+    ],
+)
+def test_plain_values_that_cannot_be_are_refused(told: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        tier_settings(told)
