@@ -1,9 +1,10 @@
 """What our scheduler costs a step inside vLLM, beside vLLM's own: `schedule()` and `update_from_output()`, no model.
 
-A batch of BATCH decodes while WAITING wait, their steps answered at once with a token each; every request that ends makes
-room for the next, so each step has what a busy server's has: decodes, an end now and then, an admission or two. Runs
-alternate in one process; the figure is the median of a run's steps, and the ratio that of the medians over the runs.
-Needs vLLM, which has a venv of its own: `.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make test-vllm`.
+A batch of BATCH decodes while WAITING wait, their steps answered at once with a token each; every request that ends
+makes room for the next, so each step has what a busy server's has: decodes, an end now and then, an admission or two.
+Runs alternate in one process; the figure is the median of a run's steps, and the ratio that of the medians over the
+runs. Needs vLLM, which has a venv of its own: `.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make
+test-vllm`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _KEPT: list[Any] = []
 
 def main() -> int:
     if importlib.util.find_spec("vllm") is None:
-        print("vllm_scheduler_cost: skipped, vLLM is not here; make test-vllm, then .venv-vllm/bin/python -m benchmarks.…")
+        print(
+            "vllm_scheduler_cost: skipped, vLLM is not here; make test-vllm, then .venv-vllm/bin/python -m benchmarks.…"
+        )
         return 0
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="2", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -41,7 +44,9 @@ def main() -> int:
     from gpu_worker.engines.vllm_scheduler import TierScheduler
 
     config, cache = _a_real_configuration()
-    print(f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens, median step of {RUNS} x {STEPS}, in us")
+    print(
+        f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens, median step of {RUNS} x {STEPS}, in us"
+    )
     print(f"{'tenants':>8} {'vLLM':>8} {'ours':>8} {'ratio':>7} {'of schedule':>12} {'mean batch':>11}   tiers")
     for tiers in (("standard",), ("premium", "standard", "background")):
         for tenants in TENANTS:

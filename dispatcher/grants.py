@@ -38,6 +38,11 @@ class Grant:
         return f"{self.tenant}/{self.invocation}#{self.attempt}"
 
 
+def cache_salt(tenant: str, secret: bytes) -> str:
+    """What sets a tenant's prefixes apart in a worker's cache: its own for ever, and nobody can guess another's."""
+    return hmac.new(secret, b"cache" + tenant.encode(), hashlib.sha256).hexdigest()
+
+
 def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 

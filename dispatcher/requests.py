@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+_NOT_OF_THE_ANSWER = frozenset({"stream", "include_usage", "app", "stage", "interaction"})
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """`app`, `stage`, `interaction`: what the tenant says of its own requests; it orders them among each other."""
+
     model: str
     chat: bool
     prompt: str | None
@@ -21,6 +25,9 @@ class Request:
     stop: tuple[str, ...]
     stream: bool = False
     include_usage: bool = False
+    app: str = ""
+    stage: int = 0
+    interaction: str = ""
 
     def prompt_bytes(self) -> int:
         """UTF-8 bytes of all that the model will read, its template not counted."""
@@ -30,7 +37,7 @@ class Request:
 
     def fingerprint(self) -> str:
         """SHA-256 over what decides the answer: streaming or not, the same question is the same invocation."""
-        asked = {name: value for name, value in asdict(self).items() if name not in ("stream", "include_usage")}
+        asked = {name: value for name, value in asdict(self).items() if name not in _NOT_OF_THE_ANSWER}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -39,8 +46,8 @@ class Request:
 
 
 def request_from_json(text: str) -> Request:
-    """Back from `Request.to_json`."""
+    """Back from `Request.to_json`, also where it was written before a field was there that has a default."""
     raw: dict[str, Any] = json.loads(text)
     raw["stop"] = tuple(raw["stop"])
     raw["messages"] = None if raw["messages"] is None else tuple(raw["messages"])
-    return Request(**{field.name: raw[field.name] for field in fields(Request)})
+    return Request(**{field.name: raw[field.name] for field in fields(Request) if field.name in raw})

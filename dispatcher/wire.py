@@ -6,6 +6,7 @@ at that value; one that is known but not offered, or unknown, is refused by name
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -39,8 +40,12 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
 }
 """Fields accepted where they ask for nothing; null always does."""
-_IGNORED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+_IGNORED = frozenset({"user", "safety_identifier", "prompt_cache_key"})
 """Fields about the tenant's own users: accepted, never trusted, never forwarded."""
+METADATA_PREFIX = "headgate_"
+"""Of `metadata` these keys are read, the others are as ignored. They say what a request is part of, and order the
+tenant's own requests; tenant, tier, weight, deadline and cache salt are nobody's word but the gate's."""
+STAGE_MAX = 1000
 
 
 class _Strict(BaseModel):
@@ -66,6 +71,22 @@ class _StreamOptions(_Strict):
     include_obfuscation: bool = False
 
 
+_Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+
+
+class _Metadata(_Strict):
+    """Values are strings, as OpenAI's are; a stage may be a number too."""
+
+    headgate_application: _Label = ""
+    headgate_stage: Annotated[int, Field(ge=0, le=STAGE_MAX)] = 0
+    headgate_interaction: _Label = ""
+
+    @field_validator("headgate_stage", mode="before")
+    @classmethod
+    def _digits(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else value
+
+
 class _Common(_Strict):
     model: str = Field(min_length=1, max_length=200)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -74,6 +95,7 @@ class _Common(_Strict):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
+    metadata: _Metadata | None = None
 
     @field_validator("temperature", mode="before")
     @classmethod
@@ -81,6 +103,13 @@ class _Common(_Strict):
         """A whole number is a number too; one too large for a float is left to be refused as it is."""
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return float(value) if is_whole and abs(value) <= SEED_MAX else value
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _ours(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return None
+        return {name: each for name, each in value.items() if name.startswith(METADATA_PREFIX)}
 
     @field_validator("stop")
     @classmethod
@@ -126,6 +155,7 @@ def _is_chat(fields: Mapping[str, Any]) -> bool:
 
 def _reduced(parsed: _Chat | _Completion) -> Request:
     chat = isinstance(parsed, _Chat)
+    part_of = parsed.metadata or _Metadata()
     max_tokens = (parsed.max_completion_tokens or parsed.max_tokens) if isinstance(parsed, _Chat) else parsed.max_tokens
     return Request(
         model=parsed.model,
@@ -140,6 +170,9 @@ def _reduced(parsed: _Chat | _Completion) -> Request:
         stop=parsed.stops(),
         stream=bool(parsed.stream),
         include_usage=bool(parsed.stream_options and parsed.stream_options.include_usage),
+        app=part_of.headgate_application,
+        stage=part_of.headgate_stage,
+        interaction=part_of.headgate_interaction,
     )
 
 

@@ -10,7 +10,11 @@ from dispatcher.policies.tiers import Tier
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """One execution as the worker is asked for it. The tenant's weight and tier are set here and nowhere else."""
+    """One execution as the worker is asked for it. The tenant's weight and tier are set here and nowhere else.
+
+    `app`, `stage`, `interaction` are the client's word: they order what is the tenant's own. `cache_salt` is filled in
+    where the order is signed.
+    """
 
     tenant: str
     invocation: str
@@ -26,6 +30,10 @@ class WorkOrder:
     temperature: float
     seed: int | None
     stop: tuple[str, ...]
+    app: str = ""
+    stage: int = 0
+    interaction: str = ""
+    cache_salt: str = ""
 
     @property
     def execution(self) -> str:
@@ -52,11 +60,15 @@ class WorkFinished:
 
 @dataclass(frozen=True, slots=True)
 class WorkRefused:
-    """The worker will not or cannot serve this: `status` as HTTP has it; a tenant's error where it is below 500."""
+    """The worker will not or cannot serve this: `status` as HTTP has it; a tenant's error where it is below 500.
+
+    `retry_after_s`: when it may be asked again, where the worker knows.
+    """
 
     status: int
     code: str
     message: str
+    retry_after_s: float | None = None
 
 
 WorkEvent = WorkStarted | WorkToken | WorkFinished | WorkRefused

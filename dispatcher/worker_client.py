@@ -6,13 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import httpx
 
 from dispatcher.errors import WorkerFailed
-from dispatcher.grants import GRANT_TTL_S, Grant, digest, sign
+from dispatcher.grants import GRANT_TTL_S, Grant, cache_salt, digest, sign
 from dispatcher.ports import Clock, Worker
 from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 
@@ -26,6 +26,7 @@ IDLE_S = 2.0
 CLOSING_S = 1.0
 """How long a worker may take to end its answer after the last event, for its connection to be used again."""
 LINE_BYTES_MAX = 1_000_000
+RETRY_AFTER_MAX_S = 86_400.0
 
 
 class HttpWorkerClient:
@@ -83,6 +84,7 @@ class HttpWorkerClient:
             await response.aclose()
 
     def _request(self, worker: Worker, order: WorkOrder) -> httpx.Request:
+        order = replace(order, cache_salt=cache_salt(order.tenant, self._secret))
         # Not in ASCII, which would take up to three times the bytes that the tenant's own request took.
         body = json.dumps(asdict(order), separators=(",", ":"), ensure_ascii=False).encode()
         grant = Grant(
@@ -131,13 +133,19 @@ def _event(said: Any) -> WorkEvent | None:
         case {"event": "finished", "reason": str(reason), "input_tokens": int(read), "output_tokens": int(generated)}:
             return WorkFinished(reason, read, generated)
         case {"event": "refused", "status": int(status), "code": str(code), "message": str(message)}:
-            return WorkRefused(status, code, message)
+            return WorkRefused(status, code, message, _seconds(said.get("retry_after_s")))
     raise ValueError("not an event")
 
 
 def _refusal(status: int, line: bytes) -> WorkRefused:
     try:
         said = json.loads(line)
-        return WorkRefused(status, str(said["code"]), str(said["message"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return WorkRefused(status, str(said["code"]), str(said["message"]), _seconds(said.get("retry_after_s")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return WorkRefused(status, "worker_refused", "The worker refused the request.")
+
+
+def _seconds(said: Any) -> float | None:
+    """Within what a client may be told; None for what is no such number."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return float(said) if is_number and 0 <= said <= RETRY_AFTER_MAX_S else None

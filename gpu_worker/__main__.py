@@ -27,17 +27,22 @@ from dispatcher.errors import HeadgateError
 from dispatcher.operations.settle import settle_lost
 from dispatcher.ports import Worker
 from gpu_worker.agent import Agent, NoSeat
-from gpu_worker.engines.base import EngineFacts
+from gpu_worker.engines.base import Engine, EngineFacts
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
+from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.executions import Executions
 from gpu_worker.logs import log_json
 from gpu_worker.options import parse_options
 from gpu_worker.server import make_app
+from gpu_worker.shedding_watch import Watch
+from gpu_worker.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
 """Longer than the gate keeps a connection for its next order."""
 CLOSING_S = 5
 """What is still being sent when all work is done may take so long."""
+
+GIB = 1 << 30
 
 logger = logging.getLogger("headgate.worker")
 
@@ -58,11 +63,10 @@ async def serve(options: argparse.Namespace) -> int:
     config, clock = load_config(), RealClock()
     secret, store = worker_secret(config), make_store(config)
     sock = bound(options.host, options.port)
-    engine = make_engine(
-        options.engine, policy=options.policy, model=options.model, batch=options.batch, home=options.home
-    )
+    tiers: WorkerTiers = options.tiers
+    engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), Watch(clock, tiers.shedder())
     await engine.start()
-    executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock))
+    executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watching=watch)
     worker = _worker(options, engine.facts, sock.getsockname()[1])
     app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
     server = _Server(
@@ -73,12 +77,25 @@ async def serve(options: argparse.Namespace) -> int:
     await agent.join()
     sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
     sys.stdout.flush()
-    told = asyncio.create_task(_told_to_stop(serving))
+    told = asyncio.create_task(_told_to_stop(serving, engine.hopeless))
     await agent.serve(told)
     server.should_exit = True
     await asyncio.wait({serving})
     await engine.stop()
     return 0 if not told.cancelled() and told.result() else 1
+
+
+def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
+    """Not started."""
+    return make_engine(
+        options.engine,
+        policy=options.policy,
+        model=options.model,
+        batch=options.batch,
+        home=options.home,
+        tiers=tiers.for_queue(),
+        swap_bytes=int(options.swap_gib * GIB),
+    )
 
 
 def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worker:
@@ -101,15 +118,18 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _told_to_stop(serving: asyncio.Task[None]) -> bool:
-    """By a signal; False where the HTTP face ended by itself."""
+async def _told_to_stop(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:
+    """By a signal; False where the HTTP face ended by itself, or no engine can be had any more."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    asked = asyncio.create_task(told.wait())
-    await asyncio.wait({asked, serving}, return_when=asyncio.FIRST_COMPLETED)
+    asked, lost = asyncio.create_task(told.wait()), asyncio.create_task(hopeless.wait())
+    await asyncio.wait({asked, lost, serving}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
-    if not told.is_set():
+    lost.cancel()
+    if hopeless.is_set():
+        logger.error("no engine can be had any more")
+    elif not told.is_set():
         logger.error("the HTTP face ended by itself: %s", type(serving.exception()).__name__)
     return told.is_set()
 

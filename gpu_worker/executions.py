@@ -6,19 +6,29 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from dispatcher.ports import Clock
 from gpu_worker.engines.base import Engine, EngineError, EngineEvent, Started, Token
 from gpu_worker.settling import SettleLost, settle_patiently
+from gpu_worker.shedding_watch import Watch
 from gpu_worker.wire import OrderBody, line
 
 logger = logging.getLogger("headgate.worker")
 
 ALIVE_EVERY_S = 2.0
 """A line while nothing else is to be said, so that silence means death."""
-TENANTS_ERRORS = frozenset({"context_length_exceeded", "invalid_messages"})
-"""What the engine refuses for what the tenant asked; all else is a fault of this worker."""
+REFUSED_AS = {
+    "context_length_exceeded": 400,
+    "invalid_messages": 400,
+    "rate_limit_exceeded": 429,
+    "preempted": 503,
+    "preempted_too_often": 503,
+}
+"""HTTP statuses of what the engine refuses for what the tenant asked, or for what others need more; all else is a fault
+of this worker, 500."""
+RATE_WINDOW_S = 60.0
+"""The RPM policy counts over a minute: by then it lets the tenant in again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,28 +58,42 @@ class Execution:
 
 
 class Refusal(Exception):
-    """This worker does not take this order. `status` as HTTP has it."""
+    """This worker does not take this order. `status` as HTTP has it; `retry_after_s`: when it may be sent again."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class Shed(Refusal):
+    """Its tier is turned away for now, for the sake of those above it."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        said = "The service is overloaded and serves more urgent work first; try again later."
+        super().__init__(429, "overloaded", said, retry_after_s)
 
 
 @dataclass(eq=False)
 class Executions:
-    """`settle_lost` is called for what ended without its gate."""
+    """`settle_lost` is called for what ended without its gate. `watch` sees every event's time, and sheds."""
 
     engine: Engine
     slots: int
     clock: Clock
     settle_lost: SettleLost
+    watching: InitVar[Watch | None] = None
+    watch: Watch = field(init=False)
     accepting: bool = True
     """False while draining, and while the worker cannot reach the table to keep its leases."""
     _live: dict[str, Execution] = field(default_factory=dict)
     _unsettled: set[str] = field(default_factory=set)
     """Ended without their gate, not settled yet: off the engine, and still to be named, else they would be reaped."""
     _winding_up: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self, watching: Watch | None) -> None:
+        self.watch = watching or Watch(self.clock)
 
     def live(self) -> frozenset[str]:
         """What the worker answers for: whose leases are to be kept."""
@@ -85,8 +109,12 @@ class Executions:
             raise Refusal(409, "running_already", "This execution is running already.")
         if len(self._live) >= self.slots:
             raise Refusal(503, "worker_full", "All slots of this worker are taken.")
+        if (retry_after_s := self.watch.turned_away_s(order.tier)) is not None:
+            logger.info("shed", extra={"execution": order.execution, "tier": order.tier})
+            raise Shed(retry_after_s)
         execution = Execution(order)
         self._live[execution.name] = execution
+        self.watch.arrived(execution.name, order.tier, order.max_tokens)
         return execution
 
     async def run(self, execution: Execution) -> AsyncGenerator[bytes, None]:
@@ -101,7 +129,9 @@ class Executions:
                     yield line("alive")
                     continue
                 said = await self._line(execution, upcoming)
+                offered_s = self.watch.now_s()
                 yield said
+                self.watch.held(execution.name, self.watch.now_s() - offered_s)
                 if not execution.over:
                     upcoming = asyncio.ensure_future(anext(events))
         finally:
@@ -131,12 +161,13 @@ class Executions:
         prompt = order.prompt
         if prompt is None:
             prompt = self.engine.render_chat([message.model_dump() for message in order.messages or []])
-        async with aclosing(self.engine.generate(order.engine_request(prompt))) as events:
+        async with aclosing(self.engine.generate(order.engine_request(prompt, self.clock.now()))) as events:
             async for event in events:
                 yield event
 
     async def _abort_if_late(self, execution: Execution) -> None:
         if not execution.aborting and self.clock.now() >= execution.order.deadline_at:
+            self.watch.expiries[execution.order.tier] += 1
             await self.abort(execution.name)
 
     def _patience_s(self, execution: Execution) -> float:
@@ -151,9 +182,8 @@ class Executions:
             event = upcoming.result()
         except EngineError as error:
             execution.over = True
-            logger.info("refused", extra={"execution": execution.name, "code": error.code})
-            status = 400 if error.code in TENANTS_ERRORS else 500
-            return line("refused", status=status, code=error.code, message=error.message)
+            logger.info("refused", extra={"execution": execution.name, "code": error.code, **execution.counts()})
+            return self._refused(execution, error)
         await self._noted(execution, event)
         if isinstance(event, Started):
             return line("started", input_tokens=event.input_tokens)
@@ -163,9 +193,20 @@ class Executions:
         logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
         return line("finished", reason=event.reason, **execution.counts())
 
+    def _refused(self, execution: Execution, error: EngineError) -> bytes:
+        self.watch.left(execution.name)
+        status = REFUSED_AS.get(error.code, 500)
+        after: dict[str, float] = {}
+        if status == 503:
+            after["retry_after_s"] = self.watch.come_back_s(execution.order.tier)
+        elif status == 429:
+            after["retry_after_s"] = RATE_WINDOW_S
+        return line("refused", status=status, code=error.code, message=error.message, **after)
+
     async def _noted(self, execution: Execution, event: EngineEvent) -> None:
         """An abort that came before the engine knew the request, say while it was tokenized, is repeated now."""
         execution.note(event)
+        self.watch.noted(execution.name, event)
         if execution.aborting and isinstance(event, Started):
             await self.engine.abort(execution.name)
 
@@ -180,6 +221,7 @@ class Executions:
             await events.aclose()
         finally:
             self._live.pop(execution.name, None)
+            self.watch.left(execution.name)
         if lost and not execution.lease_lost:
             self._unsettled.add(execution.name)
             try:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_worker.engines.registry import ENGINES
+from gpu_worker.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
+SWAP_GIB_MAX = 99_999
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -24,10 +26,14 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Exits with 2 and one line on standard error for what cannot be."""
     parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.")
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
-    parser.add_argument("--policy", default="vtc", help="the engine's queue policy")
+    parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
+    tiers_help = "YAML: shares, preemption, targets, shedding"
+    parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
     parser.add_argument("--model", default=None, help="a local Hugging Face model; default: a tiny one is built")
     parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at once")
     parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help="sequences computed at once")
+    swap_help = "GiB of host memory for requests that were swapped out; 0 recomputes them"
+    parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0 takes a free one")
     parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches it")
@@ -44,6 +50,19 @@ def _number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def _gib(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no number of GiB from 0 to {SWAP_GIB_MAX}")
+    return float(text)
+
+
+def _tiers(text: str) -> WorkerTiers:
+    try:
+        return load_tiers(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _name(text: str) -> str:

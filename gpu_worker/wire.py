@@ -19,6 +19,7 @@ STOP_CHARS_MAX = 1000
 SEED_MAX = 2**63 - 1
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
+Label = Annotated[str, Field(max_length=64)]
 Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
@@ -52,6 +53,10 @@ class OrderBody(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)]
     seed: Annotated[int, Field(ge=-SEED_MAX, le=SEED_MAX)] | None
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]], Field(max_length=STOPS_MAX)]
+    app: Label
+    stage: Annotated[int, Field(ge=0, le=10_000)]
+    interaction: Label
+    cache_salt: Label
 
     @model_validator(mode="after")
     def _one_form(self) -> OrderBody:
@@ -63,7 +68,9 @@ class OrderBody(BaseModel):
     def execution(self) -> str:
         return f"{self.tenant}/{self.invocation}#{self.attempt}"
 
-    def engine_request(self, prompt: str) -> EngineRequest:
+    def engine_request(self, prompt: str, now: float) -> EngineRequest:
+        """`now`: by the clock of `deadline_at`. Applications are the tenant's own: what is learned of one must not move
+        another tenant's requests, whatever either calls it."""
         return EngineRequest(
             request_id=self.execution,
             tenant=self.tenant,
@@ -73,6 +80,12 @@ class OrderBody(BaseModel):
             temperature=self.temperature,
             seed=self.seed,
             stop=tuple(self.stop),
+            tier=self.tier,
+            app=f"{self.tenant}/{self.app}" if self.app else "",
+            stage=self.stage,
+            interaction=self.interaction,
+            timeout_s=max(0.0, self.deadline_at - now),
+            cache_salt=self.cache_salt,
         )
 
 

@@ -12,7 +12,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from dispatcher.errors import DeadlineExceeded, ServiceError, StoreUnavailable, TenantError, WorkerFailed
+from dispatcher.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    Preempted,
+    Refused,
+    ServiceError,
+    StoreUnavailable,
+    TenantError,
+    WorkerFailed,
+)
 from dispatcher.invocation import Invocation, Result, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_virtual_time
@@ -25,6 +34,9 @@ from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, Wor
 RUNNING_ALREADY = 409
 RETRIED_STATUSES = frozenset({401, RUNNING_ALREADY})
 """Refusals below 500 that say something of the worker (its clock, what it runs) and nothing of the request."""
+TURNED_AWAY = 429
+PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
+"""The worker is well, and did as it is told: to try again at once would make it do the same again."""
 
 
 @dataclass(slots=True)
@@ -153,16 +165,29 @@ async def _finished(context: Context, invocation: Invocation, collected: Collect
 
 
 async def _refused(context: Context, invocation: Invocation, refusal: WorkRefused, collected: Collected) -> None:
-    """Raises WorkerFailed for what another worker may serve; else settles, and raises the tenant's error."""
+    """Raises WorkerFailed for what another worker may serve; else settles, and raises the error that ends it."""
     if refusal.status == RUNNING_ALREADY:
         raise RunningAlready(f"The worker refused: {refusal.code}.")
-    if refusal.status in RETRIED_STATUSES or refusal.status >= 500:
+    error = _ending(refusal)
+    if error is None:
         raise WorkerFailed(f"The worker refused: {refusal.code}.")
-    error = TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
     counts = {"input_tokens": collected.input_tokens, "output_tokens": collected.output_tokens}
+    if not collected.output_tokens:
+        counts = {}  # it was let in, and nothing came of it
     settling = settle(context, invocation, State.FAILED, result=error_result(error), **counts)
     await asyncio.shield(context.spawn(settling))
     raise error
+
+
+def _ending(refusal: WorkRefused) -> AnsweredError | None:
+    """The error that ends the invocation; None where it says something of the worker alone."""
+    if refusal.code in PREEMPTED_CODES:
+        return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
+    if refusal.status in RETRIED_STATUSES or refusal.status >= 500:
+        return None
+    if refusal.status == TURNED_AWAY:
+        return Refused(refusal.message, refusal.code, refusal.retry_after_s)
+    return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
 
 
 def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Request) -> WorkOrder:
@@ -183,4 +208,7 @@ def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Re
         temperature=request.temperature,
         seed=request.seed,
         stop=request.stop,
+        app=request.app,
+        stage=request.stage,
+        interaction=request.interaction,
     )

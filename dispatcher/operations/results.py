@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 
 from dispatcher.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
-from dispatcher.invocation import Result
+from dispatcher.invocation import Invocation, Result, State
 
 _OURS = {"worker_failed": WorkerFailed, "deadline_exceeded": DeadlineExceeded}
 
 
 def error_result(error: AnsweredError) -> Result:
-    return Result(error.status, json.dumps(error.body()))
+    after = {} if error.retry_after_s is None else {"retry_after_s": error.retry_after_s}
+    return Result(error.status, json.dumps({**error.body(), **after}))
+
+
+def may_come_again(invocation: Invocation) -> bool:
+    """Its answer was to send it again later: a worker turned it away, or ended it to make room."""
+    if invocation.state is not State.FAILED or invocation.result is None:
+        return False
+    return invocation.result.status == 429 or "retry_after_s" in json.loads(invocation.result.body)
 
 
 def cancelled() -> TenantError:
@@ -22,8 +30,10 @@ def cancelled() -> TenantError:
 
 def error_of(result: Result) -> AnsweredError:
     """The error again, as it was answered the first time."""
-    fields = json.loads(result.body)["error"]
+    body = json.loads(result.body)
+    fields = body["error"]
     if fields["code"] in _OURS:
         return _OURS[fields["code"]](fields["message"])
     kind = TenantError if result.status < 500 else ServiceError
-    return kind(fields["message"], fields["code"], fields["param"], result.status, fields["type"])
+    told = fields["message"], fields["code"], fields["param"], result.status, fields["type"]
+    return kind(*told, body.get("retry_after_s"))

@@ -7,12 +7,13 @@ once; one look and one transaction where it queues; three in all where another a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.errors import IdempotencyConflict, InvalidRequest, Refused, StoreUnavailable, UnknownModel
 from dispatcher.invocation import Invocation, dispatched
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import queued, raised
+from dispatcher.operations.results import may_come_again
 from dispatcher.operations.slots import free_slot, require_worker
 from dispatcher.outcomes import Dispatched, Known, Queued, Submitted, Written
 from dispatcher.policies.clocks import debit, lift
@@ -21,6 +22,9 @@ from dispatcher.requests import Request
 
 ENQUEUE_TRIES = 4
 """How often a moving line is looked at again before giving up: each try lost means that another's write succeeded."""
+TURNED_AWAY_MAX = 16
+"""How often one id may be told to come back before the last such answer is all that it gets. Each costs a look and a
+transaction more when it comes again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,36 @@ class Submission:
 async def submit(context: Context, submission: Submission) -> Submitted:
     """Dispatched, Queued, or Known where the same id came before.
 
+    An id whose invocation was answered with a time to come back (shed by a worker, or evicted there) is as good as new:
+    who does come back, under the same key, is served then. It goes on under the id with a number behind `~`, which no
+    caller's own id can have.
+
     Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
     Refused (line full), IdempotencyConflict, StoreUnavailable.
     """
+    for number in range(TURNED_AWAY_MAX):
+        submitted = await _submit(context, replace(submission, id=_numbered(submission.id, number)))
+        if not (isinstance(submitted, Known) and may_come_again(submitted.invocation)):
+            break
+    return submitted
+
+
+async def latest(context: Context, tenant: str, invocation_id: str) -> Invocation | None:
+    """What became of an id: of the last invocation that went on under it."""
+    found: Invocation | None = None
+    for number in range(TURNED_AWAY_MAX):
+        invocation = await context.store.get(tenant, _numbered(invocation_id, number))
+        found = invocation or found
+        if invocation is None or not may_come_again(invocation):
+            break
+    return found
+
+
+def _numbered(invocation_id: str, number: int) -> str:
+    return f"{invocation_id}~{number}" if number else invocation_id
+
+
+async def _submit(context: Context, submission: Submission) -> Submitted:
     tenant = submission.tenant
     snapshot = await context.store.look(tenant.pool, tenant.line)
     context.remember(snapshot.workers)

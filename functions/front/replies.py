@@ -145,8 +145,14 @@ async def _stream(reading: _Reading, head: AnswerHead, include_usage: bool, obse
         yield DONE
     except AnsweredError as error:
         observed.end(error.code)
-        yield event(error.body())
+        yield event(_told(error))
         yield DONE
+
+
+def _told(error: AnsweredError) -> dict[str, object]:
+    """In a stream, whose headers are long gone, the error itself says when to come back."""
+    after = {} if error.retry_after_s is None else {"retry_after_s": error.retry_after_s}
+    return {**error.body(), **after}
 
 
 def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:

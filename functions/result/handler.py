@@ -14,6 +14,7 @@ from dispatcher.errors import InvalidRequest, TenantError, UnknownInvocation
 from dispatcher.invocation import Invocation, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import cancelled
+from dispatcher.operations.submit import latest
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics, tracer
 from functions.runtime import runtime
@@ -44,12 +45,12 @@ async def result(context: Context, event: Any) -> dict[str, Any]:
         invocation_id = id_of(fields.pop("id", None), "id")
         if invocation_id is None or fields:
             raise InvalidRequest("The payload is {api_key, id} and nothing else.", "id", "missing_required_parameter")
-        invocation = await context.store.get(tenant.name, invocation_id)
+        invocation = await latest(context, tenant.name, invocation_id)
         if invocation is None:
             raise UnknownInvocation()
     except TenantError as error:
         return error_payload(error)
-    return {"id": invocation.id, "status": STATUS_OF[invocation.state], **_outcome(invocation)}
+    return {"id": invocation_id, "status": STATUS_OF[invocation.state], **_outcome(invocation)}
 
 
 def _outcome(invocation: Invocation) -> dict[str, Any]:

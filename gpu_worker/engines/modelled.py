@@ -5,9 +5,9 @@ It needs no torch. Steps take the time that the model gives them:
     prefill_s = prefill_base_s + prefill_per_token_s x prompt tokens admitted in this step
     decode_s  = decode_base_s + decode_per_request_s x requests in the batch + decode_per_kv_token_s x KV tokens held
 
-(the form in which the VTC artifact's own profile of an A10G was fitted). A request is admitted when a batch slot is
-free and the pool has room for its prompt and all that it may generate, so nothing is ever evicted. A placeholder token
-is a word; a prompt's tokens are its bytes over BYTES_PER_TOKEN.
+(the form in which the VTC artifact's own profile of an A10G was fitted). Who enters and who leaves for that is decided
+as in the other engines (policies/admission.py, over modelled_batch.py); what is computed again counts as prefilled. A
+placeholder token is a word; a prompt's tokens are its bytes over BYTES_PER_TOKEN.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from gpu_worker.engines.base import (
     TenantService,
     Token,
 )
+from gpu_worker.engines.modelled_batch import Batch, Sequence
+from gpu_worker.engines.modelled_batch import Shape as Shape
 from gpu_worker.engines.text import StopMatcher
+from gpu_worker.policies.preemption_costs import Calibration
 from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
 
 BYTES_PER_TOKEN = 4.0
@@ -55,31 +58,13 @@ class TimeModel:
     def decode_s(self, requests: int, kv_tokens: int) -> float:
         return self.decode_base_s + self.decode_per_request_s * requests + self.decode_per_kv_token_s * kv_tokens
 
+    def calibration(self) -> Calibration:
+        """As an engine would measure it that can copy nothing."""
+        decode_s = self.decode_s(1, 0)
+        return Calibration(0.0, 0.0, 0.0, 0.0, self.prefill_base_s, self.prefill_per_token_s, 0.0, decode_s)
+
 
 INSTANT = TimeModel(0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`kv_tokens`: the pool; `batch`: most requests at once; `context_tokens`: most of one request."""
-
-    kv_tokens: int = 16_384
-    batch: int = 8
-    context_tokens: int = 4096
-
-
-@dataclass(eq=False, slots=True)
-class _Sequence:
-    request: EngineRequest
-    input_tokens: int
-    events: asyncio.Queue[EngineEvent | EngineError]
-    stops: StopMatcher
-    output_tokens: int = 0
-    reason: FinishReason | None = None
-
-    @property
-    def kv_reserved(self) -> int:
-        return self.input_tokens + self.request.max_tokens
 
 
 @dataclass(eq=False)
@@ -95,8 +80,8 @@ class ModelledEngine:
 
     def __post_init__(self) -> None:
         self.facts = EngineFacts(self.model, self.shape.context_tokens, BYTES_PER_TOKEN)
-        self._sequences: dict[str, _Sequence] = {}
-        self._batch: dict[str, _Sequence] = {}
+        self._sequences: dict[str, Sequence] = {}
+        self._batch = Batch(self.policy, self.shape, self.time_model.calibration(), self._sequences)
         self._arrived = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
@@ -105,7 +90,8 @@ class ModelledEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         input_tokens = max(1, math.ceil(len(request.prompt.encode()) / BYTES_PER_TOKEN))
-        limit = min(self.shape.context_tokens, self.shape.kv_tokens)
+        admission = self._batch.admission
+        limit = min(self.shape.context_tokens, admission.blocks_max(request.tier, self.shape.kv_tokens))
         if input_tokens + request.max_tokens > limit:
             raise PromptTooLong(f"prompt ({input_tokens}) and max_tokens ({request.max_tokens}) exceed {limit} tokens")
         sequence = self._enter(request, input_tokens)
@@ -122,14 +108,14 @@ class ModelledEngine:
             if self._sequences.get(request.request_id) is sequence:
                 await self.abort(request.request_id)
 
-    def _enter(self, request: EngineRequest, input_tokens: int) -> _Sequence:
+    def _enter(self, request: EngineRequest, input_tokens: int) -> Sequence:
         if self._loop is not None and self._loop.done():
             raise EngineError("engine_stopped", "the engine is not running")
         if request.request_id in self._sequences:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
-        sequence = _Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
-        queued = QueueRequest(request.request_id, request.tenant, input_tokens, request.weight)
-        if not self.policy.enqueue(queued, self.monotonic_s()):
+        sequence = Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
+        now_s = self.monotonic_s()
+        if not self._batch.admission.enqueue(_queued(request, input_tokens, now_s), now_s):
             raise RefusedByPolicy
         self._sequences[request.request_id] = sequence
         self._arrived.set()
@@ -150,7 +136,14 @@ class ModelledEngine:
             name: TenantService(got.input_tokens, got.output_tokens, got.service)
             for name, got in self.policy.received.items()
         }
-        return EngineStats(self.policy.waiting, len(self._batch), self._kv_used() / self.shape.kv_tokens, tenants)
+        return EngineStats(
+            waiting=self.policy.waiting,
+            running=len(self._batch),
+            kv_use=self._batch.kv_tokens / self.shape.kv_tokens,
+            tenants=tenants,
+            figures=self._batch.figures,
+            now=self._batch.now(),
+        )
 
     async def start(self) -> None:
         self._loop = asyncio.create_task(self._run())
@@ -177,27 +170,17 @@ class ModelledEngine:
             await self.step()
 
     async def step(self) -> None:
-        """One pass: admit, prefill, decode one token for each."""
-        admitted = self._admit()
-        requests, kv_tokens = len(self._batch), self._kv_used()
-        await self.sleep(self.time_model.prefill_s(admitted) + self.time_model.decode_s(requests, kv_tokens))
-        for sequence in list(self._batch.values()):
+        """One pass: end what is late, admit, prefill, decode one token for each."""
+        now_s = self.monotonic_s()
+        for request_id in self._batch.expired(now_s):
+            await self.abort(request_id)
+        prefilled = self._batch.fill(now_s)
+        requests, kv_tokens = len(self._batch), self._batch.kv_tokens
+        await self.sleep(self.time_model.prefill_s(prefilled) + self.time_model.decode_s(requests, kv_tokens))
+        for sequence in self._batch:
             self._decode(sequence)
 
-    def _admit(self) -> int:
-        """Fill the batch in the policy's order; the first that does not fit ends it. Returns prompt tokens admitted."""
-        tokens = 0
-        while len(self._batch) < self.shape.batch and (head := self.policy.peek()) is not None:
-            sequence = self._sequences[head.request_id]
-            reserved = sum(other.kv_reserved for other in self._batch.values())
-            if reserved + sequence.kv_reserved > self.shape.kv_tokens:
-                break
-            self.policy.admit(head.request_id)
-            self._batch[head.request_id] = sequence
-            tokens += sequence.input_tokens
-        return tokens
-
-    def _decode(self, sequence: _Sequence) -> None:
+    def _decode(self, sequence: Sequence) -> None:
         if sequence.reason is None:
             sequence.output_tokens += 1
             self.policy.generated(sequence.request.request_id, sequence.output_tokens)
@@ -210,14 +193,25 @@ class ModelledEngine:
                 sequence.reason = "length"
             sequence.events.put_nowait(Token(text, sequence.output_tokens))
         if sequence.reason is not None:
-            del self._batch[sequence.request.request_id]
-            self.policy.finish(sequence.request.request_id)
+            self._batch.leave(sequence)
             self._end(sequence, sequence.reason)
 
-    def _end(self, sequence: _Sequence, reason: FinishReason) -> None:
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.reason = reason
         self._sequences.pop(sequence.request.request_id, None)
         sequence.events.put_nowait(Finished(reason, sequence.input_tokens, sequence.output_tokens))
 
-    def _kv_used(self) -> int:
-        return sum(sequence.input_tokens + sequence.output_tokens for sequence in self._batch.values())
+
+def _queued(request: EngineRequest, input_tokens: int, now_s: float) -> QueueRequest:
+    return QueueRequest(
+        request.request_id,
+        request.tenant,
+        input_tokens,
+        request.weight,
+        app=request.app,
+        stage=request.stage,
+        interaction=request.interaction,
+        output_tokens_max=request.max_tokens,
+        tier=request.tier,
+        deadline_s=now_s + request.timeout_s,
+    )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpu_worker.engines.base import Engine
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
+from gpu_worker.policies.tier_settings import tier_settings
+from gpu_worker.policies.tiered import TieredQueue
 
 ENGINES = ("transformers", "modelled", "vllm")
 
@@ -14,12 +19,23 @@ class EngineUnavailable(Exception):
     """This engine cannot be had here. The message says what to do."""
 
 
-def make_engine(kind: str, *, policy: str, model: str | None, batch: int, home: Path) -> Engine:
-    """An engine that has not been started. `batch`: most sequences at once; `home`: where a built model is kept.
+def make_engine(
+    kind: str,
+    *,
+    policy: str,
+    model: str | None,
+    batch: int,
+    home: Path,
+    tiers: Mapping[str, Any] | None = None,
+    swap_bytes: int = 0,
+) -> Engine:
+    """An engine that has not been started. `batch`: most sequences at once; `home`: where a built model is kept;
+    `tiers`: fields of TierSettings as plain values, of a policy that has tiers; `swap_bytes`: host memory for requests
+    that were swapped out, of engines that can.
 
     Raises EngineUnavailable, ValueError for an unknown policy, FileNotFoundError for a model that is not there.
     """
-    queue = make_policy(policy)
+    queue = make_queue(policy, tiers)
     if kind == "modelled":
         from gpu_worker.engines.modelled import ModelledEngine, Shape
 
@@ -31,7 +47,26 @@ def make_engine(kind: str, *, policy: str, model: str | None, batch: int, home: 
         except ImportError as error:
             needed = f"the transformers engine needs torch and transformers ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[transformers]'") from None
-        return TransformersEngine.load(queue, model=model, home=home, shape=TransformersShape(batch=batch))
+        shape = TransformersShape(batch=batch, swap_bytes=swap_bytes, calibrate=True)
+        return TransformersEngine.load(queue, model=model, home=home, shape=shape)
     if kind == "vllm":
-        raise EngineUnavailable("the vllm engine is not part of this release; use --engine transformers")
+        try:
+            from gpu_worker.engines.vllm import Shape as VllmShape
+            from gpu_worker.engines.vllm import VllmEngine
+        except ImportError as error:
+            needed = f"the vllm engine needs vLLM ({error.name} is missing)"
+            raise EngineUnavailable(f"{needed}: pip install 'headgate[vllm]', or use --engine transformers") from None
+        vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
+        return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)
     raise EngineUnavailable(f"unknown engine {kind!r}; there are {', '.join(ENGINES)}")
+
+
+def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
+    """Raises ValueError for an unknown policy, and for settings of tiers that it does not have."""
+    queue = make_policy(policy)
+    if tiers is None:
+        return queue
+    if not isinstance(queue, TieredQueue):
+        raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
+    inner = policy.partition(":")[2] or "vtc"
+    return TieredQueue(partial(make_policy, inner), tier_settings(tiers))

@@ -67,9 +67,9 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return -(-(sequence.input_tokens + sequence.request.max_tokens) // self.tokens_per_block)
 
     def residents(self) -> Iterable[Resident]:
-        return [
-            self._resident(state) for state in self.active_requests.values() if state.request_id in self.router.live
-        ]
+        running = [state for state in self.active_requests.values() if state.request_id in self.router.live]
+        newcomers = [replace(self._resident(state), entered=True) for state in self._admitted]
+        return [self._resident(state) for state in running] + newcomers
 
     def held(self) -> dict[Tier, tuple[int, int]]:
         """Requests in the batch and the blocks kept for them, by tier. From any thread."""

@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +47,7 @@ ENDED = "headgate:"
 """As in vllm_scheduler.py, which is imported in the core's process only."""
 GIB = 1 << 30
 CPU_BLOCK_TOKENS = 32
+CPU_CACHE_GIB = "1"
 NOTHING = EngineStats(0, 0, 0.0, {})
 
 
@@ -128,6 +128,8 @@ class VllmEngine:
         os.close(handle)
         self._told = Path(name)
         self._told.unlink()
+        if current_platform.is_cpu():
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GIB)  # else it takes most of the memory
         self._llm = AsyncLLM.from_engine_args(self._args())
         if self.shape.calibrate:
             for asked, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
@@ -218,7 +220,7 @@ def _sampling(request: EngineRequest) -> SamplingParams:
         "interaction": request.interaction,
     }
     if request.timeout_s < math.inf:
-        said["deadline_at"] = time.time() + request.timeout_s
+        said["timeout_s"] = request.timeout_s
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,

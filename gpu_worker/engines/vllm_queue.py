@@ -7,7 +7,6 @@ request was never served. One that is prepended without having been popped in th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any
@@ -121,7 +120,6 @@ def queue_request(request: Request, now_s: float) -> QueueRequest:
     def of(name: str, otherwise: Any) -> Any:
         return said.get(ARGUMENT + name, otherwise)
 
-    deadline_at = float(of("deadline_at", inf))
     return QueueRequest(
         request.request_id,
         str(of("tenant", TENANT_UNKNOWN)),
@@ -133,5 +131,5 @@ def queue_request(request: Request, now_s: float) -> QueueRequest:
         system_tokens=min(int(of("system_tokens", 0)), request.num_prompt_tokens),
         output_tokens_max=request.max_tokens,
         tier=Tier(of("tier", Tier.STANDARD)),
-        deadline_s=now_s + deadline_at - time.time() if deadline_at < inf else inf,
+        deadline_s=now_s + float(of("timeout_s", inf)),
     )

@@ -73,7 +73,8 @@ class VllmRoom:
         self.admitted.append(request_id)
 
     def residents(self) -> Iterable[Resident]:
-        return [self._resident(request) for request in self._scheduler.running]
+        running = [self._resident(request) for request in self._scheduler.running]
+        return running + [self._newcomer(request_id) for request_id in self.admitted]
 
     def left(self) -> None:
         """Somebody was evicted: what it would have taken in this step it does not take."""
@@ -90,6 +91,10 @@ class VllmRoom:
             request.num_output_tokens,
             standing.preemptions,
         )
+
+    def _newcomer(self, request_id: str) -> Resident:
+        standing = self._policy.standing(request_id)
+        return Resident(request_id, standing.tier, self.needs(request_id), 0, 0, standing.preemptions, entered=True)
 
     def _to_come(self) -> int:
         """Blocks that those who run will take in this step."""

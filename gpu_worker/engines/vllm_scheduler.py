@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -186,15 +186,24 @@ class _Tiers:
     def _charge(self, model_runner_output: Any) -> None:
         """A token for all that run, in one call; not for those that got none, and the rest for those that got more."""
         vllm: Any = self
-        sampled = model_runner_output.sampled_token_ids
+        sampled = model_runner_output.sampled_token_ids or ()
         generated = model_runner_output.req_id_to_index if sampled else {}
-        running = [request.request_id for request in vllm.running]
-        stalled = [name for name in running if name not in generated]
-        if any(len(tokens) != 1 for tokens in sampled or ()):
-            stalled += [name for name in running if name in generated and not sampled[generated[name]]]
+        lengths = set(map(len, sampled))
+        stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
+        if lengths - {1}:
+            stalled += self._running_with(generated, sampled, lambda count: count == 0)
         self.policy.decoded(1, stalled)
-        if len(sampled or ()) and max(map(len, sampled)) > 1:
-            self._charge_several([name for name in running if name in generated and len(sampled[generated[name]]) > 1])
+        if max(lengths, default=0) > 1:
+            self._charge_several(self._running_with(generated, sampled, lambda count: count > 1))
+
+    def _running_with(
+        self, generated: Mapping[str, int], sampled: Sequence[Any], wanted: Callable[[int], bool]
+    ) -> list[str]:
+        """Those that run and were given so many tokens."""
+        return [name for name, place in generated.items() if wanted(len(sampled[place])) and self._runs(name)]
+
+    def _runs(self, request_id: str) -> bool:
+        return self.policy.holds(request_id) and self.policy.runs(request_id)
 
     def _charge_several(self, request_ids: list[str]) -> None:
         """Of speculative decoding."""
@@ -205,9 +214,9 @@ class _Tiers:
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Every end comes by here."""
         request_id = request.request_id
+        if self._runs(request_id):
+            self.policy.generated(request_id, request.num_output_tokens)
         if self.policy.holds(request_id):
-            if self.policy.runs(request_id):
-                self.policy.generated(request_id, request.num_output_tokens)
             self.policy.leave(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

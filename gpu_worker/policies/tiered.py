@@ -103,11 +103,11 @@ class TieredQueue(QueuePolicy):
 
     def heads(self) -> list[QueueRequest]:
         """The next of each tier, the most urgent first."""
-        found = [head for tier in self._tiers if (head := self._head(tier)) is not None]
-        return sorted(found, key=self._urgency)
+        return sorted(self._heads(), key=self._urgency)
 
     def peek(self) -> QueueRequest | None:
-        return min(self.heads(), key=self._urgency, default=None)
+        found = self._heads()
+        return found[0] if len(found) == 1 else min(found, key=self._urgency, default=None)
 
     def rank_of(self, request_id: str) -> float:
         """Effective: of a waiting request now, of a running one at its admission."""
@@ -240,6 +240,9 @@ class TieredQueue(QueuePolicy):
     def _head(self, tier: Tier) -> QueueRequest | None:
         promoted = next((standing.request for standing in self._promoted.values() if standing.tier is tier), None)
         return promoted or self._tiers[tier].peek()
+
+    def _heads(self) -> list[QueueRequest]:
+        return [head for tier in self._tiers if (head := self._head(tier)) is not None]
 
     def _urgency(self, head: QueueRequest) -> tuple[int, float, int]:
         tier = head.tier

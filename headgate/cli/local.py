@@ -27,7 +27,7 @@ def local(
     model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
     slots: Annotated[int, typer.Option(help="Slots a worker.")] = 8,
     order: Annotated[str, typer.Option(help="The gate's order: bwfq or fcfs.")] = "bwfq",
-    policy: Annotated[str, typer.Option(help="The engine's queue: vtc or fcfs.")] = "vtc",
+    policy: Annotated[str, typer.Option(help="The engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
     store: Annotated[str, typer.Option(help="Who plays DynamoDB: moto or dynamodb-local.")] = "moto",
     home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,

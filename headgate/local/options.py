@@ -27,8 +27,8 @@ class StackOptions(BaseModel):
     """Slots a worker: more than fit its batch, so that the engine's own queue has something to order."""
     order: Literal["bwfq", "fcfs"] = "bwfq"
     """The gate's order."""
-    policy: Literal["vtc", "fcfs"] = "vtc"
-    """The engine's queue policy."""
+    policy: Literal["vtc", "fcfs", "tiered:vtc"] = "tiered:vtc"
+    """The engine's queue policy; with tiers, those of its tenants decide before their counters."""
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """The OpenAI face; 0 takes a free port."""

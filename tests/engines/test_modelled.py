@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from gpu_worker.engines.base import Token
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import Dropped, EngineEvent, PromptTooLong, Started, Token
 from gpu_worker.engines.modelled import ModelledEngine, Shape, TimeModel
-from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
+from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine, make_queue
+from gpu_worker.policies.preemption_costs import Strategy
 from gpu_worker.policies.queue_policy import make_policy
-from tests.engines.engine_kinds import events_of, gather_text, request
+from tests.engines.engine_kinds import events_of, finished, gather_text, request
 
 
 class VirtualTime:
@@ -77,7 +82,11 @@ def test_it_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("kind", "says"), [("vllm", "not part of this release"), ("abacus", "modelled")])
+needs_vllm_away = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+unavailable = [pytest.param("vllm", r"pip install 'headgate\[vllm\]'", marks=needs_vllm_away), ("abacus", "modelled")]
+
+
+@pytest.mark.parametrize(("kind", "says"), unavailable)
 def test_an_engine_that_cannot_be_had_says_what_can(kind: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match=says):
         make_engine(kind, policy="vtc", model=None, batch=4, home=tmp_path)
@@ -87,3 +96,131 @@ def test_an_engine_that_cannot_be_had_says_what_can(kind: str, says: str, tmp_pa
 def test_an_unknown_policy_is_a_value_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lottery"):
         make_engine("modelled", policy="lottery", model=None, batch=4, home=tmp_path)
+
+
+# ── Tiers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
+
+
+def tiered(time: VirtualTime | None = None, *, batch: int = 2, kv: int = 1000, **settings: object) -> ModelledEngine:
+    """Steps of a tenth of a second; tests play them one by one."""
+    time = time or VirtualTime()
+    queue = make_queue("tiered:vtc", settings)
+    model = TimeModel(0.0, 0.001, 0.1, 0.0, 0.0)
+    shape = Shape(kv_tokens=kv, batch=batch)
+    return ModelledEngine(queue, time_model=model, shape=shape, sleep=time.sleep, monotonic_s=lambda: time.now_s)
+
+
+async def entered(engine: ModelledEngine, name: str, tier: Tier, **fields: object) -> AsyncGenerator[EngineEvent, None]:
+    stream = engine.generate(request(name, fields.pop("tenant", name), tier=tier, **{"max_tokens": 20, **fields}))
+    assert isinstance(await anext(stream), Started)
+    return stream
+
+
+async def steps(engine: ModelledEngine, count: int) -> None:
+    for _ in range(count):
+        await engine.step()
+
+
+async def test_premium_takes_the_place_of_background_which_goes_on_later_as_if_undisturbed() -> None:
+    time = VirtualTime()
+    alone = tiered(time)
+    undisturbed = await entered(alone, "b", B)
+    await steps(alone, 20)
+    expected = [event async for event in undisturbed]
+
+    engine = tiered(batch=1)
+    background = await entered(engine, "b", B)
+    await steps(engine, 5)
+    premium = await entered(engine, "p", P, max_tokens=3)
+    await engine.step()
+    told = engine.stats()
+    assert (told.running, told.now.tiers[P].running, told.now.tiers[B].waiting) == (1, 1, 1)
+    assert told.figures.preemptions == {(Strategy.RECOMPUTE, B): 1}
+    await steps(engine, 30)
+    assert [event async for event in background] == expected
+    assert (await finished(premium)).output_tokens == 3
+    told = engine.stats()
+    assert (told.figures.resumed, told.figures.recomputed_tokens) == (1, 5 + 5)
+    assert told.figures.costs[Strategy.RECOMPUTE].measured == 1
+    assert told.tenants["b"].output_tokens == 20
+    assert told.tenants["b"].service == WEIGHTED_TOKENS(5, 20), "what is computed again is no new service"
+
+
+async def test_nobody_is_evicted_for_an_equal_or_for_background() -> None:
+    engine = tiered(batch=1)
+    await entered(engine, "s", S)
+    await steps(engine, 2)
+    for name, tier in (("s2", S), ("b", B)):
+        await entered(engine, name, tier)
+    await steps(engine, 5)
+    told = engine.stats()
+    assert (told.now.tiers[S].running, told.waiting, sum(told.figures.preemptions.values())) == (1, 2, 0)
+
+
+async def test_room_in_the_cache_is_made_too_and_no_more_than_is_needed() -> None:
+    engine = tiered(batch=8, kv=100)
+    for name in ("b1", "b2", "b3"):
+        await entered(engine, name, B, max_tokens=25)
+    await steps(engine, 3)
+    await entered(engine, "p", P, max_tokens=25)
+    await steps(engine, 1)
+    told = engine.stats()
+    assert (told.now.tiers[P].running, told.now.tiers[B].running) == (1, 2)
+
+
+async def test_what_may_be_dropped_and_would_be_late_is_told_so() -> None:
+    engine = tiered(batch=1, may_drop=frozenset({B}))
+    background = await entered(engine, "b", B, max_tokens=50, timeout_s=3.0)
+    await steps(engine, 3)
+    await entered(engine, "p", P)
+    await steps(engine, 1)
+    assert [(await anext(background)).output_tokens for _ in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
+    with pytest.raises(Dropped, match="evicted") as caught:
+        await anext(background)
+    assert caught.value.code == "preempted"
+    assert engine.stats().figures.preemptions == {(Strategy.DROP, B): 1}
+    assert engine.stats().tenants["b"].output_tokens == 3
+
+
+async def test_evicted_as_often_as_may_be_it_is_ended_or_goes_first() -> None:
+    for at_limit in ("end", "promote"):
+        engine = tiered(batch=1, preemptions_max=2, at_limit=at_limit)
+        background = await entered(engine, "b", B, max_tokens=50)
+        for number in range(3):
+            await steps(engine, 3)
+            await entered(engine, f"p{number}", P, max_tokens=2)
+            await steps(engine, 3)
+        told = engine.stats().figures
+        assert (told.preemptions[Strategy.RECOMPUTE, B], told.exhausted) == (2, int(at_limit == "end"))
+        if at_limit == "end":
+            with pytest.raises(Dropped) as caught:
+                [event async for event in background]
+            assert caught.value.code == "preempted_too_often"
+        else:
+            assert engine.stats().now.tiers[B].running == 1
+
+
+async def test_whose_time_is_up_ends_waiting_or_running_and_is_counted_once() -> None:
+    engine = tiered(batch=1)
+    running = await entered(engine, "r", S, timeout_s=0.55)
+    waiting = await entered(engine, "w", S, timeout_s=0.35)
+    await steps(engine, 10)
+    assert ((await finished(running)).reason, (await finished(waiting)).output_tokens) == ("aborted", 0)
+    assert engine.stats().figures.expired == 2
+    assert (engine.stats().running, engine.stats().waiting) == (0, 0)
+
+
+async def test_the_reserve_is_premiums() -> None:
+    engine = tiered(batch=8, kv=100, premium_reserve=0.3, preemption=False)
+    with pytest.raises(PromptTooLong, match="70"):
+        await entered(engine, "greedy", S, max_tokens=70)
+    for name in ("s1", "s2", "s3"):
+        await entered(engine, name, S, max_tokens=25)
+    await steps(engine, 1)
+    assert engine.stats().now.tiers[S].running == 2
+    await entered(engine, "p", P, max_tokens=25)
+    await steps(engine, 1)
+    now = engine.stats().now
+    assert (now.tiers[P].running, now.reserve_blocks, now.reserve_used) == (1, 30, 30)

@@ -10,7 +10,10 @@ from gpu_worker.policies.queue_policy import make_policy
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nobody", r"unknown queue policy 'nobody'; there are drr:QUANTUM, fcfs, lcf, rpm:N, tiered\[:POLICY\], vtc, .*wsc\[:A,B,C\]"),
+        (
+            "nobody",
+            r"unknown queue policy 'nobody'; there are drr:QUANTUM, fcfs, lcf, rpm:N, tiered\[:POLICY\], .*wsc\[:A,B,C\]",
+        ),
         ("vtc:3", "takes nothing after its name"),
         ("rpm", "whole number"),
         ("rpm:", "nothing after the colon.*rpm:N"),

@@ -11,7 +11,9 @@ from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest
 from gpu_worker.policies.registry import all_policies
 
 all_policies()
-EVERY_NAME = sorted({*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60", "tiered:wsc"})
+EVERY_NAME = sorted(
+    {*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60", "tiered:wsc"}
+)
 every_policy = pytest.mark.parametrize("name", EVERY_NAME)
 """Of each registered policy its example, and the parameters with which some are most themselves."""
 

@@ -1,4 +1,5 @@
-"""A whole vLLM in this process, driven a step at a time, with our scheduler in it. Imports vLLM: for tests/vllm only."""
+"""A whole vLLM in this process, driven a step at a time, with our scheduler in it. Imports vLLM: for tests/vllm
+only."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ class Act:
     token_s: float = 0.1
     breaks_after: int | None = None
     """The worker dies after so many tokens: nobody settles for it."""
+    drops_after: int | None = None
+    """The worker ends it after so many tokens, to make room for more urgent work."""
     aborts_after: int | None = None
     """The worker ends it by itself (draining, lease lost) and says so."""
     ends_silently_after: int | None = None
@@ -40,6 +42,9 @@ class Act:
 WELL = Act()
 UNREACHABLE = Act(unreachable=True)
 FULL = Act(refuses=WorkRefused(503, "worker_full", "All slots of this worker are taken."))
+
+
+SHED = Act(refuses=WorkRefused(429, "overloaded", "Overloaded.", 7.0))
 
 
 def dies_after(tokens: int) -> Act:
@@ -97,6 +102,9 @@ class ScriptedWorkers:
                 if done == act.breaks_after or worker.id in self.dead:
                     raise WorkerFailed()
                 if done == act.ends_silently_after:
+                    return
+                if done == act.drops_after:
+                    yield WorkRefused(503, "preempted", "Evicted.", 12.0)
                     return
                 if done == act.aborts_after or self.clock.now() >= order.deadline_at:
                     reason = "aborted"

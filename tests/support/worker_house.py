@@ -22,7 +22,9 @@ from dispatcher.work import WorkEvent, WorkOrder
 from dispatcher.worker_client import HttpWorkerClient
 from gpu_worker.agent import Agent
 from gpu_worker.executions import Executions
+from gpu_worker.policies.shedding import Shedder
 from gpu_worker.server import make_app
+from gpu_worker.shedding_watch import Watch
 from gpu_worker.wire import OrderBody, parse_order
 from tests.support.asgi import Call
 from tests.support.engines import MODEL, ScriptedEngine
@@ -84,11 +86,12 @@ class Settlements:
 
 
 class House:
-    def __init__(self, engine: ScriptedEngine | None = None) -> None:
+    def __init__(self, engine: ScriptedEngine | None = None, shedder: Shedder | None = None) -> None:
         self.clock = LoopClock()
         self.engine = engine or ScriptedEngine()
         self.settlements = Settlements()
-        self.executions = Executions(self.engine, WORKER.slots, self.clock, self.settlements)
+        watch = None if shedder is None else Watch(self.clock, shedder)
+        self.executions = Executions(self.engine, WORKER.slots, self.clock, self.settlements, watching=watch)
         self.app = make_app(self.executions, worker_id="w", secret=SECRET, clock=self.clock)
         self.transport = httpx.ASGITransport(self.app)
         self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, transport=self.transport)

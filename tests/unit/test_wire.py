@@ -110,6 +110,77 @@ class TestOpenAI:
         assert (caught.value.param, caught.value.code) == (param, code)
         assert CANARY not in json.dumps(caught.value.body())
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "priority",
+            "tier",
+            "weight",
+            "tenant",
+            "cache_salt",
+            "vllm_xargs",
+            "kv_transfer_params",
+            "deadline_at",
+            "timeout_s",
+            "app",
+            "stage",
+            "interaction",
+            "prompt_embeds",
+        ],
+    )
+    def test_what_the_gate_alone_says_is_refused_from_a_client(self, name: str) -> None:
+        for value in (0, "x", {}):
+            with pytest.raises(InvalidRequest) as caught:
+                parse_request({**CHAT, name: value})
+            assert (caught.value.param, caught.value.code) == (name, "unknown_parameter")
+
+    @pytest.mark.parametrize("name", ["user", "safety_identifier", "prompt_cache_key"])
+    def test_what_is_about_the_tenants_own_users_changes_nothing(self, name: str) -> None:
+        assert parse_request({**CHAT, name: "premium"}) == parse_request(CHAT)
+
+    def test_no_service_tier_is_a_clients_to_choose(self) -> None:
+        with pytest.raises(InvalidRequest):
+            parse_request({**CHAT, "service_tier": "priority"})
+
+    @pytest.mark.parametrize("stage", ["3", 3])
+    def test_metadata_says_what_a_request_is_part_of(self, stage: object) -> None:
+        told = {"headgate_application": "chat.v2", "headgate_stage": stage, "headgate_interaction": "i-7", "x": "y"}
+        asked = parse_request({**CHAT, "metadata": told})
+        assert (asked.app, asked.stage, asked.interaction) == ("chat.v2", 3, "i-7")
+        assert asked.fingerprint() == parse_request(CHAT).fingerprint(), "it decides no answer"
+        assert request_from_json(asked.to_json()) == asked
+
+    @pytest.mark.parametrize("metadata", [None, {}, {"a": "b"}, {"tier": "premium", "weight": 9}, "text", [1]])
+    def test_other_metadata_is_as_ignored(self, metadata: object) -> None:
+        assert parse_request({**CHAT, "metadata": metadata}) == parse_request(CHAT)
+
+    @pytest.mark.parametrize(
+        ("told", "param", "code"),
+        [
+            ({"headgate_stage": -1}, "metadata.headgate_stage", "invalid_value"),
+            ({"headgate_stage": "9999"}, "metadata.headgate_stage", "invalid_value"),
+            ({"headgate_stage": "٣"}, "metadata.headgate_stage", "invalid_value"),
+            ({"headgate_stage": True}, "metadata.headgate_stage", "invalid_value"),
+            ({"headgate_application": "a" * 65}, "metadata.headgate_application", "invalid_value"),
+            ({"headgate_application": ""}, "metadata.headgate_application", "invalid_value"),
+            ({"headgate_interaction": CANARY + "\n"}, "metadata.headgate_interaction", "invalid_value"),
+            ({"headgate_interaction": 7}, "metadata.headgate_interaction", "invalid_value"),
+            ({"headgate_tier": "premium"}, "metadata.headgate_tier", "unknown_parameter"),
+            ({"headgate_cache_salt": "x"}, "metadata.headgate_cache_salt", "unknown_parameter"),
+        ],
+    )
+    def test_and_ours_is_bounded(self, told: dict[str, Any], param: str, code: str) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_request({**CHAT, "metadata": told})
+        assert (caught.value.param, caught.value.code) == (param, code)
+        assert CANARY not in json.dumps(caught.value.body())
+
+    def test_a_request_kept_before_there_were_such_fields_is_read(self) -> None:
+        kept = json.loads(parse_request(CHAT).to_json())
+        for name in ("app", "stage", "interaction"):
+            del kept[name]
+        assert request_from_json(json.dumps(kept)) == parse_request(CHAT)
+
     def test_the_fingerprint_is_of_what_decides_the_answer(self) -> None:
         plain = parse_request(CHAT)
         assert parse_request({**CHAT, "stream": True}).fingerprint() == plain.fingerprint()

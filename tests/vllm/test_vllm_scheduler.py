@@ -65,9 +65,7 @@ def test_output_after_a_preemption_is_that_of_an_undisturbed_run(
     model: Path, undisturbed: dict[str, list[int]], strategy: Strategy, caching: bool
 ) -> None:
     with vllm_driver(model, swap_gib=SWAP_GIB, prefix_caching=caching) as driver:
-        driver.scheduler.admission.calibration = (
-            COPIES_ARE_FREE if strategy is Strategy.SWAP else COPIES_ARE_DEAR
-        )
+        driver.scheduler.admission.calibration = COPIES_ARE_FREE if strategy is Strategy.SWAP else COPIES_ARE_DEAR
         crowd(driver)
         driver.run()
         assert preemptions(driver)[strategy] >= 1
@@ -136,11 +134,10 @@ def test_the_reserve_is_left_to_premium(model: Path) -> None:
 
 
 def test_one_that_is_dropped_is_told_so(model: Path) -> None:
-    soon = time.time() + 3600
     with vllm_driver(model, may_drop=["background"]) as driver:
         driver.scheduler.admission.calibration = Calibration(1.0, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 1e6)
         for number in range(3):
-            driver.add(f"b{number}", prompt(90, number), 40, tenant="batch", tier="background", deadline_at=soon)
+            driver.add(f"b{number}", prompt(90, number), 40, tenant="batch", tier="background", timeout_s=3600.0)
         driver.step(5)
         driver.add("premium", prompt(150, 9), 8, tenant="paying", tier="premium")
         driver.run()
@@ -161,8 +158,8 @@ def test_one_preempted_too_often_is_ended_where_that_is_set(model: Path) -> None
 
 def test_a_deadline_ends_what_waits_and_what_runs(model: Path) -> None:
     with vllm_driver(model, batch=1) as driver:
-        driver.add("runs", prompt(20), 200, tenant="a", deadline_at=time.time() + 0.3)
-        driver.add("waits", prompt(20, 1), 200, tenant="a", deadline_at=time.time() + 0.3)
+        driver.add("runs", prompt(20), 200, tenant="a", timeout_s=0.3)
+        driver.add("waits", prompt(20, 1), 200, tenant="a", timeout_s=0.3)
         driver.step(2)
         time.sleep(0.4)
         driver.run()

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.invocation import State
 from tests.support.asgi import Reply
 from tests.support.gate import CHAT, COMPLETION, Gate
-from tests.support.worker_client import FULL, UNREACHABLE, WELL, Act, dies_after, refuses
+from tests.support.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -245,6 +245,43 @@ async def test_a_full_line_is_429_which_says_which_limit_and_when(gate: Gate) ->
     assert f"{after_s} s" in reply.error["message"]
     for call in (*busy, waiting):
         assert (await call.finished()).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_worker_sheds_is_429_with_its_time(gate: Gate, stream: bool) -> None:
+    gate.workers.acts.append(SHED)
+    reply = await gate.caller().post(CHAT, chat(stream=stream))
+    assert (reply.status, reply.headers["retry-after"]) == (429, "7")
+    assert reply.error == {"message": "Overloaded.", "type": "rate_limit_error", "param": None, "code": "overloaded"}
+    assert await gate.spent("a") == 0
+
+
+async def test_what_a_worker_drops_is_503_with_its_time(gate: Gate) -> None:
+    gate.workers.acts.append(Act(drops_after=2))
+    reply = await gate.caller().post(CHAT, chat())
+    assert (reply.status, reply.headers["retry-after"]) == (503, "12")
+    assert (reply.error["code"], reply.error["type"]) == ("preempted", "server_error")
+    assert await gate.spent("a") == 10 + 2 * 2
+
+
+async def test_and_in_a_stream_an_event_before_its_end(gate: Gate) -> None:
+    gate.workers.acts.append(Act(drops_after=2))
+    reply = await gate.caller().post(CHAT, chat(stream=True))
+    assert reply.status == 200
+    error, done = reply.events[-2:]
+    assert done == "[DONE]"
+    assert (error["error"]["code"], error["retry_after_s"]) == ("preempted", 12.0)
+    assert texts(reply)[-2:] == ["x", "x"]
+    assert await gate.spent("a") == 10 + 2 * 2
+
+
+async def test_a_shed_key_asks_again_and_is_served_and_then_given_the_same(gate: Gate) -> None:
+    gate.workers.acts.append(SHED)
+    replies = [await gate.caller().post(CHAT, chat(), idempotency_key="k") for _ in range(3)]
+    assert [reply.status for reply in replies] == [429, 200, 200]
+    texts_of = [reply.json()["choices"] for reply in replies[1:]]
+    assert texts_of[0] == texts_of[1]
+    assert len(gate.workers.orders) == 2
 
 
 async def test_a_tenant_that_is_allowed_no_tokens_gets_none(gate: Gate) -> None:

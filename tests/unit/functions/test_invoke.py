@@ -16,7 +16,7 @@ from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.gate import Gate
 from tests.support.story import begun
-from tests.support.worker_client import UNREACHABLE, Act, dies_after, refuses
+from tests.support.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
 
 REMAINING_S = 60.0
 
@@ -246,3 +246,15 @@ async def test_what_its_caller_left_is_fetched_as_cancelled(gate: Gate) -> None:
 async def test_results_payload_is_a_key_and_an_id(gate: Gate, fields: dict[str, Any]) -> None:
     refused = await result(gate.context, {"api_key": gate.keys["a"], **fields})
     assert (refused["status"], refused["error"]["param"]) == (400, "id")
+
+
+async def test_what_a_worker_sheds_is_a_payload_with_its_time_and_the_key_is_served_later(gate: Gate) -> None:
+    gate.workers.acts.append(SHED)
+    shed = await invoked(gate, payload(gate, idempotency_key="k"))
+    assert (shed["status"], shed["error"]["code"], shed["retry_after_s"]) == (429, "overloaded", 7.0)
+    told = await fetched(gate, "a", "k")
+    assert (told["id"], told["status"], told["error"]["code"]) == ("k", "failed", "overloaded")
+    served = await invoked(gate, payload(gate, idempotency_key="k"), "r-2")
+    assert served["choices"]
+    told = await fetched(gate, "a", "k")
+    assert (told["id"], told["status"], told["response"]) == ("k", "done", served)

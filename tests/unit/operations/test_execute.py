@@ -8,17 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.errors import DeadlineExceeded, StoreUnavailable, TenantError, WorkerFailed
+from dispatcher.errors import DeadlineExceeded, Preempted, Refused, StoreUnavailable, TenantError, WorkerFailed
 from dispatcher.invocation import Invocation, State
-from dispatcher.operations.answer import answer
+from dispatcher.operations.answer import answer, result_of
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, execute_detached
 from dispatcher.operations.settle import give_back, settle, settle_lost
-from dispatcher.outcomes import Settled
+from dispatcher.operations.submit import TURNED_AWAY_MAX, latest
+from dispatcher.outcomes import Known, Settled
 from dispatcher.policies.clocks import Terms
+from dispatcher.policies.tiers import Tier
 from tests.support.gate import POOL, Gate
-from tests.support.story import begun, dispatched, followed, kept, queued, submission
-from tests.support.worker_client import FULL, UNREACHABLE, Act, dies_after, refuses
+from tests.support.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
+from tests.support.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
 COUNTS = {"input_tokens": 10, "output_tokens": 3}
 
@@ -168,6 +170,95 @@ async def test_a_refusal_below_500_is_the_tenants_with_its_code(gate: Gate) -> N
     got = await followed(gate, "a", "k")
     assert isinstance(got, TenantError)
     assert (got.status, got.code, got.message) == (422, "invalid_order", "No.")
+
+
+async def test_what_is_shed_costs_nothing_frees_its_slot_and_is_tried_nowhere_else(gate: Gate) -> None:
+    await gate.add_worker("v")
+    gate.workers.acts.append(SHED)
+    got = await followed(gate, "a", "k")
+    assert isinstance(got, Refused)
+    assert (got.status, got.code, got.type, got.retry_after_s) == (429, "overloaded", "rate_limit_error", 7.0)
+    await gate.quiet()
+    ended = await gate.ended("a", "k", State.FAILED)
+    assert (ended.attempt, ended.served, await gate.spent("a")) == (1, 0.0, 0.0)
+    assert (await gate.leases(), len(gate.workers.orders)) == ({}, 1)
+    assert gate.context.suspects == {}, "it is well: it only has too much to do"
+
+
+async def test_a_shed_storm_is_one_order_a_request(gate: Gate) -> None:
+    gate.workers.acts.extend([SHED] * 12)
+    got = await asyncio.gather(*(begun(gate, "a", f"{n}") for n in range(12)))
+    assert all(isinstance(one, Refused) for one in got)
+    await gate.quiet()
+    assert len(gate.workers.orders) == 12
+    assert await gate.spent("a") == 0.0
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+async def test_what_is_dropped_is_charged_what_it_generated_once(gate: Gate, tokens: int) -> None:
+    gate.workers.acts.append(Act(drops_after=tokens))
+    got = await followed(gate, "a", "k")
+    assert isinstance(got, Preempted)
+    assert (got.status, got.code, got.type, got.retry_after_s) == (503, "preempted", "server_error", 12.0)
+    await gate.quiet()
+    charged = 10 + 2 * tokens if tokens else 0
+    ended = await gate.ended("a", "k", State.FAILED)
+    assert (ended.attempt, ended.served, await gate.spent("a")) == (1, charged, charged)
+    assert await settle_lost(gate.store, gate.clock, "a", "k", 1, **COUNTS) is Settled.FENCED
+    assert await gate.spent("a") == charged
+    assert gate.context.suspects == {}
+
+
+async def test_a_detached_one_ends_with_what_the_worker_said(gate: Gate) -> None:
+    message = await detached(gate)
+    gate.workers.acts.append(SHED)
+    assert await execute_detached(gate.context, *message, render)
+    ended = await gate.ended("a", "k", State.FAILED)
+    assert ended.result is not None
+    assert (ended.result.status, json.loads(ended.result.body)["retry_after_s"]) == (429, 7.0)
+    assert await gate.spent("a") == 0.0
+
+
+async def test_a_key_that_was_told_to_come_back_is_served_when_it_does(gate: Gate) -> None:
+    gate.workers.acts.extend([SHED, Act(drops_after=0)])
+    more = {"keep_answer": True, "keep_body": True}
+    assert isinstance(await followed(gate, "a", "k", **more), Refused)
+    assert isinstance(await followed(gate, "a", "k", **more), Preempted)
+    assert isinstance(await followed(gate, "a", "k", **more), Collected)
+    await gate.quiet()
+    again = await submitted(gate, "a", "k", **more)
+    assert isinstance(again, Known)
+    assert again.invocation.state is State.DONE, "and is one invocation ever after"
+    last = await latest(gate.context, "a", "k")
+    assert last == again.invocation
+    assert await latest(gate.context, "a", "never") is None
+    assert await gate.spent("a") == 16.0
+
+
+async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
+    gate.workers.acts.append(refuses(400, "context_length_exceeded"))
+    await followed(gate, "a", "k")
+    assert isinstance(await submitted(gate, "a", "k"), Known)
+
+
+async def test_one_key_cannot_be_shed_without_end(gate: Gate) -> None:
+    gate.workers.acts.extend([SHED] * TURNED_AWAY_MAX)
+    for _ in range(TURNED_AWAY_MAX):
+        assert isinstance(await followed(gate, "a", "k"), Refused)
+    known = await submitted(gate, "a", "k")
+    assert isinstance(known, Known)
+    with pytest.raises(TenantError) as caught:
+        await result_of(gate.context, known)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
+
+
+async def test_what_the_client_says_of_its_request_goes_along_and_nothing_else(gate: Gate) -> None:
+    await gate.add_tenant("first", tier=Tier.PREMIUM)
+    request = replace(asked(), app="chat", stage=2, interaction="i-7")
+    await followed(gate, "first", "k", request=request)
+    ((_, order),) = gate.workers.orders
+    assert (order.app, order.stage, order.interaction, order.tier) == ("chat", 2, "i-7", Tier.PREMIUM)
+    assert order.cache_salt == "", "whoever signs the order knows it"
 
 
 async def test_not_tried_again_after_its_deadline(gate: Gate) -> None:

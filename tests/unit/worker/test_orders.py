@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.policies.tiers import Tier
 from gpu_worker.wire import SEED_MAX, OrderRefused, line, parse_order
+from tests.support.virtual_time import START
 from tests.support.worker_house import encoded, order
 
 GOOD = json.loads(encoded(order()))
@@ -17,9 +19,20 @@ GOOD = json.loads(encoded(order()))
 
 def test_a_gates_order_is_read_as_it_was_meant() -> None:
     work = order(seed=-SEED_MAX, stop=("\n", "END"), temperature=0.0)
-    request = parse_order(encoded(work)).engine_request("hello")
+    request = parse_order(encoded(work)).engine_request("hello", START)
     assert (request.request_id, request.tenant, request.prompt) == (work.execution, "a", "hello")
     assert (request.seed, request.stop, request.temperature) == (-SEED_MAX, ("\n", "END"), 0.0)
+
+
+def test_what_orders_and_bounds_it_reaches_the_engine() -> None:
+    work = order(tier=Tier.PREMIUM, app="chat", stage=2, interaction="i-7", cache_salt="s", deadline_at=START + 9)
+    request = parse_order(encoded(work)).engine_request("hello", START + 2)
+    assert (request.tier, request.stage, request.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
+    assert request.timeout_s == 7.0
+    assert request.app == "a/chat", "no tenant's application is another's"
+    late = parse_order(encoded(work)).engine_request("hello", START + 20)
+    assert late.timeout_s == 0.0
+    assert parse_order(encoded(order())).engine_request("hello", START).app == ""
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -58,7 +71,13 @@ def test_no_field_may_be_missing(name: str) -> None:
         ("stop", [""]),
         ("stop", ["x"] * 17),
         ("stop", ["x" * 1001]),
+        ("stage", -1),
+        ("stage", "first"),
+        ("app", "a" * 65),
+        ("interaction", "i" * 65),
+        ("cache_salt", "s" * 65),
         ("priority", 1),
+        ("vllm_xargs", {}),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:

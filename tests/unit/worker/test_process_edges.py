@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
 
 import pytest
 
-from gpu_worker.__main__ import bound
+from gpu_worker.__main__ import _told_to_stop, bound
 from gpu_worker.logs import JsonLines
 from gpu_worker.options import parse_options
 
@@ -43,6 +44,16 @@ def test_bad_options_end_in_one_line_that_names_them(
 def test_options_have_defaults() -> None:
     options = parse_options(["--engine", "modelled", "--worker-id", "w-1"])
     assert (options.engine, options.slots, options.port, options.worker_id) == ("modelled", 8, 0, "w-1")
+
+
+async def test_where_no_engine_can_be_had_any_more_the_worker_ends_by_itself() -> None:
+    serving, hopeless = asyncio.create_task(asyncio.sleep(100)), asyncio.Event()
+    told = asyncio.create_task(_told_to_stop(serving, hopeless))
+    await asyncio.sleep(0)
+    assert not told.done()
+    hopeless.set()
+    assert not await told, "by nobody's signal"
+    serving.cancel()
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -13,7 +13,7 @@ from dispatcher.fleet import Worker
 from dispatcher.grants import Grant, digest, sign
 from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused
 from gpu_worker.engines.base import EngineError
-from gpu_worker.server import BODY_S, stats_token
+from gpu_worker.server import BODY_S, metrics_token, stats_token
 from gpu_worker.streaming import STALLED_S
 from gpu_worker.wire import BODY_BYTES_MAX
 from tests.support.asgi import Call
@@ -147,11 +147,25 @@ def test_stats_need_the_fleets_signature_and_health_nothing() -> None:
         tokens = [None, "wrong", "é", stats_token(b"another fleet's secret"), stats_token(SECRET)]
         headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
         replies = [await Call(house.app, "GET", "/stats", headers=header).finished() for header in headers]
-        assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants"}
+        assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants", "tiers", "shed"}
         assert replies[-1].json()["tenants"]["a"].keys() == {"input_tokens", "output_tokens", "service"}
         return [reply.status for reply in replies] + [(await Call(house.app, "GET", "/health").finished()).status]
 
     assert run(story()) == [401, 401, 401, 401, 200, 200]
+
+
+def test_metrics_need_a_token_of_their_own() -> None:
+    async def story() -> list[int]:
+        house = House()
+        tokens = [None, stats_token(SECRET), metrics_token(b"another fleet's secret"), metrics_token(SECRET)]
+        headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
+        replies = [await Call(house.app, "GET", "/metrics", headers=header).finished() for header in headers]
+        assert replies[-1].headers["content-type"].startswith("text/plain; version=")
+        assert b"# TYPE headgate_shed_level gauge" in replies[-1].body
+        assert (await Call(house.app, "GET", "/stats", headers=headers[-1]).finished()).status == 401
+        return [reply.status for reply in replies]
+
+    assert run(story()) == [401, 401, 401, 200]
 
 
 class TestReaders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from dispatcher.errors import WorkerFailed
 from dispatcher.fleet import Worker
-from dispatcher.grants import GRANT_TTL_S, verify
+from dispatcher.grants import GRANT_TTL_S, cache_salt, verify
 from dispatcher.work import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from gpu_worker.wire import line
@@ -126,6 +127,30 @@ def test_an_address_that_is_none_is_a_failure(url: str) -> None:
 def test_a_refusal_keeps_its_status_and_code(status: int) -> None:
     answer = httpx.Response(status, json={"event": "refused", "status": 1, "code": "c", "message": "m"})
     assert said(answer) == [WorkRefused(status, "c", "m")]
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [(7, 7.0), (0.5, 0.5), (0, 0.0), (-1, None), (1e9, None), ("7", None), (True, None), (None, None)],
+)
+def test_when_to_come_back_is_passed_on_where_it_makes_sense(told: object, known: float | None) -> None:
+    fields = {"status": 429, "code": "overloaded", "message": "m", "retry_after_s": told}
+    whole = WorkRefused(429, "overloaded", "m", known)
+    assert said(httpx.Response(429, json={"event": "refused", **fields})) == [whole]
+    assert said(streamed(WHOLE[0], json.dumps({"event": "refused", **fields}).encode() + b"\n"))[1] == whole
+
+
+def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
+    async def story() -> list[str]:
+        house = House()
+        for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
+            await house.execute(order(name, tenant=tenant, cache_salt="the client's"))
+        return [request.cache_salt for request in house.engine.requests]
+
+    mine, mine_again, others = run(story())
+    assert mine == mine_again == cache_salt("a", SECRET)
+    assert re.fullmatch(r"[0-9a-f]{64}", mine)
+    assert len({mine, others, cache_salt("a", b"another fleet's secret")}) == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b"[" * 100_000, b"\xff"])

@@ -1,0 +1,57 @@
+"""What waits and how fast it is served: the figures that a Retry-After is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.shedding_backlog import WINDOW_S, Backlog
+
+P, B = Tier.PREMIUM, Tier.BACKGROUND
+
+
+def arrived(backlog: Backlog, name: str, tier: Tier = B, *, prompt: int = 100, most: int = 50) -> None:
+    backlog.arrived(name, tier, most)
+    backlog.started(name, prompt)
+
+
+def test_what_has_no_token_yet_waits() -> None:
+    backlog = Backlog()
+    arrived(backlog, "r")
+    arrived(backlog, "s", P)
+    assert (backlog.waiting()[B], backlog.waiting()[P]) == (200.0, 200.0)
+    backlog.generated("r", 1, 0.0)
+    assert (backlog.waiting()[B], backlog.waiting()[P]) == (0.0, 200.0)
+    backlog.left("s", whole=False)
+    assert sum(backlog.waiting().values()) == 0.0
+
+
+def test_it_learns_how_much_of_max_tokens_is_used() -> None:
+    backlog = Backlog()
+    for number in range(10):
+        arrived(backlog, f"{number}")
+        backlog.generated(f"{number}", 10, 0.0)
+        backlog.left(f"{number}", whole=True)
+    arrived(backlog, "gone")
+    backlog.generated("gone", 50, 0.0)
+    backlog.left("gone", whole=False)
+    arrived(backlog, "r")
+    assert backlog.waiting()[B] == pytest.approx(100 + 2 * 10)
+
+
+def test_the_rate_is_of_the_window() -> None:
+    backlog = Backlog()
+    assert backlog.service_per_s(0.0) == 0.0
+    for second in range(100):
+        arrived(backlog, f"{second}")
+        backlog.generated(f"{second}", 50, float(second))
+    assert backlog.service_per_s(99.0) == pytest.approx(200.0, rel=0.05)
+    assert backlog.service_per_s(99.0 + 2 * WINDOW_S) == 0.0
+
+
+def test_a_token_is_served_once() -> None:
+    backlog = Backlog()
+    arrived(backlog, "r")
+    for tokens in (1, 2, 2, 1, 5):
+        backlog.generated("r", tokens, 0.5)
+    assert backlog.service_per_s(0.5) == 100 + 2 * 5

@@ -1,0 +1,141 @@
+"""/metrics as Prometheus reads it, and that the alerts ask for nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import EngineStats
+from gpu_worker.metrics import TENANTS_MAX, make_registry, outermost
+from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow, TierNow
+from gpu_worker.policies.preemption import Resident
+from gpu_worker.policies.preemption_costs import Eviction, Strategy
+from tests.support.engines import ScriptedEngine
+from tests.support.virtual_time import START, run
+from tests.support.worker_house import House, order
+
+ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
+LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by")
+P, B = Tier.PREMIUM, Tier.BACKGROUND
+
+
+class Telling(ScriptedEngine):
+    restarts = 1
+
+    def stats(self) -> EngineStats:
+        figures = SchedulingFigures(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
+        figures.evicted(Eviction(Resident("r", B, 1, 1, 1), Strategy.SWAP))
+        figures.cost(Strategy.SWAP, predicted_s=0.5, measured_s=0.75)
+        now = SchedulingNow(
+            tiers={P: TierNow(3, 1), B: TierNow(9, 0)},
+            counters={f"t{number}": float(number) for number in range(TENANTS_MAX + 50)},
+            difference=12.0,
+            difference_bound=100.0,
+            swap_bytes_total=1e9,
+            swap_bytes_used=1e6,
+            reserve_blocks=30,
+            reserve_used=10,
+        )
+        return EngineStats(12, 1, 0.25, {}, figures, now)
+
+
+def told(house: House) -> dict[tuple[str, ...], float]:
+    text = generate_latest(make_registry(house.executions)).decode()
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        (sample.name, *(sample.labels[label] for label in LABELS if label in sample.labels)): sample.value
+        for sample in samples
+    }
+
+
+async def after_one_request() -> dict[tuple[str, ...], float]:
+    house = House(Telling())
+    await house.execute(order(tier=P))
+    await house.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3))
+    house.executions.watch.sheds[B] += 5
+    return told(house)
+
+
+def test_every_figure_is_told_with_its_labels() -> None:
+    found = run(after_one_request())
+    expected: dict[tuple[str, ...], Any] = {
+        ("headgate_preemptions_total", "swap", "background"): 1,
+        ("headgate_preemptions_total", "recompute", "standard"): 0,
+        ("headgate_native_evictions_total",): 2,
+        ("headgate_resumed_total",): 1,
+        ("headgate_recomputed_tokens_total",): 70,
+        ("headgate_swapped_out_bytes_total",): 1e6,
+        ("headgate_swapped_in_bytes_total",): 0,
+        ("headgate_preemption_costs_total", "swap"): 1,
+        ("headgate_preemption_predicted_seconds_total", "swap"): 0.5,
+        ("headgate_preemption_measured_seconds_total", "swap"): 0.75,
+        ("headgate_requests_waiting", "background"): 9,
+        ("headgate_requests_running", "premium"): 1,
+        ("headgate_kv_use_ratio",): 0.25,
+        ("headgate_service_difference",): 12,
+        ("headgate_service_difference_bound",): 100,
+        ("headgate_swap_space_bytes",): 1e9,
+        ("headgate_swap_space_used_bytes",): 1e6,
+        ("headgate_reserve_blocks",): 30,
+        ("headgate_reserve_used_blocks",): 10,
+        ("headgate_slo_attainment_ratio", "premium", "ttft"): 1,
+        ("headgate_slo_attainment_ratio", "premium", "tpot"): 0,
+        ("headgate_slo_samples", "premium", "e2e"): 1,
+        ("headgate_slo_samples", "standard", "e2e"): 0,
+        ("headgate_slo_target_seconds", "premium", "ttft"): 0.2,
+        ("headgate_slo_target_seconds", "background", "ttft"): float("inf"),
+        ("headgate_slo_seconds", "premium", "ttft", "0.99"): pytest.approx(0.1),
+        ("headgate_sheds_total", "background"): 5,
+        ("headgate_shed_level",): 0,
+        ("headgate_deadline_expiries_total", "engine"): 4,
+        ("headgate_deadline_expiries_total", "worker"): 1,
+        ("headgate_engine_restarts_total",): 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert ("headgate_slo_attainment_ratio", "standard", "ttft") not in found, "nothing was asked, nothing was missed"
+
+
+def test_of_many_tenants_the_lowest_and_the_highest_are_told() -> None:
+    counters = [name for name in run(after_one_request()) if name[0] == "headgate_tenant_counter"]
+    assert len(counters) == TENANTS_MAX
+    assert {("headgate_tenant_counter", "t0"), ("headgate_tenant_counter", "t149")} <= set(counters)
+    assert outermost({"a": 1.0, "b": 3.0, "c": 2.0}, 2) == {"a": 1.0, "b": 3.0}
+    assert outermost({"a": 1.0, "b": 3.0, "c": 2.0}, 1) == {"b": 3.0}
+
+
+async def test_an_engine_that_tells_no_tiers_tells_its_sums() -> None:
+    house = House()
+    house.engine.waiting = 7
+    assert told(house)[("headgate_requests_waiting",)] == 7
+
+
+async def test_two_workers_in_a_process_have_figures_of_their_own() -> None:
+    first, second = House(), House()
+    first.engine.waiting = 7
+    assert told(second)[("headgate_requests_waiting",)] == 0
+    assert told(first)[("headgate_requests_waiting",)] == 7
+
+
+def test_alerts_parse_and_ask_for_what_is_told() -> None:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*(set(rule) for rule in rules))
+    asked = {name for rule in rules for name in re.findall(r"headgate_\w+", rule["expr"])}
+    known = {name[0] for name in run(after_one_request())}
+    assert len(asked) >= 5
+    assert asked <= known
+    labels = {label for rule in rules for label in re.findall(r"(tier|kind)=", rule["expr"])}
+    assert labels == {"tier", "kind"}
+
+
+@pytest.mark.parametrize("number", ["> 20", "< 0.995"])
+def test_the_thresholds_are_those_stated(number: str) -> None:
+    assert number in ALERTS.read_text()

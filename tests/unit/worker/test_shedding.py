@@ -1,0 +1,217 @@
+"""Who is turned away at the worker's door, what it is told, and whose times count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from dispatcher.work import WorkFinished, WorkRefused, WorkToken
+from gpu_worker.engines.base import Dropped, EngineError, EngineRequest, RefusedByPolicy
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import Attained, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.shedding_watch import Watch
+from tests.support.engines import ScriptedEngine
+from tests.support.virtual_time import START, LoopClock, run
+from tests.support.worker_house import House, body, order, read
+
+P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
+
+
+def touchy() -> Shedder:
+    """Two late requests of a tier are a risk to it."""
+    return Shedder(SloMonitor(SloSettings(samples_min=2)), ShedSettings(look_s=0.0))
+
+
+async def late_premium(house: House) -> None:
+    """Two requests whose tokens come at a tenth of a second, not at 30 ms."""
+    for name in ("p1", "p2"):
+        await house.execute(order(name, tier=P))
+
+
+def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_sees_it() -> None:
+    async def story() -> tuple[House, Any]:
+        house = House(shedder=touchy())
+        await late_premium(house)
+        return house, await house.call(order("b", tier=B)).finished()
+
+    house, reply = run(story())
+    assert (reply.status, reply.json()["code"]) == (429, "overloaded")
+    assert reply.json()["retry_after_s"] == pytest.approx(30.0, abs=1.0)
+    assert int(reply.headers["retry-after"]) == pytest.approx(30, abs=1)
+    assert [request.tier for request in house.engine.requests] == [P, P]
+    assert house.executions.live() == frozenset()
+    assert house.executions.watch.sheds == {B: 1}
+    assert house.settlements.tries == 0
+
+
+def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
+    async def story() -> list[object]:
+        house = House(shedder=touchy())
+        await late_premium(house)
+        ends = [(await house.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
+        await asyncio.sleep(120)
+        return [*ends, (await house.execute(order("again", tier=B)))[-1]]
+
+    standard, background, again = run(story())
+    assert isinstance(standard, WorkFinished)
+    assert isinstance(background, WorkRefused)
+    assert (background.status, background.code) == (429, "overloaded")
+    assert background.retry_after_s == pytest.approx(30.0, abs=1.0)
+    assert isinstance(again, WorkFinished)
+
+
+def test_a_worker_that_is_full_says_so_and_sheds_nobody() -> None:
+    async def story() -> tuple[House, Any]:
+        house = House(shedder=touchy())
+        await late_premium(house)
+        for name in ("x", "y"):
+            house.executions.claim(body(order(name)))
+        return house, (await house.execute(order("b", tier=B)))[-1]
+
+    house, refused = run(story())
+    assert (refused.status, refused.code, refused.retry_after_s) == (503, "worker_full", None)
+    assert not house.executions.watch.sheds
+
+
+class Ending(ScriptedEngine):
+    """Ends every request with this error, after so many tokens."""
+
+    def __init__(self, error: EngineError, after: int) -> None:
+        super().__init__()
+        self.error = error
+        self.after = after
+
+    async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+        async for event in super().generate(request):
+            yield event
+            if self.generated >= self.after:
+                raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "after", "status", "code"),
+    [
+        (Dropped(), 2, 503, "preempted"),
+        (Dropped(exhausted=True), 2, 503, "preempted_too_often"),
+        (RefusedByPolicy(), 0, 429, "rate_limit_exceeded"),
+        (EngineError("engine_failed", "it failed"), 2, 500, "engine_failed"),
+    ],
+)
+def test_what_the_engine_ends_is_a_refused_line_with_its_status(
+    error: EngineError, after: int, status: int, code: str
+) -> None:
+    async def story() -> tuple[House, Any, list[dict[str, Any]]]:
+        house = House(Ending(error, after))
+        events = await house.execute(order(max_tokens=9, tier=B))
+        lines = [json.loads(line) for line in await house.start(order("again"))]
+        await house.executions.idle()
+        return house, events, lines
+
+    house, events, lines = run(story())
+    refused = events[-1]
+    assert isinstance(refused, WorkRefused)
+    assert (refused.status, refused.code) == (status, code)
+    assert (refused.retry_after_s is None) == (status == 500)
+    assert ("retry_after_s" in lines[-1]) == (status != 500)
+    assert max([0, *(event.output_tokens for event in events if isinstance(event, WorkToken))]) == after
+    assert house.settlements.tries == 0, "the gate settles what it was told the end of"
+    assert house.executions.live() == frozenset()
+
+
+def test_a_request_dropped_while_its_gate_is_gone_is_settled_once_from_here() -> None:
+    async def story() -> House:
+        house = House(Ending(Dropped(), 2))
+        lines = house.executions.run(house.executions.claim(body(order(max_tokens=9))))
+        await anext(lines)
+        await lines.aclose()
+        await house.executions.idle()
+        return house
+
+    (settled,) = run(story()).settlements.done
+    assert settled[0] == "a/i#1"
+    assert settled[2] <= 2
+
+
+def watched(targets: dict[Tier, SloTargets] | None = None) -> Shedder:
+    return Shedder(SloMonitor(SloSettings(targets=targets or {P: SloTargets(0.2, 0.15, 2.0)})))
+
+
+def attained(house: House, kind: Slo, after_s: float = 20.0) -> Attained:
+    return house.executions.watch.monitor.attained(P, kind, START + after_s)
+
+
+def test_each_request_is_one_sample_of_each_kind() -> None:
+    async def story() -> House:
+        house = House(shedder=watched())
+        for name in ("r", "s"):
+            await house.execute(order(name, tier=P, max_tokens=5))
+        return house
+
+    house = run(story())
+    assert [attained(house, kind) for kind in Slo] == [Attained(2, 2)] * 3
+
+
+def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
+    async def story() -> House:
+        house = House(shedder=watched())
+        lines = house.executions.run(house.executions.claim(body(order(tier=P, max_tokens=20))))
+        for _ in range(3):
+            await anext(lines)
+        await asyncio.sleep(15)
+        await read(lines)
+        return house
+
+    house = run(story())
+    assert attained(house, Slo.TPOT) == Attained(1, 1)
+    assert attained(house, Slo.TTFT) == Attained(1, 1)
+
+
+def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> None:
+    async def story() -> Attained:
+        house = House(ScriptedEngine(token_s=1000.0), watched())
+        reading = [house.start(order(name, tier=P)) for name in ("r", "s")]
+        await asyncio.sleep(1)
+        found = attained(house, Slo.TTFT, 1.0)
+        for one in reading:
+            one.cancel()
+        return found
+
+    assert run(story()) == Attained(0, 2)
+
+
+def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
+    async def story() -> House:
+        house = House(shedder=watched())
+        await house.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
+        lines = house.executions.run(house.executions.claim(body(order("gone", tier=P, max_tokens=500))))
+        await anext(lines)
+        await lines.aclose()
+        await house.executions.idle()
+        return house
+
+    house = run(story())
+    assert house.executions.watch.expiries == {P: 1}
+    assert attained(house, Slo.E2E) == Attained(0, 1)
+    assert attained(house, Slo.TPOT) == Attained(0, 0)
+    assert attained(house, Slo.TTFT).met == attained(house, Slo.TTFT).samples
+
+
+def test_a_clock_that_is_set_back_does_no_harm() -> None:
+    class Clock(LoopClock):
+        at = 100.0
+
+        def now(self) -> float:
+            return self.at
+
+    clock = Clock()
+    watch = Watch(clock)
+    watch.arrived("r", P, 10)
+    clock.at = 50.0
+    assert watch.now_s() == 100.0
+    watch.left("r")
+    watch.left("r")
+    watch.held("r", 1.0)

@@ -1,0 +1,127 @@
+"""The operator's file of tiers: what it sets, and the one line for what it cannot."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.registry import make_engine
+from gpu_worker.options import parse_options
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.slo import Slo, SloSettings
+from gpu_worker.policies.tier_settings import TierSettings, tier_settings
+from gpu_worker.tiers_file import WorkerTiers, load_tiers
+
+WHOLE = """
+queue:
+  shares: {premium: 0.4, background: 0.2}
+  share_slack: 100
+  aging_per_s: 0.2
+  aging_max: 1
+  deficit_factor: 3
+  preemption: true
+  preemptions_max: 2
+  at_limit: end
+  may_drop: [background]
+  lead_max: 5000
+  premium_reserve: 0.3
+slo:
+  window_s: 30
+  samples_max: 500
+  goal: 0.95
+  samples_min: 5
+  misses_min: 1
+  targets:
+    premium: {ttft_s: 0.1, tpot_s: 0.02}
+shedding:
+  enabled: true
+  patience_s: 5
+  calm_s: 20
+  calm_max_s: 200
+  look_s: 1
+  retry_min_s: 2
+  retry_max_s: 60
+"""
+
+
+def loaded(tmp_path: Path, text: str) -> WorkerTiers:
+    path = tmp_path / "tiers.yaml"
+    path.write_text(text)
+    return load_tiers(path)
+
+
+def test_every_setting_can_be_set(tmp_path: Path) -> None:
+    tiers = loaded(tmp_path, WHOLE)
+    assert tier_settings(tiers.for_queue() or {}) == TierSettings(
+        {Tier.PREMIUM: 0.4, Tier.BACKGROUND: 0.2},
+        *(100.0, 0.2, 1.0, 3.0),
+        preemptions_max=2,
+        at_limit="end",
+        may_drop=frozenset({Tier.BACKGROUND}),
+        lead_max=5000.0,
+        premium_reserve=0.3,
+    )
+    shedder = tiers.shedder()
+    assert shedder.settings == ShedSettings(True, 5.0, 20.0, 200.0, 1.0, 2.0, 60.0)
+    slo = shedder.monitor.settings
+    assert (slo.window_s, slo.samples_max, slo.goal, slo.samples_min, slo.misses_min) == (30.0, 500, 0.95, 5, 1)
+    assert [slo.target(Tier.PREMIUM, kind) for kind in Slo] == [0.1, 0.02, inf]
+    assert slo.target(Tier.STANDARD, Slo.TTFT) == 0.5
+
+
+@pytest.mark.parametrize("text", ["", "{}", "slo: {}", "shedding: {calm_s: null}"])
+def test_what_is_left_out_is_as_it_is_by_itself(tmp_path: Path, text: str) -> None:
+    tiers = loaded(tmp_path, text)
+    assert tiers.for_queue() is None
+    assert tiers.shedder().settings == ShedSettings()
+    assert tiers.shedder().monitor.settings == SloSettings()
+    assert loaded(tmp_path, "queue: {lead_max: null}").for_queue() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("quue: {}", "quue: no such setting"),
+        ("queue: {sharess: {}}", "queue.sharess: no such setting"),
+        ("queue: {shares: {royal: 1}}", "queue.shares.royal"),
+        ("queue: {shares: {system: 0.1}}", "queue.shares.system"),
+        ("queue: {shares: {premium: 0.8, standard: 0.8}}", "at most 1 together"),
+        ("queue: {premium_reserve: 1}", "queue.premium_reserve"),
+        ("queue: {lead_max: .inf}", "queue.lead_max"),
+        ("queue: {at_limit: give up}", "queue.at_limit"),
+        ("slo: {targets: {premium: {ttft_ms: 200}}}", "slo.targets.premium.ttft_ms: no such setting"),
+        ("slo: {targets: {premium: {ttft_s: 0}}}", "slo.targets.premium.ttft_s"),
+        ("slo: {window_s: soon}", "slo.window_s"),
+        ("shedding: {calm_s: 400}", "calm_max_s"),
+        ("[1]", "the whole"),
+        ("a: [", "no YAML"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_it(
+    tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tiers.yaml"
+    path.write_text(text)
+    with pytest.raises(SystemExit):
+        parse_options(["--tiers", str(path)])
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("gpu_worker: argument --tiers: ")
+    assert says in told
+
+
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--tiers", "no/such.yaml"])
+    assert "no/such.yaml: No such file" in capsys.readouterr().err
+
+
+def test_the_queue_is_made_with_them(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, WHOLE).for_queue()
+    engine = make_engine("modelled", policy="tiered:fcfs", model=None, batch=2, home=tmp_path, tiers=settings)
+    assert engine.stats().now.reserve_blocks > 0
+    with pytest.raises(ValueError, match="'vtc' has no tiers to set; tiered:vtc has"):
+        make_engine("modelled", policy="vtc", model=None, batch=2, home=tmp_path, tiers=settings)
+    assert parse_options([]).tiers.for_queue() is None
