@@ -66,7 +66,7 @@ async def serve(options: argparse.Namespace) -> int:
     tiers: WorkerTiers = options.tiers
     engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), Watch(clock, tiers.shedder())
     await engine.start()
-    executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watching=watch)
+    executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watch, engine.serves)
     worker = _worker(options, engine.facts, sock.getsockname()[1])
     app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
     server = _Server(

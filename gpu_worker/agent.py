@@ -203,7 +203,7 @@ class Agent:
         return replace(
             worker,
             alive_until=now + self.settings.lease_s,
-            draining=self._draining,
+            draining=self._draining or not self.executions.engine_serves(),
             live=self.executions.live(),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,

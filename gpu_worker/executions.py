@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import InitVar, dataclass, field
 
@@ -84,6 +84,8 @@ class Executions:
     clock: Clock
     settle_lost: SettleLost
     watching: InitVar[Watch | None] = None
+    engine_serves: Callable[[], bool] = lambda: True
+    """False while its engine is being replaced."""
     watch: Watch = field(init=False)
     accepting: bool = True
     """False while draining, and while the worker cannot reach the table to keep its leases."""
@@ -103,8 +105,8 @@ class Executions:
         """Take the order on. Raises Refusal."""
         if order.model != self.engine.facts.model:
             raise Refusal(404, "model_not_found", "This worker serves another model.")
-        if not self.accepting:
-            raise Refusal(503, "draining", "This worker takes no more work.")
+        if not self.accepting or not self.engine_serves():
+            raise Refusal(503, "draining", "This worker takes no more work for now.")
         if order.execution in self.live():
             raise Refusal(409, "running_already", "This execution is running already.")
         if len(self._live) >= self.slots:

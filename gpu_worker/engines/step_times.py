@@ -57,14 +57,15 @@ class StepTimes:
         return replace(known, prefill_base_s=base, prefill_per_token_s=linear, prefill_per_token2_s=square)
 
 
-def fit(samples: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
-    """base, a, b of the best fit by relative error; a term that would be negative is left out.
+def fit(samples: Sequence[tuple[int, float]], degree: int = 2) -> tuple[float, float, float]:
+    """base, a, b of the best fit by relative error; a term that would be negative is left out, and so is one above
+    `degree`.
 
     By relative error: a prompt ten times as long is not a hundred times as telling.
     """
     tokens = np.array([tokens for tokens, _ in samples], dtype=float)
     seconds = np.array([seconds for _, seconds in samples], dtype=float)
-    powers = [0, 1, 2]
+    powers = list(range(degree + 1))
     while powers:
         columns = np.stack([tokens**power / seconds for power in powers], axis=1)
         found, *_ = np.linalg.lstsq(columns, np.ones(len(tokens)), rcond=None)

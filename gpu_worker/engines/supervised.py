@@ -68,6 +68,10 @@ class SupervisedEngine:
         self._restarted_s: deque[float] = deque()
         self._watching: asyncio.Task[None] | None = None
 
+    def serves(self) -> bool:
+        """False while one is replaced by another."""
+        return self._ready.is_set()
+
     def render_chat(self, messages: list[dict[str, str]]) -> str:
         return self._engine.render_chat(messages)
 

@@ -134,7 +134,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         """With what the steps told so far, and the rates at which this machine copies."""
         self.observed.calibrate()
         if self.swap is not None:
-            rates = measure_copy_rates(device)
+            rates = self.swap.measured_rates() or measure_copy_rates(device)
             self.admission.calibration = replace(
                 self.admission.calibration,
                 kv_bytes_per_token=self.swap.bytes_per_token,
@@ -211,12 +211,20 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         }
 
     def _note_step(self) -> None:
-        """The step before this pass, by when its tokens came; one that gave none is not timed."""
+        """The step before this pass, by when its tokens came; one that was all pieces of prompts gives none, and the
+        next pass follows it at once. Others without tokens, ended or failed, are not timed."""
         if self.swap is not None:
             self.swap.note_copies()
-        if self._step and self.router.delivered_s > self._step_began_s:
-            self.observed.step(self.router.delivered_s - self._step_began_s, self._step)
+        ended_s = self.router.delivered_s
+        if ended_s <= self._step_began_s and all(self._in_prefill(request_id) for request_id in self._step):
+            ended_s = self.router.monotonic_s()
+        if self._step and ended_s > self._step_began_s:
+            self.observed.step(ended_s - self._step_began_s, self._step)
         self._step = {}
+
+    def _in_prefill(self, request_id: str) -> bool:
+        state = self.active_requests.get(request_id)
+        return state is not None and state.status == RequestStatus.PREFILLING
 
     def _note_kv_use(self) -> None:
         self.kv_use = 1.0 - float(self.cache.compute_free_capacity())

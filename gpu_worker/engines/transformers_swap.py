@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from transformers.generation.continuous_batching.cache_allocators import CachePool
 from transformers.generation.continuous_batching.offloading_manager import OffloadingManager
-from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState, RequestStatus
 
+from gpu_worker.engines.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
 from gpu_worker.policies.figures import SchedulingFigures
 from gpu_worker.policies.preemption_costs import Eviction, Strategy
 
@@ -119,6 +122,33 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
                     predicted_s = self._predicted_s.pop(copy.request_id)
                     measured_s = self._seen_s.pop(copy.request_id)
                     self._figures.cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
+
+    def measured_rates(self) -> CopyRates | None:
+        """By its own copies, of blocks that nobody has yet: only while the engine has nothing to do. They gather blocks
+        and scatter them, which a plain copy of as many bytes does not. None: there is no room for any.
+
+        Where there is a GPU, the link is the slow part; on a CPU all are memory, and this is many times slower.
+        """
+        block_bytes = sum(allocator.bytes_per_block for allocator in self.cache.cache_allocators.values())
+        most = min(LARGE_BYTES, int(self.free_bytes)) // block_bytes
+        blocks = min(most, int(self.cache.num_blocks) - 1)
+        if blocks < 1:
+            return None
+        sizes = sorted({max(1, blocks // part) * block_bytes for part in (32, 16, 8, 4, 2, 1)})
+        return fitted_copy_rates(sizes, lambda size: self._there_and_back(size // block_bytes), self.cache.device.type)
+
+    def _there_and_back(self, blocks: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        nobody = RequestState("", [])
+        tables = {name: list(range(blocks)) for name in self.cache.cache_allocators}
+
+        def back() -> None:
+            for allocator in self.cache.cache_allocators.values():
+                allocator.block_table[""] = list(range(blocks))
+            super(HostSwap, self).restore_scheduled_requests([FutureRequestState(nobody, False, {}, 0)])
+            for allocator in self.cache.cache_allocators.values():
+                del allocator.block_table[""]
+
+        return partial(self._offload_to_cpu, [nobody], {"": tables}), back
 
     def _make_pool(self, sectors: int) -> None:
         cache = self.cache

@@ -9,7 +9,9 @@ An adapter asks again and again until nobody more can enter, and does what it is
 
 The first of the policy's order that does not fit ends the pass (VTC, Algorithm 2, line 22): whoever is passed over so
 that room can gather for it would wait the longer. But a block reserved for premium is nothing that anybody else waits
-for: where a request does not fit beside the reserve, those that may use the reserve go on.
+for: where a request does not fit beside the reserve, those that may use the reserve go on. Nor does anybody wait for
+what a later one makes for itself: one that evicts all that it needs goes on too, and takes nothing of the room that
+gathers.
 """
 
 from __future__ import annotations
@@ -111,18 +113,17 @@ class Admission:
 
     def next(self, room: Room) -> Plan | None:
         """Who enters now; None ends the pass. Changes nothing."""
-        kept_out = False
+        kept_out = waits_for_room = False
         for head in self.policy.heads():
             if kept_out and head.tier not in RESERVED_FOR:
                 continue
-            shortage = self._shortage(head, room)
+            shortage = Shortage(room.needs(head.request_id), 1) if waits_for_room else self._shortage(head, room)
             if shortage.none:
                 return Plan(head)
             if (evictions := self._evictions(head, shortage, room)) is not None:
                 return Plan(head, evictions)
-            if shortage.slots > 0 or not self._only_the_reserve_is_free(head, room):
-                return None
-            kept_out = True
+            kept_out = shortage.slots <= 0 and self._only_the_reserve_is_free(head, room)
+            waits_for_room = not kept_out
         return None
 
     def _shortage(self, head: QueueRequest, room: Room) -> Shortage:

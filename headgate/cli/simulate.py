@@ -23,7 +23,11 @@ from headgate.simulator.summary import as_json, spread_of
 TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files a tenant) or FILE.yaml."
 POLICY = (
     "The engine's queue: fcfs, rpm:N, lcf, vtc, vtc-predict, vtc-noisy:0.5, vtc-oracle, vtc-cap:TOKENS, wsc, "
-    "drr:QUANTUM; several with commas."
+    "drr:QUANTUM, tiered:POLICY; several with commas."
+)
+PREEMPTION = (
+    "on or off: a paged engine, which takes KV blocks as tokens come; with on, tiered:POLICY evicts running requests "
+    "for more urgent ones. Not said: an engine that admits whom it can serve to the end."
 )
 SEEDS = "Run each policy with so many seeds: a run's figures are the first seed's, `spread` has mean and sd over all."
 
@@ -47,6 +51,17 @@ def simulate(
     tenants: Annotated[
         Path | None, typer.Option(help="YAML: slots, and {weight, rate_per_s, burst, tier} of each tenant.")
     ] = None,
+    preemption: Annotated[str | None, typer.Option(help=PREEMPTION)] = None,
+    premium_reserve: Annotated[
+        float | None, typer.Option(help="Share of the KV blocks that only premium may take: 0.3. Needs --preemption.")
+    ] = None,
+    lead_max: Annotated[
+        float | None,
+        typer.Option(
+            help="Service by which a tenant may lead another of its tier before it is evicted for it; else any. "
+            "Needs --preemption on."
+        ),
+    ] = None,
     processes: Annotated[int | None, typer.Option(help="At once; one a core where it is not said.", min=1)] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page with plots to this FILE.html.")] = None,
     timing: Annotated[bool, typer.Option("--timing", help="How long the runs took on this machine.")] = False,
@@ -60,7 +75,8 @@ def simulate(
         SimulateOptions(
             traces=tuple(trace), policies=policy, engine=engine, weights=weights, service=service,
             wsc_weights=wsc_weights, seeds=seeds, seed=seed, jitter=jitter, horizon_s=horizon, gate=gate, order=order,
-            tenants=tenants, report=report, timing=timing,
+            tenants=tenants, report=report, timing=timing, preemption=preemption, premium_reserve=premium_reserve,
+            lead_max=lead_max,
         )
     )  # fmt: skip
     for note in asked.notes:
@@ -84,9 +100,14 @@ def _run(specs: Sequence[GatedSpec], processes: int | None) -> list[Run]:
 
 def _print_json(by_policy: Sequence[Sequence[Run]], gate: dict[str, Any]) -> None:
     told = [
-        {**as_json(runs[0]), **gate, **({"spread": spread_of(runs)} if len(runs) > 1 else {})} for runs in by_policy
+        {**as_json(runs[0]), **_scheduling(runs[0]), **gate, **({"spread": spread_of(runs)} if len(runs) > 1 else {})}
+        for runs in by_policy
     ]
     sys.stdout.write(json_module.dumps(_finite({"runs": told}), allow_nan=False) + "\n")
+
+
+def _scheduling(run: Run) -> dict[str, Any]:
+    return {} if run.scheduling is None else {"scheduling": run.scheduling.as_json()}
 
 
 def _finite(value: Any) -> Any:

@@ -13,6 +13,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.policies.orders import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import service_function
 from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.tier_settings import TierSettings
 from headgate.simulator.gate_file import read_gate
 from headgate.simulator.gate_spec import GateSpec
 from headgate.simulator.gated_run import GatedSpec
@@ -49,6 +50,9 @@ class SimulateOptions:
     tenants: Path | None
     report: Path | None
     timing: bool
+    preemption: str | None = None
+    premium_reserve: float | None = None
+    lead_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ def checked(options: SimulateOptions) -> Asked:
         jitter=options.jitter,
         horizon_s=_horizon_s(options, workload),
         timing=options.timing,
+        tiers=_tiers(options),
     )
     specs = tuple(
         GatedSpec(
@@ -182,6 +187,27 @@ def _gate(options: SimulateOptions) -> GateSpec | None:
     if options.order is not None or options.tenants is not None:
         raise ConfigurationError("--order and --tenants are the gate's: add --gate on")
     return None
+
+
+def _tiers(options: SimulateOptions) -> TierSettings | None:
+    if options.preemption not in ("on", "off", None):
+        raise ConfigurationError(f"--preemption is on or off, not {options.preemption[:40]!r}")
+    if options.preemption is None and options.premium_reserve is not None:
+        raise ConfigurationError("--premium-reserve is a paged engine's: add --preemption on or off")
+    if options.preemption != "on" and options.lead_max is not None:
+        raise ConfigurationError("--lead-max needs --preemption on")
+    if options.preemption is None:
+        return None
+    if options.gate == "on":
+        raise ConfigurationError("--preemption is not there behind --gate on yet")
+    try:
+        return TierSettings(
+            preemption=options.preemption == "on",
+            premium_reserve=options.premium_reserve or 0.0,
+            lead_max=math.inf if options.lead_max is None else options.lead_max,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"--preemption: {error}") from None
 
 
 def _horizon_s(options: SimulateOptions, workload: Workload) -> float | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headgate.cli.simulate_tiers import print_tiers
 from headgate.simulator.collector import TenantFigures
 from headgate.simulator.measures import Difference, Percentiles
 from headgate.simulator.run import Run
@@ -36,6 +37,7 @@ def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
         console.print(_tenants(by_policy))
     else:
         console.print(f"{len(first.tenants):,} tenants: --json and --report tell of each.")
+    print_tiers(console, by_policy)
     for runs in by_policy:
         _say_refusals(console, runs[0])
 

@@ -100,9 +100,9 @@ class Engine(ABC):
         if not self._waiting and not self.running:
             self.now_s = max(self.now_s, at_s)
         arrival = request.arrival
-        if not self._could_hold(arrival.input_tokens + self.profile.prompt_extra_tokens, arrival.output_tokens):
+        if not self._may_hold(request, arrival.input_tokens + self.profile.prompt_extra_tokens):
             request.rejected = "too_large"
-        elif not self.policy.enqueue(_as_policy_sees(request), at_s):
+        elif not self._enqueue(as_policy_sees(request), at_s):
             request.rejected = "rate"
         if request.rejected is not None:
             if self._observer is not None:
@@ -113,6 +113,12 @@ class Engine(ABC):
             self._observer.enqueued(request, at_s)
         return True
 
+    def _may_hold(self, request: SimRequest, prompt: int) -> bool:
+        return self._could_hold(prompt, request.arrival.output_tokens)
+
+    def _enqueue(self, request: QueueRequest, at_s: float) -> bool:
+        return self.policy.enqueue(request, at_s)
+
     def _peek(self) -> QueueRequest | None:
         if self._stopwatch is None:
             return self.policy.peek()
@@ -122,7 +128,12 @@ class Engine(ABC):
         return head
 
 
-def _as_policy_sees(request: SimRequest) -> QueueRequest:
+def output_tokens_max(output_tokens: int) -> int:
+    """What the client asked for at most: the true length rounded up to a power of two, at least 16 tokens."""
+    return max(16, 1 << max(0, output_tokens - 1).bit_length())
+
+
+def as_policy_sees(request: SimRequest) -> QueueRequest:
     arrival = request.arrival
     return QueueRequest(
         request.request_id,
@@ -134,4 +145,6 @@ def _as_policy_sees(request: SimRequest) -> QueueRequest:
         arrival.stage or 0,
         arrival.interaction or "",
         arrival.system_tokens,
+        output_tokens_max(arrival.output_tokens),
+        request.tier,
     )

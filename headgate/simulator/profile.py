@@ -54,6 +54,20 @@ class EngineProfile(BaseModel):
     """Requests that run at once; none: as many as fit the pool."""
     chunk_tokens: Tokens | None = None
     """Tokens a step, decodes and parts of prompts together; none: prefill and decode are separate steps."""
+    block_tokens: Tokens = 16
+    """Of a KV block, where the cache is paged (preemptive.py)."""
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Part of the blocks that an admission leaves free, so that those who run can grow; paged only."""
+    kv_bytes_per_token: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Layers x KV heads x head size x 2 x bytes of a number, of all GPUs together; 0: unknown, and nothing is
+    swapped."""
+    copy_out_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """KV to host memory, all GPUs together; 0: the engine does not swap."""
+    copy_in_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    copy_base_s: Seconds = 0.0
+    """Of each copy, beside its bytes."""
+    swap_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Host memory for swapped KV."""
 
 
 def engine_names() -> list[str]:

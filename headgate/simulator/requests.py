@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dispatcher.policies.tiers import Tier
 from headgate.workloads.traces import Arrival
 
 NEVER = -1.0
@@ -23,11 +24,15 @@ class SimRequest:
     finish_s: float = NEVER
     rejected: str | None = None
     """Why it was refused: `rate` (by the policy), `too_large` (for the pool), `unsent` (an earlier stage of
-    its interaction was refused), or what the front says."""
+    its interaction was refused), `dropped` and `exhausted` (preemptive.py), or what the front says."""
 
     @property
     def tenant(self) -> str:
         return self.arrival.tenant
+
+    @property
+    def tier(self) -> Tier:
+        return Tier.STANDARD if self.arrival.tier is None else Tier(self.arrival.tier)
 
     @property
     def served(self) -> bool:

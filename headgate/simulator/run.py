@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 from random import Random
 from typing import Any, Literal
 
 from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
 from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tier_settings import TierSettings
 from headgate.simulator.collector import Collector, TenantFigures
 from headgate.simulator.drive import Front, drive
 from headgate.simulator.engine_base import Jitter
-from headgate.simulator.engines import make_engine
+from headgate.simulator.engines import make_engine, make_tiered
 from headgate.simulator.measures import Difference
 from headgate.simulator.monitor import TheoremMonitor
+from headgate.simulator.preemptive import PreemptiveEngine
+from headgate.simulator.preemptive_figures import Scheduling, TierCollector, with_tiers
+from headgate.simulator.preemptive_shedding import SloFront
 from headgate.simulator.profile import EngineProfile
 from headgate.simulator.timeline import Timeline
+from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import Workload
 
 
@@ -29,6 +35,9 @@ class RunSpec:
     `horizon_s`: T of the service difference, None: the last arrival. `jitter`: standard deviation of a step's time,
     relative. `monitor`: hold VTC's theorems against the run: `covered`, where the policy is one that they are about
     (vtc, with weights or without, charging weighted tokens), `any` policy, or `off`.
+
+    `tiers`: on a paged engine (preemptive.py), a policy with tiers by these settings; None: on the engine that evicts
+    nobody. `shedding`: of a paged engine with no other front, whom it refuses while a tier is at risk; None: nobody.
     """
 
     workload: Workload
@@ -42,6 +51,8 @@ class RunSpec:
     timeline: bool = False
     timing: bool = False
     monitor: Literal["covered", "any", "off"] = "covered"
+    tiers: TierSettings | None = None
+    shedding: ShedSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class Run:
     """`total_time_s` from 0 to the last token; `throughput_tokens_per_s` input and output tokens of served requests
-    over it. `decisions`: requests that the policy picked and that fitted."""
+    over it. `decisions`: requests that the policy picked and that fitted. `scheduling`: of a paged engine."""
 
     workload: str
     policy: str
@@ -74,10 +85,13 @@ class Run:
     bounds: dict[str, Any] = field(default_factory=dict)
     timing: Timing | None = None
     timeline: Timeline | None = None
+    scheduling: Scheduling | None = None
 
 
 def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     """Raises ValueError for a policy or service function that is not there."""
+    if spec.tiers is not None:
+        return _simulate_paged(spec, spec.tiers, front)
     began_s = time.perf_counter()
     service = service_function(spec.service)
     policy = make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"))
@@ -92,10 +106,34 @@ def simulate(spec: RunSpec, front: Front | None = None) -> Run:
     horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
     collector = Collector(service, horizon_s, timeline=spec.timeline)
     weights = {**spec.workload.weights, **spec.weights}
-    drive(spec.workload, engine, collector, front=front, weights=weights)
+    drive(_arrivals(spec.workload), engine, collector, front=front, weights=weights)
     timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
     bounds = monitor.bounds() if monitor is not None else {}
     return run_of(spec, collector, engine.decisions, bounds, timing)
+
+
+def _simulate_paged(spec: RunSpec, tiers: TierSettings, front: Front | None) -> Run:
+    began_s = time.perf_counter()
+    service = service_function(spec.service)
+    shedding = None if spec.shedding is None else SloFront(spec.shedding)
+    engine = PreemptiveEngine(
+        spec.profile,
+        make_tiered(spec.policy, tiers, service, Random(f"{spec.seed} policy")),
+        observer=shedding,
+        jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
+        stopwatch=time.perf_counter if spec.timing else None,
+    )
+    horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
+    collector = TierCollector(service, horizon_s, timeline=spec.timeline)
+    weights = {**spec.workload.weights, **spec.weights}
+    drive(_arrivals(spec.workload), engine, collector, front=front or shedding, weights=weights)
+    timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
+    run = run_of(spec, collector, engine.decisions, {}, timing)
+    return replace(run, scheduling=collector.scheduling(engine.figures))
+
+
+def _arrivals(workload: Workload) -> Iterable[Arrival]:
+    return with_tiers(workload) if workload.tiers else workload
 
 
 def _monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:

@@ -19,7 +19,12 @@ def plan_is_right(model: BlockModel, plan: Plan | None) -> None:
     if plan is None:
         assert not order or _is_short(model, order[0], _may_leave(model, order[0]))
         return
-    if passed := order[: order.index(plan.request)]:
+    passed = order[: order.index(plan.request)]
+    if passed and _makes_all_its_room(model, plan):
+        assert _is_short(model, passed[0], _may_leave(model, passed[0])), "it would have fitted"
+        _victims_are_right(model, plan, of_its_own=True)
+        return
+    if passed:
         assert plan.request.tier in RESERVED_FOR, "a less urgent one went first"
         assert not any(other.tier in RESERVED_FOR for other in passed), "a less urgent one went first"
         assert _is_short(model, passed[0], _may_leave(model, passed[0])), "it would have fitted"
@@ -28,11 +33,23 @@ def plan_is_right(model: BlockModel, plan: Plan | None) -> None:
     _victims_are_right(model, plan)
 
 
-def _victims_are_right(model: BlockModel, plan: Plan) -> None:
+def _makes_all_its_room(model: BlockModel, plan: Plan) -> bool:
+    freed = sum(eviction.resident.blocks for eviction in plan.evictions)
+    return bool(plan.evictions) and freed >= model.needs(plan.request.request_id)
+
+
+def _victims_are_right(model: BlockModel, plan: Plan, *, of_its_own: bool = False) -> None:
+    """`of_its_own`: it may use no room but what they make."""
     head, victims = plan.request, [eviction.resident for eviction in plan.evictions]
-    assert not _is_short(model, head, victims), "they do not make room"
+
+    def short(without: list[Resident]) -> bool:
+        if of_its_own:
+            return not without or sum(one.blocks for one in without) < model.needs(head.request_id)
+        return _is_short(model, head, without)
+
+    assert not short(victims), "they do not make room"
     for spared in victims:
-        assert _is_short(model, head, [one for one in victims if one is not spared]), "one could be spared"
+        assert short([one for one in victims if one is not spared]), "one could be spared"
     allowed = {resident.request_id for resident in _may_leave(model, head)}
     assert {victim.request_id for victim in victims} <= allowed
     assert victims == sorted(victims, key=lambda one: _worst_first(model, head, one))

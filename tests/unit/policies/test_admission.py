@@ -308,12 +308,24 @@ def test_premium_passes_nobody_once_it_holds_its_reserve_in_this_very_pass_too()
     assert world.pass_() == ["pa1", "pb1"], "15 + 15 are all of the reserve; the other 15 free blocks are sa1's"
 
 
-def test_where_a_slot_is_short_the_reserve_excuses_nothing() -> None:
-    """Premium could evict sz1 for its slot; but it is sa1 who waits for one."""
+def test_one_that_makes_all_its_room_goes_past_one_that_waits_for_some() -> None:
+    """sa1 waits for a slot, which it may take from nobody; premium takes that of sz1, which sa1 could not have had."""
     world = World(TierSettings(premium_reserve=0.3), slots_free=1)
     world.run("sz1", 60)
     world.wait("sa1", 20)
     world.wait("pa1", 1, now_s=21.0)
+    world.admission.begins(21.0)
+    assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
+    assert world.pass_() == ["-sz1", "pa1"]
+
+
+def test_one_that_would_need_some_of_the_room_that_gathers_does_not() -> None:
+    """Those who run have 90 together, it needs 95: the 10 that are free gather for sa1."""
+    world = World(TierSettings(), slots_free=2)
+    world.run("sz1", 20)
+    world.run("sy1", 70)
+    world.wait("sa1", 40)
+    world.wait("pa1", 95, now_s=21.0)
     world.admission.begins(21.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
     assert world.pass_() == []

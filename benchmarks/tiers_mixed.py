@@ -1,0 +1,157 @@
+"""Mixed traffic beyond the capacity, served in five ways: `python -m benchmarks.tiers_mixed [--seeds N] [--json]`.
+
+Simulated, a 70B model on eight A100 (the profile a100x8-llama3-70b), whose KV cache is made as short as in the source's
+scene: 64 requests take 98 % of it. 20 % of the requests are premium, 40 % standard, 40 % background, four tenants each;
+Poisson arrivals; prompts and outputs lognormal. The rate is in phases: of each minute 12 s at 1.25 times the capacity,
+the rest at 0.85 times. The capacity, requests a second, is measured first, with everybody there at once.
+
+    FIFO           first come, first served
+    priority       tiers by effective rank, VTC within; nobody is evicted for another
+    + preemption   running requests are evicted for more urgent ones
+    + SLO          and background, then standard, is refused while those above are at risk
+    + reserve      + preemption, and 30 % of the KV blocks are for premium alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from random import Random
+from statistics import fmean
+
+from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.tier_settings import TierSettings
+from headgate.simulator.parallel import Processes
+from headgate.simulator.preemptive_figures import Scheduling
+from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.lengths import Lengths, Lognormal
+from headgate.workloads.sources import ListWorkload
+
+PROFILE = "a100x8-llama3-70b"
+TIERS = ("premium", "standard", "standard", "background", "background")
+"""Of five requests."""
+TENANTS = 4
+"""Of each tier."""
+LENGTHS = Lengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 1024))
+MINUTE_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
+SECONDS = 600.0
+AT_ONCE = 2_000
+"""Requests of the run that measures the capacity."""
+KV_TOKENS = 64 * 560
+"""64 requests' worth: prompt, half of the output, and what blocks leave unused."""
+SEEDS = 5
+
+SETTINGS: dict[str, tuple[str, TierSettings, ShedSettings | None]] = {
+    "FIFO": ("fcfs", TierSettings(preemption=False), None),
+    "priority": ("tiered:vtc", TierSettings(preemption=False), None),
+    "+ preemption": ("tiered:vtc", TierSettings(), None),
+    "+ SLO": ("tiered:vtc", TierSettings(), ShedSettings()),
+    "+ reserve": ("tiered:vtc", TierSettings(premium_reserve=0.3), None),
+}
+SOURCE = {
+    "FIFO": ("2100 ms", "72.0%", "4,200"),
+    "priority": ("280 ms", "98.1%", "4,100"),
+    "+ preemption": ("195 ms", "99.6%", "3,950"),
+    "+ SLO": ("185 ms", "99.9%", "3,900"),
+}
+"""Premium P99 TTFT, premium attainment, tokens/s as the source reports them."""
+HEADINGS = (
+    *("premium P99", "source", "standard P99", "background P99", "premium", "source", "standard", "tokens/s", "source"),
+    *("evicted/min", "native/min", "refused"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers_mixed", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    options = parser.parse_args()
+    profile = load_profile(PROFILE).model_copy(update={"pool_tokens": KV_TOKENS})
+    capacity = capacity_per_s(profile)
+    specs = [
+        RunSpec(mixed(seed, capacity, options.seconds), policy, profile, tiers=tiers, shedding=shedding, seed=seed)
+        for policy, tiers, shedding in SETTINGS.values()
+        for seed in range(options.seeds)
+    ]
+    with Processes(None) as pool:
+        runs = pool.map(simulate, specs)
+    rows = {name: row(runs[at * options.seeds :][: options.seeds]) for at, name in enumerate(SETTINGS)}
+    if options.json:
+        sys.stdout.write(json.dumps({"capacity_per_s": capacity, "tiers_mixed": rows}) + "\n")
+    else:
+        sys.stdout.write(table(rows, capacity, options.seeds))
+    return 0
+
+
+def capacity_per_s(profile: EngineProfile) -> float:
+    """Requests a second, first come, first served, over the middle of a run in which all are there from the start."""
+    random = Random("capacity")
+    arrivals = [Arrival(0.0, "all", *LENGTHS.draw(random)) for _ in range(AT_ONCE)]
+    run = simulate(RunSpec(ListWorkload("at once", arrivals), "fcfs", profile, tiers=TierSettings(preemption=False)))
+    return run.served / run.total_time_s
+
+
+def mixed(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
+    random = Random(f"tiers mixed {seed}")
+    arrivals: list[Arrival] = []
+    now_s = 0.0
+    most_per_s = BURST_LOAD * capacity_per_s
+    while (now_s := now_s + random.expovariate(most_per_s)) < seconds:
+        in_burst = now_s % MINUTE_S >= MINUTE_S - BURST_S
+        if in_burst or random.random() < CALM_LOAD / BURST_LOAD:
+            tier = TIERS[int(random.random() * len(TIERS))]
+            tenant = f"{tier}-{int(random.random() * TENANTS)}"
+            prompt, output = LENGTHS.draw(random)
+            arrivals.append(Arrival(now_s, tenant, prompt, output, tier=tier))
+    return ListWorkload("mixed", arrivals)
+
+
+def row(runs: Sequence[Run]) -> dict[str, float]:
+    """Means over seeds. Seconds, parts of one, tokens a second, times a minute."""
+    told = [run.scheduling for run in runs if run.scheduling is not None]
+    means = {f"{tier}_p99_s": fmean(p99_s(one, tier) for one in told) for tier in dict.fromkeys(TIERS)}
+    for tier in ("premium", "standard"):
+        means[f"{tier}_attained"] = fmean(one.tiers[tier].attainment or 0.0 for one in told)
+    means["tokens_per_s"] = fmean(run.throughput_tokens_per_s for run in runs)
+    means["native_per_min"] = fmean(one.preemptions_per_min["native"] for one in told)
+    all_per_min = fmean(sum(one.preemptions_per_min.values()) for one in told)
+    means["preemptions_per_min"] = all_per_min - means["native_per_min"]
+    means["swapped_per_min"] = fmean(one.preemptions_per_min["swap"] for one in told)
+    means["refused"] = fmean(run.rejected / run.requests for run in runs)
+    return means
+
+
+def p99_s(one: Scheduling, tier: str) -> float:
+    values = one.tiers[tier].ttft_s
+    return math.nan if values is None else values.p99
+
+
+def table(rows: dict[str, dict[str, float]], capacity: float, seeds: int) -> str:
+    lines = [
+        f"capacity {capacity:.2f} requests a second; means over {seeds} seeds",
+        f"{'':13}" + "".join(f"{heading:>15}" for heading in HEADINGS),
+    ]
+    for name, means in rows.items():
+        source = SOURCE.get(name, ("–", "–", "–"))
+        cells = (
+            *(ms(means["premium_p99_s"]), source[0], ms(means["standard_p99_s"]), ms(means["background_p99_s"])),
+            *(f"{means['premium_attained']:.1%}", source[1], f"{means['standard_attained']:.1%}"),
+            *(f"{means['tokens_per_s']:,.0f}", source[2]),
+            *(f"{means['preemptions_per_min']:.1f}", f"{means['native_per_min']:.1f}", f"{means['refused']:.1%}"),
+        )
+        lines.append(f"{name:13}" + "".join(f"{cell:>15}" for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

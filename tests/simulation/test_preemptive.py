@@ -1,0 +1,277 @@
+"""The paged engine: blocks are conserved, everybody ends once, what is evicted keeps what it was charged for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.admission import RESERVED_FOR
+from gpu_worker.policies.preemption_costs import Strategy
+from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.tiered import TieredQueue
+from headgate.simulator.chunked import ChunkedEngine
+from headgate.simulator.drive import drive
+from headgate.simulator.engine import SimulatedEngine
+from headgate.simulator.engine_base import Engine
+from headgate.simulator.engines import make_tiered
+from headgate.simulator.preemptive import PreemptiveEngine
+from headgate.simulator.preemptive_batch import PagedBatch
+from headgate.simulator.preemptive_figures import TierCollector
+from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.simulator.requests import SimRequest
+from headgate.workloads.arrivals import Arrival
+
+WHOLE = load_profile().model_copy(
+    update={"pool_tokens": 480, "minibatch_tokens_max": 200, "steps_between_admissions": 3, "prompt_extra_tokens": 0}
+)
+CHUNKED = load_profile("a100-llama3-8b-chunked").model_copy(update={"pool_tokens": 480, "chunk_tokens": 48})
+SWAP = {
+    "kv_bytes_per_token": 1000.0,
+    "copy_out_bytes_per_s": 1e7,
+    "copy_in_bytes_per_s": 1e7,
+    "copy_base_s": 0.001,
+    "swap_bytes": 150_000.0,
+}
+
+
+class Ends(TierCollector):
+    """Who ended, and how often."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS, 0.0)
+        self.ends: Counter[str] = Counter()
+        self.ended: list[SimRequest] = []
+
+    def served(self, request: SimRequest) -> None:
+        super().served(request)
+        self.ends[request.request_id] += 1
+        self.ended.append(request)
+
+    def rejected(self, request: SimRequest) -> None:
+        super().rejected(request)
+        self.ends[request.request_id] += 1
+        self.ended.append(request)
+
+
+class Checked(PreemptiveEngine):
+    """Looks at every block before and after each step, and that the protected are left alone."""
+
+    def _planned(self):  # type: ignore[no-untyped-def]  # what a step is, is the engine's own affair
+        protected = {one for one in self.batch.running if one.protected}
+        step = super()._planned()
+        assert protected <= set(self.batch.running)
+        self.look()
+        for one in step.decoding:
+            assert one.length <= one.blocks * self.profile.block_tokens
+        assert len(set(step.decoding)) == len(step.decoding)
+        budget = self.profile.chunk_tokens
+        if budget is not None:
+            computed = len(step.decoding) + sum(tokens for _, tokens in step.parts)
+            assert computed <= max(budget, len(step.decoding) + 1)
+        return step
+
+    def _taken(self, step):  # type: ignore[no-untyped-def]
+        began_s = self.now_s
+        finished = super()._taken(step)
+        assert self.now_s > began_s
+        self.look()
+        return finished
+
+    def look(self) -> None:
+        room, running = self.batch.room, self.batch.running
+        assert len(set(running)) == len(running)
+        assert room.free >= 0
+        assert room.free + sum(one.blocks for one in running) == room.blocks_total
+        outside = sum(one.blocks for one in running if one.request.tier not in RESERVED_FOR)
+        assert outside <= room.blocks_total - room.reserve
+        assert sum(one.blocks_most for one in running if one.protected) <= room.blocks_total
+        assert self.profile.batch_max is None or len(running) <= self.profile.batch_max
+        assert self.batch.kv_tokens == sum(one.held for one in running)
+        assert room.swap_bytes_used <= self.profile.swap_bytes
+        assert self.policy.running == len(running)
+        assert self.policy.waiting == self.waiting
+        for one in running:
+            assert one.preemptions <= self.batch.admission.settings.preemptions_max or not tiered(self)
+
+
+def tiered(engine: Engine) -> bool:
+    return isinstance(engine.policy, TieredQueue)
+
+
+def play(arrivals: list[Arrival], engine: Engine) -> Ends:
+    ends = Ends()
+    drive(arrivals, engine, ends)
+    assert (engine.kv_tokens, engine.running, engine.waiting, engine.saturation) == (0, 0, 0, 0.0)
+    assert len(ends.ended) == len(arrivals)
+    assert set(ends.ends.values()) <= {1}
+    assert all((request.rejected is None) == request.served for request in ends.ended)
+    return ends
+
+
+def made(profile: EngineProfile, tiers: TierSettings, policy: str = "tiered:vtc") -> Checked:
+    return Checked(profile, make_tiered(policy, tiers, WEIGHTED_TOKENS, Random(0)))
+
+
+def in_order(drawn: list[tuple[float, str, str, int, int]]) -> list[Arrival]:
+    now_s, arrivals = 0.0, []
+    for gap_s, tenant, tier, prompt, output in drawn:
+        now_s += gap_s
+        arrivals.append(Arrival(now_s, tenant, prompt, output, tier=tier))
+    return arrivals
+
+
+workloads = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 0.02, 0.3]),
+        st.sampled_from("abc"),
+        st.sampled_from([tier.value for tier in Tier]),
+        st.integers(1, 150),
+        st.integers(0, 120),
+    ),
+    max_size=30,
+).map(in_order)
+profiles = st.builds(
+    lambda base, batch_max, swap, watermark: base.model_copy(
+        update={"batch_max": batch_max, "watermark": watermark, **(SWAP if swap else {})}
+    ),
+    st.sampled_from([WHOLE, CHUNKED]),
+    st.sampled_from([None, 3]),
+    st.booleans(),
+    st.sampled_from([0.0, 0.1]),
+)
+tier_settings = st.builds(
+    TierSettings,
+    share_slack=st.sampled_from([0.0, 200.0, 4096.0]),
+    preemption=st.booleans(),
+    preemptions_max=st.integers(0, 3),
+    at_limit=st.sampled_from(["promote", "end"]),
+    may_drop=st.sampled_from([frozenset(), frozenset({Tier.BACKGROUND})]),
+    lead_max=st.sampled_from([math.inf, 100.0]),
+    premium_reserve=st.sampled_from([0.0, 0.3]),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(workload=workloads, profile=profiles, tiers=tier_settings, policy=st.sampled_from(["tiered:vtc", "vtc", "fcfs"]))
+def test_blocks_are_conserved_and_every_request_ends_once(
+    workload: list[Arrival], profile: EngineProfile, tiers: TierSettings, policy: str
+) -> None:
+    engine = made(profile, tiers, policy)
+    ends = play(workload, engine)
+    assert set(ends.rejections) <= {"too_large", "dropped", "exhausted"}
+    if policy != "tiered:vtc" or (tiers.at_limit == "promote" and not tiers.may_drop):
+        assert set(ends.rejections) <= {"too_large"}
+    figures = engine.figures
+    dropped = sum(count for name, count in ends.rejections.items() if name != "too_large")
+    evicted = figures.preemptions.total() + figures.native
+    assert figures.resumed == evicted - dropped
+    assert figures.swapped_in_bytes == figures.swapped_out_bytes
+    assert engine.batch.room.swap_bytes_used == 0
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(workload=workloads, profile=profiles, tiers=tier_settings)
+def test_what_was_charged_is_h_of_the_true_lengths(
+    workload: list[Arrival], profile: EngineProfile, tiers: TierSettings
+) -> None:
+    engine = made(profile, replace(tiers, at_limit="promote", may_drop=frozenset()))
+    ends = play(workload, engine)
+    served: Counter[str] = Counter()
+    for request in ends.ended:
+        if request.served:
+            served[request.tenant] += request.arrival.input_tokens + 2 * request.arrival.output_tokens
+    assert {name: got.service for name, got in engine.policy.received.items() if got.service} == pytest.approx(served)
+
+
+def crowd(count: int, tier: str, *, prompt: int = 60, output: int = 100, tenant: str = "a") -> list[Arrival]:
+    return [Arrival(0.0, tenant, prompt, output, tier=tier) for _ in range(count)]
+
+
+def full(profile: EngineProfile) -> EngineProfile:
+    """Short of slots, not of blocks."""
+    return profile.model_copy(update={"batch_max": 4, "pool_tokens": 2000})
+
+
+@pytest.mark.parametrize("profile", [WHOLE, CHUNKED], ids=["whole", "chunked"])
+def test_a_premium_request_takes_the_place_of_a_background_one(profile: EngineProfile) -> None:
+    arrivals = [*crowd(8, "background"), Arrival(1.0, "p", 60, 10, tier="premium")]
+    waits = {}
+    for preemption in (True, False):
+        engine = made(full(profile), TierSettings(preemption=preemption))
+        ends = play(arrivals, engine)
+        waits[preemption] = next(r.ttft_s for r in ends.ended if r.tier is Tier.PREMIUM)
+        assert engine.figures.preemptions.total() == engine.figures.preemptions[Strategy.RECOMPUTE, Tier.BACKGROUND]
+        assert bool(engine.figures.preemptions) == preemption
+    assert waits[True] < waits[False] / 2
+
+
+def test_what_is_swapped_is_not_computed_again() -> None:
+    arrivals = [*crowd(8, "background"), *(Arrival(1.0 + n / 2, "p", 60, 10, tier="premium") for n in range(3))]
+    told = []
+    for swap in (SWAP, {}):
+        engine = made(full(WHOLE).model_copy(update=swap), TierSettings())
+        play(arrivals, engine)
+        told.append(engine.figures)
+    swapped, recomputed = told
+    assert swapped.preemptions[Strategy.SWAP, Tier.BACKGROUND] > 0
+    assert swapped.swapped_out_bytes == swapped.swapped_in_bytes > 0
+    assert recomputed.swapped_out_bytes == 0
+    assert swapped.recomputed_tokens < recomputed.recomputed_tokens
+
+
+def test_one_that_is_ended_says_why() -> None:
+    flood = [Arrival(0.4 * n, "p", 60, 30, tier="premium") for n in range(40)]
+    arrivals = sorted([*crowd(8, "background"), *flood], key=lambda arrival: arrival.arrival_s)
+    ends = play(arrivals, made(WHOLE, TierSettings(preemptions_max=0, at_limit="end")))
+    assert set(ends.rejections) == {"exhausted"}
+    assert all(r.tier is not Tier.PREMIUM for r in ends.ended if r.rejected)
+
+
+@pytest.mark.parametrize("profile", [WHOLE, CHUNKED], ids=["whole", "chunked"])
+def test_short_of_blocks_the_engine_evicts_who_stands_last_and_promotes_in_the_end(profile: EngineProfile) -> None:
+    engine = made(profile, TierSettings(preemptions_max=1))
+    ends = play(crowd(12, "standard", prompt=20, output=120), engine)
+    assert engine.figures.native > 0
+    assert ends.rejections == {}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_where_nothing_is_short_it_is_the_engine_that_evicts_nobody(chunked: bool) -> None:
+    random = Random(3)
+    arrivals = [
+        Arrival(n * 0.05, "one", random.randrange(1, 400), random.randrange(0, 200), tier="standard")
+        for n in range(300)
+    ]
+    base = load_profile("a100-llama3-8b-chunked") if chunked else load_profile()
+    profile = base.model_copy(update={"pool_tokens": 1_000_000, "batch_max": None})
+    plain = (ChunkedEngine if chunked else SimulatedEngine)(profile, make_policy("vtc"))
+    paged = made(profile, TierSettings(preemption=False))
+    times = []
+    for engine in (plain, paged):
+        ended = sorted(play(arrivals, engine).ended, key=lambda request: int(request.request_id))
+        times.append([time for r in ended for time in (r.admitted_s, r.first_token_s, r.finish_s)])
+    assert times[1] == pytest.approx(times[0], rel=1e-9)
+    assert paged.figures.native == 0
+
+
+def test_an_engine_that_loses_a_block_is_seen() -> None:
+    """A test of the test."""
+
+    class Leaky(PagedBatch):
+        def ends(self, one):  # type: ignore[no-untyped-def]
+            self.room.free -= 1
+            super().ends(one)
+
+    engine = made(WHOLE, TierSettings())
+    engine.batch = Leaky(WHOLE, engine.policy, engine._waiting)
+    with pytest.raises(AssertionError):
+        play(crowd(2, "standard"), engine)

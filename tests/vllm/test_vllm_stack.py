@@ -1,0 +1,97 @@
+"""The whole service on vLLM: gate, table, worker and engine, asked by unmodified clients; and its engine killed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is absent", allow_module_level=True)
+
+import openai
+import psutil
+
+from tests.support.local_stack import Running, eventually, line_state, start, stop
+
+UP_S = 240
+TENANTS = ("quiet", "flood")
+OUTPUT = 600
+"""Tokens: some seconds of them, so that there is something to kill."""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    found = start(tmp_path_factory.mktemp("home"), "--engine", "vllm")
+    yield found
+    stop(found)
+
+
+async def asked(stack: Running, tenant: str, tokens: int, *, stream: bool = False) -> int:
+    """How many tokens came, or minus the status of the error."""
+    client = openai.AsyncOpenAI(base_url=stack.openai_base_url, api_key=stack.api_keys[tenant], max_retries=0)
+    question = {"model": stack.model, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": 150}
+    try:
+        if not stream:
+            answer = await client.completions.create(**question)
+            return answer.usage.completion_tokens
+        count = 0
+        async for _ in await client.completions.create(**question, stream=True):
+            count += 1
+        return count
+    except openai.APIStatusError as error:
+        return -error.status_code
+    except openai.APIError:
+        return -1  # in a stream, after it began
+
+
+def engine_of(stack: Running) -> psutil.Process:
+    """By its name: it overwrites the environment by which the stack's other processes are told."""
+    family = psutil.Process(stack.process.pid).children(recursive=True)
+    return next(process for process in family if "EngineCore" in process.name())
+
+
+@pytest.mark.timeout(UP_S)
+def test_it_answers(stack: Running) -> None:
+    assert asyncio.run(asked(stack, "quiet", 12)) == 12
+    settled = eventually(lambda: line_state(stack, "quiet"), lambda line: line.get("reserved", 1.0) == 0.0)
+    assert settled["spent"] > 2 * 12
+
+
+@pytest.mark.timeout(UP_S)
+def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: Running) -> None:
+    """Streams that had begun end with an error, and pay for what they got; the others are tried again and answered."""
+    before = {tenant: line_state(stack, tenant).get("spent", 0.0) for tenant in TENANTS}
+
+    async def story() -> list[int]:
+        asking = [asked(stack, tenant, OUTPUT, stream=number % 2 == 0) for tenant in TENANTS for number in range(3)]
+        tasks = [asyncio.create_task(one) for one in asking]
+        await asyncio.sleep(1.5)
+        engine_of(stack).send_signal(signal.SIGKILL)
+        return await asyncio.gather(*tasks)
+
+    outcomes = asyncio.run(story())
+    assert any(outcome < 0 for outcome in outcomes), "nothing ran when it was killed"
+    for tenant in TENANTS:
+        settled = eventually(lambda name=tenant: line_state(stack, name), lambda line: line.get("reserved", 1) == 0.0)
+        assert 0 <= settled["spent"] - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
+    eventually(lambda: asyncio.run(asked(stack, "quiet", 8)), lambda tokens: tokens == 8, timeout_s=120)
+    slots = asyncio.run(_all_slots(stack))
+    assert slots == [16] * 8
+
+
+async def _all_slots(stack: Running) -> list[int]:
+    """As many at once as the worker has slots: none is held by what is gone."""
+    return list(await asyncio.gather(*(asked(stack, TENANTS[number % 2], 16) for number in range(8))))
+
+
+def test_a_log_of_it_names_no_prompt(stack: Running) -> None:
+    logs = "".join(path.read_text(errors="replace") for path in Path(stack.home / "logs").glob("worker-*.log"))
+    assert "the engine is replaced" in logs
+    assert "Who is served next?" not in logs
