@@ -87,6 +87,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._head = None
 
     def __bool__(self) -> bool:
+        """Asked in every step, also where no place is free: who is next is worked out only where that may be nobody."""
+        if self.policy.work_conserving and not self.admission.settings.premium_reserve:
+            return bool(self._requests)
         return self._next() is not None
 
     def __len__(self) -> int:

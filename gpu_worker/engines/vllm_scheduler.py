@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -35,6 +36,7 @@ from gpu_worker.policies.tier_settings import tier_settings
 from gpu_worker.policies.tiered import TieredQueue
 
 DEFAULT_POLICY = "tiered:vtc"
+_NAME = attrgetter("request_id")
 ENDED = "headgate:"
 """Before the reason, in the `stop_reason` of a request that the scheduler ended."""
 
@@ -178,7 +180,10 @@ class _Tiers:
             newcomers = vllm.running[-joined:]
             del vllm.running[-joined:]
             for request in newcomers:
-                insort(vllm.running, request, key=self._keeping)
+                if not vllm.running or self._keeping(vllm.running[-1]) < self._keeping(request):
+                    vllm.running.append(request)
+                else:
+                    insort(vllm.running, request, key=self._keeping)
 
     def _keeping(self, request: Request) -> tuple[bool, float, int]:
         return self.policy.keeping(request.request_id)
@@ -189,7 +194,9 @@ class _Tiers:
         sampled = model_runner_output.sampled_token_ids or ()
         generated = model_runner_output.req_id_to_index if sampled else {}
         lengths = set(map(len, sampled))
-        stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
+        stalled = []
+        if not all(map(generated.__contains__, map(_NAME, vllm.running))):
+            stalled = [request.request_id for request in vllm.running if request.request_id not in generated]
         if lengths - {1}:
             stalled += self._running_with(generated, sampled, lambda count: count == 0)
         self.policy.decoded(1, stalled)

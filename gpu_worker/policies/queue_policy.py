@@ -33,6 +33,9 @@ Precedence = tuple[float, float]
 class QueuePolicy(ABC):
     """Raises KeyError for unknown requests. Times are seconds of any clock that does not go back."""
 
+    work_conserving = True
+    """Whether somebody is next wherever somebody waits."""
+
     @property
     @abstractmethod
     def waiting(self) -> int: ...

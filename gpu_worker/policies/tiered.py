@@ -46,6 +46,7 @@ class TieredQueue(QueuePolicy):
         self.service = service
         self.settings = settings or TierSettings()
         self.shares = TierShares(self.settings)
+        self.work_conserving = inner().work_conserving
         self.admissions = 0
         """So far; each has its number."""
         self._inner = inner

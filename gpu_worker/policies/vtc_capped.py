@@ -28,6 +28,8 @@ from gpu_worker.policies.vtc import VirtualTokenCounter
 
 
 class CappedTokenCounter(VirtualTokenCounter):
+    work_conserving = False
+
     def __init__(self, cap_tokens: int, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._cap_tokens = cap_tokens

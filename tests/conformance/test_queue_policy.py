@@ -62,6 +62,20 @@ def test_nobody_waits_nobody_is_next(name: str) -> None:
 
 
 @every_policy
+def test_where_somebody_waits_somebody_is_next_or_it_says_that_this_need_not_be(name: str) -> None:
+    policy = make_policy(name)
+    for number in range(3):
+        policy.enqueue(QueueRequest(f"r{number}", "a", 10_000))
+    for left in (3, 2, 1):
+        assert policy.waiting == left
+        if (head := policy.peek()) is None:
+            assert not policy.work_conserving
+            return
+        policy.admit(head.request_id)
+    assert policy.work_conserving or name.startswith("vtc-cap")
+
+
+@every_policy
 def test_a_look_changes_nothing(name: str) -> None:
     policy = make_policy(name)
     for number in range(6):
