@@ -106,6 +106,8 @@ class SimulatedEngine(Engine):
         """Admit in the policy's order; the first that does not fit ends it."""
         self._since_attempt = 0
         self._stretch = None
+        if self._observer is not None:
+            self._observer.attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
         while (head := self._peek()) is not None:

@@ -20,6 +20,9 @@ class Observer:
 
     def rejected(self, request: SimRequest, now_s: float) -> None: ...
 
+    def attempted(self, now_s: float) -> None:
+        """An attempt to admit begins."""
+
     def admitted(self, request: SimRequest, now_s: float) -> None: ...
 
     def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:

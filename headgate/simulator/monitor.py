@@ -54,11 +54,10 @@ class _Worst:
 
 
 class TheoremMonitor(Observer):
-    """`steps_between_admissions`: the engine's. Works for any policy: `bounds()` tells who breaks them."""
+    """Works for any policy: `bounds()` tells who breaks them."""
 
-    def __init__(self, service: WeightedTokens, steps_between_admissions: int) -> None:
+    def __init__(self, service: WeightedTokens) -> None:
         self._service = service
-        self._gap_steps = steps_between_admissions
         self._gave_up = False
         self._books = Books()
         self._pairs = PairBounds()
@@ -72,7 +71,6 @@ class TheoremMonitor(Observer):
         """What each had received when this client's backlog began."""
         self._gap_began = 0.0
         self._gap_max = 0.0
-        self._steps_in_gap = 0
 
     # ── What happens ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,6 +91,14 @@ class TheoremMonitor(Observer):
                 self._idle_arrivals[request.request_id] = (account, others)
         account.waiting += 1
         self._look_at_counters()
+
+    def attempted(self, now_s: float) -> None:
+        """What was served since the attempt before is what a request may have had to wait for this one."""
+        if self._gave_up:
+            return
+        received = sum(self._books.values())
+        self._gap_max = max(self._gap_max, received - self._gap_began)
+        self._gap_began = received
 
     def admitted(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
@@ -128,9 +134,6 @@ class TheoremMonitor(Observer):
             return
         self._books.step += steps
         self._look_at_counters()
-        self._steps_in_gap += steps
-        if self._steps_in_gap >= self._gap_steps:
-            self._ends_gap()
 
     def finished(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
@@ -174,11 +177,6 @@ class TheoremMonitor(Observer):
         total = sum(given[one.number] * one.weight for one in active)
         self._share.note(total / sum(one.weight for one in active) - given[account.number])
 
-    def _ends_gap(self) -> None:
-        received = sum(self._books.values())
-        self._gap_max = max(self._gap_max, received - self._gap_began)
-        self._gap_began, self._steps_in_gap = received, 0
-
     # ── At the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def bounds(self) -> dict[str, dict[str, Any]]:
@@ -186,7 +184,6 @@ class TheoremMonitor(Observer):
         looked at. Empty where there were more than TENANTS_MAX clients."""
         if self._gave_up:
             return {}
-        self._ends_gap()
         unit, clients = max(self._input_max, self._resident_max), len(self._books.all)
         gap = 2 * max(clients - 1, 0) * unit + self._gap_max
         return {

@@ -141,7 +141,7 @@ def _monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
         return None
     if spec.monitor == "covered" and spec.policy != "vtc":
         return None
-    return TheoremMonitor(service, spec.profile.steps_between_admissions)
+    return TheoremMonitor(service)
 
 
 def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None) -> Run:

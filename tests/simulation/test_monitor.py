@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ class AllMoments(TheoremMonitor):
     """The monitor, and beside it what each had received, and who was backlogged, before and after every event."""
 
     def __init__(self) -> None:
-        super().__init__(WEIGHTED_TOKENS, PROFILE.steps_between_admissions)
+        super().__init__(WEIGHTED_TOKENS)
         self.received: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
         self.running: list[SimRequest] = []
@@ -100,6 +101,114 @@ def test_worst_cases_are_those_of_all_pairs_over_all_intervals(
     assert bounds["4.9"]["worst"] == pytest.approx(worst(monitor.moments, jointly=False), abs=1e-6)
 
 
+class Ledger(TheoremMonitor):
+    """The same run once more in plain books: what each client got, who waits, who runs, as dictionaries."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHTED_TOKENS)
+        self.got: dict[str, float] = {}
+        self.weight: dict[str, float] = {}
+        self.waits: dict[str, int] = {}
+        self.batch: list[SimRequest] = []
+        self.came: dict[str, float] = {}
+        self.backlog: dict[str, dict[str, float]] = {}
+        self.at_attempt = self.gap = self.dispatch = self.share = self.input_max = self.resident_max = 0.0
+        self.intervals = 0
+
+    def enqueued(self, request: SimRequest, now_s: float) -> None:
+        super().enqueued(request, now_s)
+        tenant = request.tenant
+        self.weight[tenant] = request.weight
+        self.got.setdefault(tenant, 0.0)
+        if not self.waits.get(tenant):
+            self.backlog[tenant] = dict(self.got)
+            if all(other.tenant != tenant for other in self.batch):
+                self.came[request.request_id] = self._others(tenant)
+        self.waits[tenant] = self.waits.get(tenant, 0) + 1
+
+    def attempted(self, now_s: float) -> None:
+        super().attempted(now_s)
+        total = sum(self.got.values())
+        self.gap, self.at_attempt = max(self.gap, total - self.at_attempt), total
+
+    def admitted(self, request: SimRequest, now_s: float) -> None:
+        super().admitted(request, now_s)
+        tenant, arrival = request.tenant, request.arrival
+        if request.request_id in self.came:
+            self.dispatch = max(self.dispatch, self._others(tenant) - self.came.pop(request.request_id))
+        self.waits[tenant] -= 1
+        if not self.waits[tenant]:
+            self._ends(tenant)
+        self.got[tenant] += arrival.input_tokens / request.weight
+        self.batch.append(request)
+        self.input_max = max(self.input_max, arrival.input_tokens / request.weight)
+        resident = sum(2 * (one.arrival.input_tokens + one.arrival.output_tokens) / one.weight for one in self.batch)
+        self.resident_max = max(self.resident_max, resident)
+
+    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        super().prefilled(requests, now_s)
+        for request in requests:
+            self.got[request.tenant] += 2 * bool(request.arrival.output_tokens) / request.weight
+
+    def decoded(self, steps: int, now_s: float) -> None:
+        super().decoded(steps, now_s)
+        for request in self.batch:
+            self.got[request.tenant] += 2 * steps / request.weight
+
+    def finished(self, request: SimRequest, now_s: float) -> None:
+        super().finished(request, now_s)
+        self.batch.remove(request)
+
+    def _others(self, tenant: str) -> float:
+        return sum(got for name, got in self.got.items() if name != tenant)
+
+    def _ends(self, tenant: str) -> None:
+        """Theorem 4.13: T / n less what it got itself, n and T of those active since its backlog began."""
+        before = self.backlog.pop(tenant)
+        given = {name: got - before.get(name, 0.0) for name, got in self.got.items()}
+        active = [name for name in given if given[name] or self.waits[name] or name == tenant]
+        total = sum(given[name] * self.weight[name] for name in active)
+        self.share = max(self.share, total / sum(self.weight[name] for name in active) - given[tenant])
+        self.intervals += 1
+
+
+@given(st.lists(arrivals, min_size=1, max_size=30), st.sampled_from(["vtc", "fcfs", "lcf"]), weights)
+def test_dispatch_and_share_are_those_of_plain_books_and_so_is_what_bounds_them(
+    arriving: list[Arrival], policy: str, weights: dict[str, float]
+) -> None:
+    ledger = Ledger()
+    arriving.sort(key=lambda arrival: arrival.arrival_s)
+    engine = SimulatedEngine(PROFILE, make_policy(policy), observer=ledger)
+    drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
+    bounds, unit = ledger.bounds(), max(ledger.input_max, ledger.resident_max)
+    about = functools.partial(pytest.approx, abs=1e-6)
+    assert bounds["4.11"]["worst"] == about(ledger.dispatch)
+    assert bounds["4.11"]["bound"] == about(2 * (len(ledger.got) - 1) * unit + ledger.gap)
+    assert bounds["4.13"]["worst"] == about(ledger.share)
+    assert bounds["4.13"]["checked"] == ledger.intervals
+    assert bounds["4.13"]["bound"] == bounds["4.9"]["bound"] == about(4 * unit)
+    assert bounds["4.4"]["bound"] == about(2 * unit)
+    assert bounds["4.3"]["bound"] == about(unit)
+
+
+@given(st.lists(arrivals, min_size=1, max_size=30), weights)
+def test_counters_are_as_far_apart_as_the_policys_own(arriving: list[Arrival], weights: dict[str, float]) -> None:
+    policy, apart = make_policy("vtc"), [0.0]
+
+    class Looking(TheoremMonitor):
+        def _look_at_counters(self) -> None:
+            super()._look_at_counters()
+            (counters,) = policy.counters()
+            apart.append(max(counters.values(), default=0.0) - min(counters.values(), default=0.0))
+
+    monitor = Looking(WEIGHTED_TOKENS)
+    arriving.sort(key=lambda arrival: arrival.arrival_s)
+    drive(
+        arriving, SimulatedEngine(PROFILE, policy, observer=monitor), Collector(WEIGHTED_TOKENS, 0.0), weights=weights
+    )
+    assert monitor.bounds()["4.3"]["worst"] == pytest.approx(max(apart), abs=1e-6)
+
+
 def test_first_come_first_served_lets_a_flood_through() -> None:
     flood = [Arrival(0.0, "flood", 50, 50) for _ in range(200)]
     workload = ListWorkload("flood", [*flood, *(Arrival(0.1, "quiet", 50, 50) for _ in range(20))])
@@ -133,7 +242,7 @@ def test_beyond_so_many_tenants_it_says_nothing() -> None:
 
 def test_looking_on_changes_nothing() -> None:
     told = []
-    for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS, 10)):
+    for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS)):
         arriving = [Arrival(n * 0.05, "ab"[n % 3 == 0], 30, 30) for n in range(60)]
         engine = SimulatedEngine(PROFILE, make_policy("vtc"), observer=observer)
         drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0))
