@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow
+from gpu_worker.policies.held import QueueRequest
 
 FinishReason = Literal["stop", "length", "aborted"]
 
@@ -36,6 +37,21 @@ class EngineRequest:
     interaction: str = ""
     timeout_s: float = inf
     cache_salt: str = ""
+
+    def queued(self, input_tokens: int, now_s: float) -> QueueRequest:
+        """As a queue policy sees it. `now_s`: of the clock that the policy is told of."""
+        return QueueRequest(
+            self.request_id,
+            self.tenant,
+            input_tokens,
+            self.weight,
+            app=self.app,
+            stage=self.stage,
+            interaction=self.interaction,
+            output_tokens_max=self.max_tokens,
+            tier=self.tier,
+            deadline_s=now_s + self.timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

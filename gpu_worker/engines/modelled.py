@@ -36,7 +36,7 @@ from gpu_worker.engines.modelled_batch import Batch, Sequence
 from gpu_worker.engines.modelled_batch import Shape as Shape
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.preemption_costs import Calibration
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+from gpu_worker.policies.queue_policy import QueuePolicy
 
 BYTES_PER_TOKEN = 4.0
 WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
@@ -115,7 +115,7 @@ class ModelledEngine:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
         sequence = Sequence(request, input_tokens, asyncio.Queue(), StopMatcher(request.stop))
         now_s = self.monotonic_s()
-        if not self._batch.admission.enqueue(_queued(request, input_tokens, now_s), now_s):
+        if not self._batch.admission.enqueue(request.queued(input_tokens, now_s), now_s):
             raise RefusedByPolicy
         self._sequences[request.request_id] = sequence
         self._arrived.set()
@@ -200,18 +200,3 @@ class ModelledEngine:
         sequence.reason = reason
         self._sequences.pop(sequence.request.request_id, None)
         sequence.events.put_nowait(Finished(reason, sequence.input_tokens, sequence.output_tokens))
-
-
-def _queued(request: EngineRequest, input_tokens: int, now_s: float) -> QueueRequest:
-    return QueueRequest(
-        request.request_id,
-        request.tenant,
-        input_tokens,
-        request.weight,
-        app=request.app,
-        stage=request.stage,
-        interaction=request.interaction,
-        output_tokens_max=request.max_tokens,
-        tier=request.tier,
-        deadline_s=now_s + request.timeout_s,
-    )

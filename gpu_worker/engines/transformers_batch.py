@@ -35,7 +35,6 @@ from gpu_worker.engines.base import (
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.figures import SchedulingFigures
-from gpu_worker.policies.held import QueueRequest
 
 
 @dataclass(eq=False, slots=True)
@@ -50,22 +49,6 @@ class Sequence:
     output_tokens: int = 0
     ending: FinishReason = "aborted"
     """Why it ends, should it be taken out of the batch before the engine is done with it."""
-
-    def queued(self, now_s: float) -> QueueRequest:
-        """As the policy sees it."""
-        request = self.request
-        return QueueRequest(
-            request.request_id,
-            request.tenant,
-            self.input_tokens,
-            request.weight,
-            app=request.app,
-            stage=request.stage,
-            interaction=request.interaction,
-            output_tokens_max=request.max_tokens,
-            tier=request.tier,
-            deadline_s=now_s + request.timeout_s,
-        )
 
 
 class PolicyRouter(OutputRouter):  # type: ignore[misc]

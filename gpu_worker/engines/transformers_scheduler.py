@@ -151,7 +151,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
                 self.policy.preempt(request_id)
                 return True
             now_s = self.router.monotonic_s()
-            return self.admission.enqueue(sequence.queued(now_s), now_s)
+            return self.admission.enqueue(sequence.request.queued(sequence.input_tokens, now_s), now_s)
 
     def _pass(self, token_budget: int) -> None:
         tokens = token_budget - sum(_tokens_next(state) for state in self.active_requests.values())
