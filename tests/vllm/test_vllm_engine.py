@@ -153,6 +153,28 @@ def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) 
     assert not any("calibration" in name for name in stats.tenants)
 
 
+def test_a_prefix_is_shared_under_one_salt_alone(house: House) -> None:
+    """By what is charged: a prompt that comes out of the cache costs a tenth."""
+    prompt = "Each field has the water it is due, by turn. " * 12
+
+    async def story() -> list[float]:
+        charged, before = [], 0.0
+        for name, salt in (("s1", "ours"), ("s2", "ours"), ("s3", "theirs"), ("s4", "")):
+            request = asked(name, 2, prompt=prompt, tenant="salted", cache_salt=salt)
+            await events_of(house.engine, request)
+            while (told := house.engine.stats().tenants.get("salted")) is None or told.output_tokens < 2 * (
+                len(charged) + 1
+            ):
+                await house.engine.clock.sleep(0.05)
+            charged.append(told.service - before)
+            before = told.service
+        return charged
+
+    first, again, other, none = house.run(story())
+    assert first == other == none > 100
+    assert again < 0.4 * first
+
+
 def test_premium_goes_before_a_flood_of_background(house: House) -> None:
     async def story() -> list[str]:
         order: list[str] = []
