@@ -12,10 +12,11 @@ from math import inf
 from typing import Any
 
 from vllm.v1.core.sched.request_queue import RequestQueue
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import Admission, Room
+from gpu_worker.engines.vllm_room import VllmRoom
+from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.held import QueueRequest
 
 TENANT_UNKNOWN = "unknown"
@@ -26,7 +27,7 @@ ARGUMENT = "headgate_"
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
     """`room`: what the engine has, asked where blocks are reserved."""
 
-    def __init__(self, admission: Admission, room: Callable[[], Room], monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, admission: Admission, room: Callable[[], VllmRoom], monotonic_s: Callable[[], float]) -> None:
         self.admission = admission
         self.policy = admission.policy
         self.refused: list[Request] = []
@@ -35,16 +36,26 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._monotonic_s = monotonic_s
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
+        self._first: list[str] = []
         self._head: Request | None = None
 
     def pass_begins(self) -> None:
-        """What was popped before this runs now; what was charged since may have changed who is next."""
-        self._popped.clear()
+        """What was charged since the last one may have changed who is next."""
         self._head = None
+
+    def go_first(self, request_ids: list[str]) -> None:
+        """In this pass these are next, in this order: for them others were evicted, who might come before them now."""
+        self._first = [*request_ids]
+        self._head = None
+
+    def pass_ends(self) -> None:
+        """Who was popped runs now."""
+        self._popped.clear()
+        self._first.clear()
 
     def add_request(self, request: Request) -> None:
         self._head = None
-        if self.admission.enqueue(queue_request(request, self._monotonic_s()), self._monotonic_s()):
+        if self._accepts(request):
             self._requests[request.request_id] = request
         else:
             self.refused.append(request)
@@ -60,7 +71,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._popped.add(request.request_id)
         del self._requests[request.request_id]
         self._head = None
-        if request.num_preemptions == 0 and (found := request.prefill_stats) is not None:
+        if request.num_preemptions:
+            self.policy.generated(request.request_id, request.num_output_tokens)  # one may have come as it waited
+        elif (found := request.prefill_stats) is not None:
             self.policy.cached(request.request_id, found.num_local_cached_tokens + found.num_external_cached_tokens)
         return request
 
@@ -101,18 +114,52 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def of(self, request_id: str) -> Request:
         return self._requests[request_id]
 
+    def is_ready(self, request_id: str) -> bool:
+        """Whether vLLM would let it in now: it skips who waits for a grammar, or for a token of before its eviction."""
+        request = self._requests[request_id]
+        if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False
+        if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            return True
+        wanted = request.structured_output_request
+        return wanted is not None and wanted.grammar is not None and not isinstance(wanted.grammar, Exception)
+
     def _next(self) -> Request | None:
         """Nobody where those who are next may not use the blocks that are left."""
         if self._head is None and self._requests:
-            head = self._next_by_policy()
-            self._head = None if head is None else self._requests[head.request_id]
+            head = self._next_by_plan() or self._next_by_policy()
+            self._head = None if head is None else self._requests[head]
         return self._head
 
-    def _next_by_policy(self) -> QueueRequest | None:
+    def _next_by_plan(self) -> str | None:
+        while self._first and self._first[0] not in self._requests:
+            self._first.pop(0)
+        return self._first[0] if self._first else None
+
+    def _next_by_policy(self) -> str | None:
         if not self.admission.settings.premium_reserve:
-            return self.policy.peek()
-        plan = self.admission.next(self._room())
-        return None if plan is None else plan.request
+            head = self.policy.peek()
+        else:
+            plan = self.admission.next(self._room())
+            head = None if plan is None or plan.evictions else plan.request
+        return None if head is None else head.request_id
+
+    def _accepts(self, request: Request) -> bool:
+        """Not what is no request to us, and nothing that could never be let in again once it was evicted."""
+        now_s = self._monotonic_s()
+        try:
+            described = queue_request(request, now_s)
+        except (TypeError, ValueError):
+            return False
+        if request.resumable:  # a request's service is charged by its one prompt
+            return False
+        return self._can_fit(request, described.tier) and self.admission.enqueue(described, now_s)
+
+    def _can_fit(self, request: Request, tier: Tier) -> bool:
+        if not self.admission.settings.premium_reserve:
+            return True
+        room = self._room()
+        return room.needs_at_most(request) <= self.admission.blocks_max(tier, room.blocks_total)
 
 
 def queue_request(request: Request, now_s: float) -> QueueRequest:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
@@ -60,6 +61,7 @@ class _Tiers:
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         self._eviction: Eviction | None = None
         self._joined = 0
+        self._dropping: set[str] = set()
         self._reports = Reports(self, told.get("figures_file"))
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,19 +75,20 @@ class _Tiers:
             self._make_room()
         self._put_in_order()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self.waiting.pass_ends()
         self._reports.scheduled(output)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        dropped = self._dropped(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        self._charge(model_runner_output)
+        self._charge(model_runner_output, dropped)
         self._send(outputs)
         self._reports.ran(scheduler_output)
         return outputs
 
     def add_request(self, request: Request) -> None:
-        if request.resumable:
-            raise ValueError("streaming input is not supported: a request's service is charged by its one prompt")
+        """Raises nothing for what a client may send: vLLM's core would end with it."""
         super().add_request(request)  # type: ignore[misc]
         while self.waiting.refused:
             self._end(self.waiting.refused.pop(), "refused")
@@ -117,21 +120,35 @@ class _Tiers:
         return VllmRoom(self, self.policy, self.waiting.of, self._reports.swap().free_bytes)
 
     def _somebody_may_be_evicted(self) -> bool:
-        """Cheap, and nearly always no: a pass is planned only where somebody runs who ranks behind one who waits."""
-        return self.policy.may_preempt()
+        """Cheap, and nearly always no: a pass is planned only where somebody runs who ranks behind one who waits, and
+        while vLLM lets anybody in."""
+        vllm: Any = self
+        return self.policy.may_preempt() and vllm.pause_state is PauseState.UNPAUSED
 
     def _make_room(self) -> None:
         """A pass as it is going to be, with its evictions; who it let in stands in line again for vLLM to admit."""
-        room = self._room()
-        while room.tokens_left > 0 and (plan := self.admission.next(room)) is not None:
+        room, passed_over = self._room(), self._pass_over()
+        while (plan := self.admission.next(room)) is not None and room.has_tokens(plan.evictions):
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
                 room.left()
             room.takes(plan.request.request_id)
             self.policy.admit(plan.request.request_id)
-        for request_id in reversed(room.admitted):
+            passed_over += self._pass_over()
+        tentative = sorted([*passed_over, *room.admitted], key=lambda name: self.policy.standing(name).admission)
+        for request_id in reversed(tentative):
             self.policy.put_back(request_id)
+        self.waiting.go_first(room.admitted)
+
+    def _pass_over(self) -> list[str]:
+        """Nobody is evicted for whom vLLM will skip: like there, it is out of the others' way for this pass."""
+        passed_over: list[str] = []
+        while skipped := [one.request_id for one in self.policy.heads() if not self.waiting.is_ready(one.request_id)]:
+            for request_id in skipped:
+                self.policy.admit(request_id)
+            passed_over += skipped
+        return passed_over
 
     def _evict(self, eviction: Eviction) -> None:
         vllm: Any = self
@@ -157,6 +174,8 @@ class _Tiers:
             self.figures.evicted(eviction, strategy)
         self._reports.evicted(request, strategy, eviction)
         super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[misc]
+        if drop_stale_output:
+            self._dropping.add(request.request_id)
 
     def _end(self, request: Request, why: str) -> None:
         """For good, from within: its client is told with the next outputs."""
@@ -188,11 +207,22 @@ class _Tiers:
     def _keeping(self, request: Request) -> tuple[bool, float, int]:
         return self.policy.keeping(request.request_id)
 
-    def _charge(self, model_runner_output: Any) -> None:
+    def _dropped(self, scheduler_output: Any) -> set[str]:
+        """Of this step, who gets nothing of what it brings: a reset of the cache made vLLM compute it again."""
+        if not self._dropping:
+            return self._dropping
+        vllm: Any = self
+        here = [vllm.requests[name] for name in self._dropping if name in vllm.requests]
+        self._dropping = {request.request_id for request in here if request.num_stale_output_tokens}
+        return self._dropping.intersection(scheduler_output.num_scheduled_tokens)
+
+    def _charge(self, model_runner_output: Any, dropped: Collection[str]) -> None:
         """A token for all that run, in one call; not for those that got none, and the rest for those that got more."""
         vllm: Any = self
         sampled = model_runner_output.sampled_token_ids or ()
         generated = model_runner_output.req_id_to_index if sampled else {}
+        if dropped:
+            generated = {name: place for name, place in generated.items() if name not in dropped}
         lengths = set(map(len, sampled))
         stalled = []
         if not all(map(generated.__contains__, map(_NAME, vllm.running))):
@@ -218,12 +248,19 @@ class _Tiers:
         for request_id in request_ids:
             self.policy.generated(request_id, vllm.requests[request_id].num_output_tokens)
 
+    def _charge_the_last(self, request: Request) -> None:
+        """Also of one that was evicted with a token on its way, and ends before it is let in again: it ran for that."""
+        request_id, tokens = request.request_id, request.num_output_tokens
+        if not self.policy.runs(request_id) and tokens > self.policy.standing(request_id).output_tokens:
+            self.policy.admit(request_id)
+        if self.policy.runs(request_id):
+            self.policy.generated(request_id, tokens)
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Every end comes by here."""
         request_id = request.request_id
-        if self._runs(request_id):
-            self.policy.generated(request_id, request.num_output_tokens)
         if self.policy.holds(request_id):
+            self._charge_the_last(request)
             self.policy.leave(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

@@ -117,7 +117,7 @@ class Admission:
         for head in self.policy.heads():
             if kept_out and head.tier not in RESERVED_FOR:
                 continue
-            shortage = Shortage(room.needs(head.request_id), 1) if waits_for_room else self._shortage(head, room)
+            shortage = _all_of_it(head, room) if waits_for_room else self._shortage(head, room)
             if shortage.none:
                 return Plan(head)
             if (evictions := self._evictions(head, shortage, room)) is not None:
@@ -173,3 +173,8 @@ class Admission:
         """Only a policy with tiers lets anybody be evicted."""
         assert isinstance(self.policy, TieredQueue)  # noqa: S101
         return self.policy
+
+
+def _all_of_it(head: QueueRequest, room: Room) -> Shortage:
+    """What one lacks that may use no room but what it makes: what is promised beyond what there is, it makes up too."""
+    return Shortage(room.needs(head.request_id) - min(0, room.blocks_free), 1 - min(0, room.slots_free))
