@@ -44,9 +44,8 @@ def main() -> int:
     from gpu_worker.engines.vllm_scheduler import TierScheduler
 
     config, cache = _a_real_configuration()
-    print(
-        f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens, the quietest of {RUNS} medians of {STEPS} steps, in us"
-    )
+    print(f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens")
+    print(f"processor time, us: the quietest of {RUNS} medians of {STEPS} steps")
     print(f"{'tenants':>8} {'vLLM':>8} {'ours':>8} {'ratio':>7} {'of schedule':>12} {'mean batch':>11}   tiers")
     for tiers in (("standard",), ("premium", "standard", "background")):
         for tenants in TENANTS:
