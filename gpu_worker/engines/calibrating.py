@@ -9,19 +9,23 @@ from gpu_worker.engines.base import EngineRequest
 
 CALIBRATION_TENANT = "headgate-calibration"
 OUTPUT_TOKENS = 8
-TIMES = 2
-"""The first of a length is slower than those after it."""
+TIMES = 3
+"""The first of a length is slower than those after it: the median counts."""
+
+STEPS_MAX = 4
+"""Of the longest prompt: pieces cost otherwise than a whole."""
 
 
 def calibration_lengths(context_tokens: int, step_tokens: int) -> list[int]:
-    """Of prompts that one step computes whole, none twice."""
-    longest = max(1, min(step_tokens, context_tokens // 2))
+    """Of prompts, some of which one step computes whole, none twice."""
+    longest = max(1, min(STEPS_MAX * step_tokens, context_tokens // 2))
     return sorted({max(1, longest // part) for part in (16, 8, 4, 2, 1)})
 
 
 def calibration_requests(context_tokens: int, step_tokens: int) -> Iterator[tuple[EngineRequest, list[int]]]:
-    """To be asked one at a time: the requests, and the tokens of their prompts, no two alike in their first."""
-    for number, tokens in enumerate(calibration_lengths(context_tokens, step_tokens)):
+    """To be asked one at a time: the requests, and the tokens of their prompts, no two alike in their first. The
+    longest first: what a cold start adds is the least part of that."""
+    for number, tokens in enumerate(reversed(calibration_lengths(context_tokens, step_tokens))):
         for again in range(TIMES):
             first = 7 + TIMES * number + again
             asked = EngineRequest(

@@ -48,8 +48,8 @@ class Observed:
     def step(self, seconds: float, computed: Mapping[str, tuple[int, int]]) -> None:
         """`computed`: (tokens computed before, tokens computed in this step), by request."""
         if len(computed) == 1:
-            ((before, tokens),) = computed.values()
-            self._times.note(tokens, before, seconds)
+            ((request_id, (before, tokens)),) = computed.items()
+            self._times.note(request_id, tokens, before, seconds)
             if self._times.worth_fitting:
                 self._admission.calibration = self._times.calibrated(self._admission.calibration)
         total = sum(tokens for _, tokens in computed.values())

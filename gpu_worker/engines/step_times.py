@@ -32,14 +32,20 @@ class StepTimes:
     prefills: deque[tuple[int, float]] = field(default_factory=_recent)
     decodes: deque[tuple[int, float]] = field(default_factory=_recent)
     new: int = 0
+    _pieces: tuple[str, int] = ("", 0)
+    """The last prompt, and how many of its tokens were computed in steps of its own."""
+    _pieces_s: float = 0.0
 
-    def note(self, tokens: int, context: int, seconds: float) -> None:
-        """A step of one request: `tokens` computed, of a sequence of which `context` were computed before."""
+    def note(self, request_id: str, tokens: int, context: int, seconds: float) -> None:
+        """A step of one request: `tokens` computed, of a sequence of which `context` were computed before. A prompt in
+        pieces counts as one that took all of them, as long as nobody else was in any."""
         if tokens == 1:
             self.decodes.append((1, seconds))
             self.new += 1
-        elif context == 0:
-            self.prefills.append((tokens, seconds))
+        elif context == 0 or (request_id, context) == self._pieces:
+            self._pieces_s = seconds + (self._pieces_s if context else 0.0)
+            self._pieces = request_id, context + tokens
+            self.prefills.append((context + tokens, self._pieces_s))
             self.new += 1
 
     @property
@@ -51,9 +57,12 @@ class StepTimes:
         self.new = 0
         if self.decodes:
             known = replace(known, decode_s=median(seconds for _, seconds in self.decodes))
-        if len({tokens for tokens, _ in self.prefills}) < LENGTHS_MIN:
+        by_length: dict[int, list[float]] = {}
+        for tokens, seconds in self.prefills:
+            by_length.setdefault(tokens, []).append(seconds)
+        if len(by_length) < LENGTHS_MIN:
             return known
-        base, linear, square = fit(self.prefills)
+        base, linear, square = fit([(tokens, median(seconds)) for tokens, seconds in by_length.items()])
         return replace(known, prefill_base_s=base, prefill_per_token_s=linear, prefill_per_token2_s=square)
 
 

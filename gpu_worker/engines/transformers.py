@@ -181,7 +181,7 @@ class TransformersEngine:
         )
 
     async def _calibrate(self, scheduler: PolicyScheduler) -> None:
-        """Prompts of several lengths, one at a time and each twice, for the first of its kind is slower."""
+        """Prompts of several lengths, one at a time and each a few times, for the first of its kind is slower."""
         for asked, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
             router, sequence = self._enter(asked, tokens)
             while asked.request_id in router.live or not sequence.events.empty():

@@ -1,0 +1,220 @@
+"""What a preemption costs by the length of its victim, as predicted and as measured: `python -m
+benchmarks.preemption_costs [--models random:2x128 …] [--times N] [--json]`.
+
+Real tokens on the transformers engine, one place in the batch. A background request of a length is evicted by a premium
+one and comes back, TIMES times by swap and by recompute each; lengths and strategies alternate, so that a busy
+neighbour hits all alike. Predicted is by what the engine measured at its own start. Measured is what it logged of these
+preemptions: the copies out and back, or the steps that computed again what had been lost; the median.
+
+A strategy is forced by taking the other for too dear. What is predicted here is by the calibration as it was.
+
+And the same model for Llama 3 70B on A100s by data sheets, beside the source's table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import EngineRequest, Finished, Token
+from gpu_worker.policies.preemption_costs import Calibration, Strategy
+from gpu_worker.policies.queue_policy import make_policy
+
+MODELS = ("random:2x128", "random:8x256")
+LENGTHS = (32, 64, 128, 256, 512, 1024, 1536)
+STEP_TOKENS = (2048, 512)
+"""Prompts whole, and in pieces."""
+TIMES = 5
+SWAP_BYTES = 256 << 20
+STRATEGIES = (Strategy.SWAP, Strategy.RECOMPUTE)
+OFF_BY = 1.5
+
+SOURCE_MS = {
+    (512, 10): (52, 52),
+    (512, 100): (62, 61),
+    (512, 500): (103, 101),
+    (2048, 50): (214, 210),
+    (8192, 200): (856, 840),
+    (32768, 100): (3280, 3210),
+}
+"""(prompt, generated): swap and recompute, of the source's table for Llama 3 70B on an A100."""
+SHEET_KV_BYTES = 80 * 8 * 128 * 2 * 2
+"""Layers x KV heads x head size x keys and values x bytes of a half."""
+SHEET_LINK = 25e9
+"""PCIe 4.0 x16, bytes a second in practice."""
+SHEET_TOKEN_S = 2 * 70.6e9 / (312e12 * 0.5)
+"""FLOP of a prompt token by FLOP/s of an A100, half of the data sheet's."""
+SHEET_TOKEN2_S = 2 * 80 * 64 * 128 / (312e12 * 0.5)
+"""The same of attention: 4 FLOP a layer, query head, channel and pair of tokens, half of which are masked."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.preemption_costs", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--times", type=int, default=TIMES)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    options = parser.parse_args()
+    if importlib.util.find_spec("transformers") is None:
+        sys.stdout.write("skipped: transformers and torch are not here\n")
+        return 0
+    found = [
+        asyncio.run(measured(model, step, options.lengths, options.times))
+        for model in options.models
+        for step in STEP_TOKENS
+    ]
+    if options.json:
+        sys.stdout.write(json.dumps({"measured": found, "by_data_sheet": by_data_sheet()}) + "\n")
+    else:
+        sys.stdout.write("\n".join([*map(table, found), sheet_table()]))
+    return 0
+
+
+async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times: int) -> dict[str, Any]:
+    from gpu_worker.engines.transformers import Shape, TransformersEngine
+
+    shape = Shape(batch=1, kv_tokens=4096, step_tokens=step_tokens, swap_bytes=SWAP_BYTES, calibrate=True)
+    with tempfile.TemporaryDirectory() as home:
+        engine = TransformersEngine.load(make_policy("tiered:vtc"), model=model, home=Path(home), shape=shape)
+        await engine.start()
+        true: Calibration = engine._admission.calibration
+        seen: dict[tuple[int, Strategy], list[tuple[float, float]]] = {}
+        for turn in range(times):
+            for length in lengths:
+                for strategy in STRATEGIES:
+                    got = await preempted(engine, true, length, strategy, f"{turn}-{length}-{strategy}")
+                    seen.setdefault((length, strategy), []).append(got)
+        await engine.stop()
+    rows = [row(true, length, [seen[length, strategy] for strategy in STRATEGIES]) for length in lengths]
+    return {
+        "model": model,
+        "step_tokens": step_tokens,
+        "rows": rows,
+        "crossover_predicted": true.crossover_tokens(2048),
+        "crossover_measured": crossover(rows),
+        "bytes_a_token": true.kv_bytes_per_token,
+        "worst": max(max(one["ratio"], 1 / one["ratio"]) for each in rows for one in each["by"].values()),
+    }
+
+
+async def preempted(engine: Any, true: Calibration, length: int, strategy: Strategy, name: str) -> tuple[float, float]:
+    """One that has `length` tokens and is evicted: (seconds predicted by `true`, seconds measured)."""
+    rate = inf if strategy is Strategy.SWAP else 0.0  # copies that cost nothing, or an engine that cannot swap
+    forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
+    engine._admission.calibration = forced
+    before = engine.stats().figures
+    victim = EngineRequest(f"victim-{name}", "batch", "", 64, temperature=0.0, tier=Tier.BACKGROUND)
+    _, evicted = engine._enter(victim, [7 + (place * 31 + length) % 200 for place in range(length - 2)])
+    while not isinstance(event := await evicted.events.get(), Token) or event.output_tokens < 2:
+        pass
+    premium = EngineRequest(f"premium-{name}", "paying", "", 2, temperature=0.0, tier=Tier.PREMIUM)
+    _, urgent = engine._enter(premium, [9, 10, 11])
+    for sequence in (urgent, evicted):
+        while not isinstance(await sequence.events.get(), Finished):
+            pass
+    after = engine.stats().figures
+    if after.preemptions[strategy, Tier.BACKGROUND] != before.preemptions[strategy, Tier.BACKGROUND] + 1:
+        raise RuntimeError(f"{name} was not evicted by {strategy}")
+    earlier_s = before.costs[strategy].measured_s if strategy in before.costs else 0.0
+    seconds = after.costs[strategy].measured_s - earlier_s
+    if strategy is Strategy.RECOMPUTE:
+        tokens = after.recomputed_tokens - before.recomputed_tokens
+        return true.prefill_s(tokens), seconds
+    tokens = round((after.swapped_out_bytes - before.swapped_out_bytes) / true.kv_bytes_per_token)
+    return true.swap_out_s(tokens) + true.swap_in_s(tokens), seconds
+
+
+def row(true: Calibration, length: int, seen: list[list[tuple[float, float]]]) -> dict[str, Any]:
+    by = {}
+    for strategy, pairs in zip(STRATEGIES, seen, strict=True):
+        predicted, took = (1e3 * median(pair[which] for pair in pairs) for which in (0, 1))
+        by[strategy.value] = {"predicted_ms": predicted, "measured_ms": took, "ratio": took / predicted}
+    return {"tokens": length, "mb": true.swap_bytes(length) / 1e6, "by": by}
+
+
+def crossover(rows: list[dict[str, Any]]) -> int | None:
+    """The shortest of the lengths from which on the measured swap is cheaper."""
+    found = None
+    for one in reversed(rows):
+        if one["by"]["swap"]["measured_ms"] >= one["by"]["recompute"]["measured_ms"]:
+            break
+        found = one["tokens"]
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [
+        f"{found['model']}, {found['bytes_a_token'] / 1e3:.1f} KB of KV a token, steps of {found['step_tokens']}",
+        f"{'':>16} {'swap, ms':^33} {'recompute, ms':^33}",
+        f"{'tokens':>7} {'MB':>8} " + f"{'predicted':>11} {'measured':>11} {'ratio':>9} " * 2,
+    ]
+    for one in found["rows"]:
+        cells = "".join(
+            f"{by['predicted_ms']:>11.2f} {by['measured_ms']:>11.2f} {by['ratio']:>9.2f} " for by in one["by"].values()
+        )
+        lines.append(f"{one['tokens']:>7} {one['mb']:>8.2f} {cells}")
+    within = "all within" if found["worst"] <= OFF_BY else "not all within"
+    lines.append(
+        f"a swap is cheaper from {found['crossover_predicted']} tokens on, as predicted; measured: at"
+        f" {found['crossover_measured']} and all lengths above"
+    )
+    lines.append(f"worst prediction: by a factor of {found['worst']:.2f}; {within} {OFF_BY}\n")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def sheet(link_bytes_per_s: float) -> Calibration:
+    """Eight A100. A prompt shares its steps with decodes, so that a step's own time is none of its cost."""
+    token_s, token2_s = SHEET_TOKEN_S / 8, SHEET_TOKEN2_S / 8
+    return Calibration(SHEET_KV_BYTES, link_bytes_per_s, link_bytes_per_s, 1e-3, 0.0, token_s, token2_s, 0.02)
+
+
+SHEETS = {
+    "four links": sheet(4 * SHEET_LINK),
+    "one link": sheet(SHEET_LINK),
+    "one link, bits for bytes": sheet(SHEET_LINK / 8),
+}
+
+
+def by_data_sheet() -> list[dict[str, float]]:
+    """Milliseconds. `code`: by the source's own code, 4 GB/s and 40,960 bytes a token."""
+    rows = []
+    for (prompt, generated), (swap, again) in SOURCE_MS.items():
+        tokens = prompt + generated
+        one = {"tokens": tokens, "its table, swap": swap, "its table, recompute": again}
+        one["its code, swap"] = 1e3 * 2 * tokens * 80 * 512 / (32e9 / 8)
+        for name, known in SHEETS.items():
+            one[name] = 1e3 * (known.swap_out_s(tokens) + known.swap_in_s(tokens))
+        one["recompute"] = 1e3 * SHEETS["one link"].prefill_s(tokens)
+        rows.append(one)
+    return rows
+
+
+def sheet_table() -> str:
+    rows = by_data_sheet()
+    names = [name for name in rows[0] if name != "tokens"]
+    lines = [
+        "Llama 3 70B, ms. The source's, and by data sheets: 327,680 bytes of KV a token, eight A100, 25 GB/s a link,",
+        "prefill at half of 8 x 312 TFLOP/s. Nothing of this was measured.",
+        f"{'tokens':>7} " + " ".join(f"{name:>{max(10, len(name))}}" for name in names),
+    ]
+    for one in rows:
+        cells = " ".join(f"{one[name]:>{max(10, len(name))}.1f}" for name in names)
+        lines.append(f"{one['tokens']:>7} {cells}")
+    for name, known in SHEETS.items():
+        where = next((n for most in (4096, 131_072) if (n := known.crossover_tokens(most))), None)
+        lines.append(f"{name}: " + (f"a swap is cheaper from {where:,} tokens on" if where else "never cheaper"))
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+"""Mixed traffic beyond the capacity on a real engine: `python -m benchmarks.tiers_measured [--seconds S] [--json]`.
+
+The transformers engine with the built tiny model, real tokens, at this machine's own scale. 20 % of the requests are
+premium and short, 40 % standard, 40 % background and long, four tenants each; Poisson arrivals at OVERLOAD times the
+requests a second that a backlog of the same mix gets, which is measured first. All settings get the same arrivals, each
+an engine of its own that calibrates itself, in ROUNDS turns; then everything that was let in is served to its end.
+Figures are of all rounds together; `others` is the share of the machine that other programs took meanwhile.
+
+    FIFO           first come, first served
+    priority       tiers by effective rank, VTC within; nobody is evicted for another
+    + preemption   running requests are evicted for more urgent ones, by what the calibration takes for cheapest
+    no swap        the same without host memory to swap to, so by recomputing alone
+    + SLO          + preemption, and background, then standard, is turned away while those above are at risk
+    + reserve      + preemption, and 30 % of the KV blocks are for premium alone
+
+TTFT is from when a request was to come, by the arrivals' own clock, so that a late event loop counts. Attainment:
+premium and standard by TTFT, background by its end; of those that were let in. Targets are the source's times SCALE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.base import EngineError, EngineRequest, Finished, Started, Token
+from gpu_worker.policies.figures import SchedulingFigures
+from gpu_worker.policies.preemption_costs import Strategy
+from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.shedding import Shedder, ShedSettings
+from gpu_worker.policies.slo import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.tiered import TieredQueue
+from gpu_worker.shedding_watch import Watch
+
+SECONDS = 16.0
+ROUNDS = 1
+OVERLOAD = 1.3
+AT_ONCE = 240
+"""Requests of the run that measures the capacity."""
+TENANTS = 4
+MIX = (Tier.PREMIUM, Tier.STANDARD, Tier.STANDARD, Tier.BACKGROUND, Tier.BACKGROUND)
+LENGTHS = {
+    Tier.PREMIUM: ((16, 48), (8, 24)),
+    Tier.STANDARD: ((48, 160), (24, 64)),
+    Tier.BACKGROUND: ((160, 320), (80, 160)),
+}
+"""Tokens of prompts and outputs, uniform; a prompt's about, since it is text."""
+BATCH, KV_TOKENS, STEP_TOKENS = 8, 2048, 256
+SWAP_BYTES = 64 << 20
+SCALE = 0.2
+"""Of the source's targets."""
+TIERS = tuple(LENGTHS)
+TARGETS_HERE = {
+    tier: SloTargets(*(SCALE * TARGETS[tier].of(kind) for kind in (Slo.TTFT, Slo.TPOT, Slo.E2E))) for tier in TIERS
+}
+SLO = SloSettings(targets=TARGETS_HERE, window_s=10.0)
+SHEDDING = ShedSettings(patience_s=2.0, calm_s=5.0, calm_max_s=20.0)
+"""A sixth of the usual times, as the whole is over in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    tiers: TierSettings | None
+    """None: first come, first served."""
+    sheds: bool = False
+    swap_bytes: int = SWAP_BYTES
+
+
+SETTINGS = {
+    "FIFO": Setting(None),
+    "priority": Setting(TierSettings(preemption=False)),
+    "+ preemption": Setting(TierSettings()),
+    "no swap": Setting(TierSettings(), swap_bytes=0),
+    "+ SLO": Setting(TierSettings(), sheds=True),
+    "+ reserve": Setting(TierSettings(premium_reserve=0.3)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    at_s: float
+    asked: EngineRequest
+
+
+@dataclass(slots=True)
+class Heard:
+    tier: Tier
+    came_s: float
+    input_tokens: int = 0
+    token_s: list[float] = field(default_factory=list)
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`seconds`: of arrivals, in which so many `tokens` were generated; `took_s`: until the last end."""
+
+    heard: list[Heard]
+    sheds: Counter[Tier]
+    figures: SchedulingFigures
+    preempted_most: int
+    seconds: float
+    took_s: float
+    tokens: int
+    others: float
+
+
+class CountingQueue(TieredQueue):
+    """Remembers how often one request was preempted at most."""
+
+    preempted_most = 0
+
+    def preempt(self, request_id: str) -> None:
+        super().preempt(request_id)
+        self.preempted_most = max(self.preempted_most, self.standing(request_id).preemptions)
+
+
+class Monotonic:
+    def now(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Seconds of processor time since the start: of all that run, of those that idle, of this program."""
+
+    busy_s: float
+    idle_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls) -> Machine:
+        ticks = [float(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
+        a_second = os.sysconf("SC_CLK_TCK")
+        idle = ticks[3] + ticks[4]
+        return cls((sum(ticks) - idle) / a_second, idle / a_second, time.process_time())
+
+    def others_since(self, before: Machine) -> float:
+        busy, idle = self.busy_s - before.busy_s, self.idle_s - before.idle_s
+        return max(0.0, busy - (self.own_s - before.own_s)) / max(1e-9, busy + idle)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers_measured", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of arrivals, a setting")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--overload", type=float, default=OVERLOAD)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    options = parser.parse_args()
+    if importlib.util.find_spec("transformers") is None:
+        sys.stdout.write("skipped: transformers and torch are not here\n")
+        return 0
+    with tempfile.TemporaryDirectory() as home:
+        capacity = max(asyncio.run(capacity_per_s(Path(home))) for _ in range(3))
+        rounds = [
+            arrivals(f"{options.seed} {number}", options.overload * capacity, options.seconds)
+            for number in range(options.rounds)
+        ]
+        runs: dict[str, list[Measured]] = {name: [] for name in SETTINGS}
+        for coming in rounds:
+            for name, setting in SETTINGS.items():
+                runs[name].append(asyncio.run(measured(Path(home), setting, coming, options.seconds)))
+        rows = {name: row(of_one) for name, of_one in runs.items()}
+        coming = [one for arrived in rounds for one in arrived]
+    if options.json:
+        sys.stdout.write(json.dumps({"capacity_per_s": capacity, "requests": len(coming), "tiers": rows}) + "\n")
+    else:
+        sys.stdout.write(table(rows, capacity, coming, options))
+    return 0
+
+
+def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Coming]:
+    random = Random(f"tiers measured {seed}")
+    found: list[Coming] = []
+    now_s = 0.0
+    while (now_s := now_s + random.expovariate(rate_per_s)) < seconds:
+        tier = MIX[int(random.random() * len(MIX))]
+        (least, most), (short, long) = LENGTHS[tier]
+        tokens, output = random.randint(least, most), random.randint(short, long)
+        tenant = f"{tier}-{int(random.random() * TENANTS)}"
+        words = "".join(random.choice("abcdefghij ") for _ in range(tokens))
+        asked = EngineRequest(f"{tier}-{len(found)}", tenant, words, output, temperature=0.0, tier=tier)
+        found.append(Coming(now_s, asked))
+    return found
+
+
+@asynccontextmanager
+async def running(home: Path, setting: Setting) -> AsyncIterator[tuple[Any, Any]]:
+    from gpu_worker.engines.transformers import Shape, TransformersEngine
+
+    policy: Any = make_policy("fcfs")
+    if setting.tiers is not None:
+        policy = CountingQueue(lambda: make_policy("vtc"), setting.tiers)
+    shape = Shape(
+        batch=BATCH, kv_tokens=KV_TOKENS, step_tokens=STEP_TOKENS, swap_bytes=setting.swap_bytes, calibrate=True
+    )
+    engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)
+    await engine.start()
+    try:
+        yield engine, policy
+    finally:
+        await engine.stop()
+
+
+async def capacity_per_s(home: Path) -> float:
+    """Requests a second, first come, first served, over the middle of a run in which all are there from the start."""
+    asked = [one.asked for one in arrivals("capacity", 1e4, 1.0)][:AT_ONCE]
+    ends: list[float] = []
+
+    async def listen(engine: Any, request: EngineRequest) -> None:
+        async for event in engine.generate(request):
+            if isinstance(event, Finished):
+                ends.append(time.monotonic())
+
+    async with running(home, SETTINGS["FIFO"]) as (engine, _):
+        await asyncio.gather(*(listen(engine, request) for request in asked))
+    first, last = len(ends) // 10, len(ends) * 9 // 10
+    return (last - first) / (ends[last] - ends[first])
+
+
+async def measured(home: Path, setting: Setting, coming: Sequence[Coming], seconds: float) -> Measured:
+    watch = Watch(Monotonic(), Shedder(SloMonitor(SLO), replace(SHEDDING, enabled=setting.sheds)))
+    heard: list[Heard] = []
+    async with running(home, setting) as (engine, policy):
+        before, began_s = Machine.now(), time.monotonic()
+        tasks = []
+        for one in coming:
+            came_s = began_s + one.at_s
+            await asyncio.sleep(max(0.0, came_s - time.monotonic()))
+            if watch.turned_away_s(one.asked.tier) is None:
+                heard.append(Heard(one.asked.tier, came_s))
+                watch.arrived(one.asked.request_id, one.asked.tier, one.asked.max_tokens)
+                tasks.append(asyncio.create_task(listen(engine, one.asked, heard[-1], watch)))
+        await asyncio.gather(*tasks)
+        took_s = time.monotonic() - began_s
+        stats, others = engine.stats(), Machine.now().others_since(before)
+    tokens = sum(began_s <= at_s < began_s + seconds for one in heard for at_s in one.token_s)
+    return Measured(
+        heard, watch.sheds, stats.figures, getattr(policy, "preempted_most", 0), seconds, took_s, tokens, others
+    )
+
+
+async def listen(engine: Any, asked: EngineRequest, heard: Heard, watch: Watch) -> None:
+    try:
+        async for event in engine.generate(asked):
+            watch.noted(asked.request_id, event)
+            if isinstance(event, Started):
+                heard.input_tokens = event.input_tokens
+            elif isinstance(event, Token):
+                heard.token_s.append(time.monotonic())
+            elif isinstance(event, Finished):
+                heard.ended = event.output_tokens == asked.max_tokens or event.reason == "stop"
+    except EngineError:
+        watch.left(asked.request_id)
+
+
+def row(runs: Sequence[Measured]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    heard = [one for run in runs for one in run.heard]
+    for tier in TIERS:
+        of_tier = [one for one in heard if one.tier is tier]
+        ttft = sorted(one.token_s[0] - one.came_s for one in of_tier if one.token_s)
+        found[f"{tier}_p50_s"], found[f"{tier}_p99_s"] = percentile(ttft, 0.5), percentile(ttft, 0.99)
+        found[f"{tier}_attained"] = sum(attained(one) for one in of_tier) / max(1, len(of_tier))
+        found[f"{tier}_shed"] = sum(run.sheds[tier] for run in runs)
+    found["tokens_per_s"] = sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
+    for strategy in (Strategy.SWAP, Strategy.RECOMPUTE):
+        times = sum(run.figures.preemptions[strategy, tier] for run in runs for tier in Tier)
+        found[f"{strategy}_per_min"] = 60 * times / sum(run.took_s for run in runs)
+    again = sum(run.figures.recomputed_tokens for run in runs)
+    computed = sum(one.input_tokens + len(one.token_s) for one in heard)
+    found["accepted"], found["finished"] = len(heard), sum(one.ended for one in heard)
+    found["preempted_most"] = max(run.preempted_most for run in runs)
+    found["recomputed_share"] = again / (computed + again)
+    found["others"] = sum(run.others * run.took_s for run in runs) / sum(run.took_s for run in runs)
+    found["took_s"] = sum(run.took_s for run in runs)
+    return found
+
+
+def attained(one: Heard) -> bool:
+    target = TARGETS_HERE[one.tier]
+    if one.tier is Tier.BACKGROUND:
+        return one.ended and one.token_s[-1] - one.came_s <= target.e2e_s
+    return bool(one.token_s) and one.token_s[0] - one.came_s <= target.ttft_s
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    return values[max(1, ceil(fraction * len(values))) - 1] if values else float("nan")
+
+
+def table(rows: dict[str, dict[str, Any]], capacity: float, coming: Sequence[Coming], options: Any) -> str:
+    asked = Counter(one.asked.tier for one in coming)
+    targets = ", ".join(
+        f"{tier} {ms(TARGETS_HERE[tier].ttft_s)}"
+        if tier is not Tier.BACKGROUND
+        else f"{tier}'s end {ms(TARGETS_HERE[tier].e2e_s)}"
+        for tier in TIERS
+    )
+    lines = [
+        f"capacity {capacity:.1f} requests a second; {options.overload:g} times that, {options.rounds} x"
+        f" {options.seconds:g} s: " + ", ".join(f"{asked[tier]} {tier}" for tier in TIERS),
+        f"targets, {SCALE:g} of the source's: {targets}",
+        f"{'':13} {'premium TTFT':>15} {'standard TTFT':>15} {'background TTFT':>16} {'attained':>20}"
+        f" {'tokens':>7} {'a minute':>12} {'shed':>11}",
+        f"{'':13} {'P50':>7} {'P99':>7} {'P50':>7} {'P99':>7} {'P50':>8} {'P99':>7} {'prem':>6} {'std':>6} {'back':>6}"
+        f" {'/s':>7} {'swap':>5} {'again':>6} {'std':>5} {'back':>5}",
+    ]
+    for name, one in rows.items():
+        times = [one[f"{tier}_{which}_s"] for tier in TIERS for which in ("p50", "p99")]
+        cells = [f"{1e3 * at:>7.0f}" for at in times]
+        cells[4] = f"{1e3 * times[4]:>8.0f}"
+        cells += [f"{one[f'{tier}_attained']:>6.1%}" for tier in TIERS]
+        cells += [f"{one['tokens_per_s']:>7.0f}", f"{one['swap_per_min']:>5.0f}", f"{one['recompute_per_min']:>6.0f}"]
+        cells += [f"{one['standard_shed']:>5}", f"{one['background_shed']:>5}"]
+        lines.append(f"{name:13} " + " ".join(cells))
+    lines.append(
+        f"\n{'':13} {'accepted':>9} {'finished':>9} {'preempted at most':>18} {'recomputed':>11}   bar 8   others"
+    )
+    for name, one in rows.items():
+        good = one["finished"] == one["accepted"] and one["preempted_most"] <= 3 and one["recomputed_share"] <= 0.1
+        lines.append(
+            f"{name:13} {one['accepted']:>9} {one['finished']:>9} {one['preempted_most']:>18}"
+            f" {one['recomputed_share']:>11.1%}   {'held' if good else 'broken':7} {one['others']:>6.0%}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
