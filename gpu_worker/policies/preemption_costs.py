@@ -11,9 +11,9 @@ seconds that the engine cannot use for others or that the request waits longer:
 Figures are measured on the machine when the engine starts (`Calibration`), not taken from data sheets.
 
 Deviations: the source divides the PCIe bandwidth by 8 although it is given in bytes a second, so swaps look eight times
-dearer than they are; it takes 512 bytes a token and layer for every model; prefill is linear there, which makes swap
-and recompute cross nowhere; and its drop is dearer than a recompute whatever happens, so it is never chosen: here it is
-where going on is in vain.
+dearer than they are; it takes 512 bytes a token and layer for every model, where Llama 3 70B has 4,096, so that for
+that one the two errors cancel; prefill is linear there, which makes swap and recompute cross nowhere; and its drop is
+dearer than a recompute whatever happens, so it is never chosen: here it is where going on is in vain.
 """
 
 from __future__ import annotations
