@@ -179,7 +179,8 @@ class TieredQueue(QueuePolicy):
             self.shares.output(standing.tier, -standing.output_tokens)
             standing.charged, standing.output_tokens = False, 0
         self._tiers[standing.tier].put_back(request_id)
-        self._promote(standing)
+        if standing.promoted(self.settings):  # where it stood: those that are put back come last first
+            self._promoted = {request_id: standing, **self._promoted}
         if self._tiers[standing.tier].waiting == 1:
             self.shares.waits_still(standing.tier)
 
@@ -187,7 +188,8 @@ class TieredQueue(QueuePolicy):
         standing = self._out_of_batch(request_id)
         standing.preemptions += 1
         self._tiers[standing.tier].preempt(request_id)
-        self._promote(standing)
+        if standing.promoted(self.settings):
+            self._promoted[request_id] = standing
         self._begins_to_wait(standing.tier)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
@@ -233,10 +235,6 @@ class TieredQueue(QueuePolicy):
         if tier not in self._tiers:
             self._tiers[tier] = self._inner()
         return self._tiers[tier]
-
-    def _promote(self, standing: Standing) -> None:
-        if standing.promoted(self.settings):
-            self._promoted[standing.request.request_id] = standing
 
     def _head(self, tier: Tier) -> QueueRequest | None:
         promoted = next((standing.request for standing in self._promoted.values() if standing.tier is tier), None)

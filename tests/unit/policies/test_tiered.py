@@ -355,3 +355,21 @@ def test_a_wrong_inner_policy_is_refused_when_it_is_named() -> None:
     for name in ("tiered:lottery", "tiered:tiered"):
         with pytest.raises(ValueError, match=r"lottery|takes another policy after the colon"):
             make_policy(name)
+
+
+def test_promoted_requests_that_are_put_back_keep_their_places() -> None:
+    """As a planned pass does it: all admitted, then put back, the last first."""
+    queue = TieredQueue(lambda: make_policy("vtc"), TierSettings(preemptions_max=1))
+    for name in ("first", "second", "third"):
+        queue.enqueue(QueueRequest(name, name, 10, tier=Tier.BACKGROUND))
+        queue.admit(name)
+        queue.preempt(name)
+    order = []
+    while (head := queue.peek()) is not None:
+        order.append(queue.admit(head.request_id).request_id)
+    for name in reversed(order):
+        queue.put_back(name)
+    again = []
+    while (head := queue.peek()) is not None:
+        again.append(queue.admit(head.request_id).request_id)
+    assert order == again == ["first", "second", "third"]
