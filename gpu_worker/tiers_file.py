@@ -63,6 +63,8 @@ class QueueSection(_Section):
     """Service units over weight; left out, tenants of one tier evict nothing of each other's."""
     premium_reserve: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Part of the KV blocks; 0: no reserve."""
+    cached_fraction: Part | None = None
+    """Of a prompt token's price; 0: what comes out of the prefix cache is free."""
 
 
 class TargetsSection(_Section):

@@ -59,6 +59,9 @@ class Profiled:
         return 2.1 * input_tokens + output_tokens + quadratic + 11.46
 
 
+CACHED_FRACTION = 0.1
+"""What a prompt token costs that came out of a prefix cache, of one that was computed: as hosted models price it."""
+
 WEIGHTED_TOKENS = WeightedTokens()
 TOKENS = WeightedTokens(1.0, 1.0)
 """h(p, q) = p + q (VTC section 3.1, "number of tokens")."""

@@ -26,14 +26,13 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.figures import scheduling_now
+from gpu_worker.engines.registry import make_queue
 from gpu_worker.engines.vllm_queue import PolicyQueue
 from gpu_worker.engines.vllm_reports import Reports
 from gpu_worker.engines.vllm_room import VllmRoom
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow
 from gpu_worker.policies.preemption_costs import Eviction, Strategy
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.tier_settings import tier_settings
 from gpu_worker.policies.tiered import TieredQueue
 
 DEFAULT_POLICY = "tiered:vtc"
@@ -49,11 +48,9 @@ class _Tiers:
         super().__init__(*args, **kwargs)
         vllm: Any = self
         told: Mapping[str, Any] = (vllm.vllm_config.additional_config or {}).get("headgate", {})
-        policy = make_policy(told.get("policy", DEFAULT_POLICY))
-        if not isinstance(policy, TieredQueue):
-            policy = make_policy(f"tiered:{told['policy']}")
+        name = str(told.get("policy", DEFAULT_POLICY))
+        policy = make_queue(name if name.startswith("tiered") else f"tiered:{name}", told.get("tiers", {}))
         assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
-        policy.settings = tier_settings(told.get("tiers", {}))
         self.policy = policy
         self.admission = Admission(policy)
         self.figures = SchedulingFigures()

@@ -230,9 +230,6 @@ class SwapConnector(KVConnectorBase_V1):  # type: ignore[misc]
         (device_blocks,) = self._kv_cache_manager.get_block_ids(request.request_id)
         return self.ledger.take(request.request_id, device_blocks, request.num_computed_tokens)
 
-    def forget(self, request_id: str) -> None:
-        self.ledger.forget(request_id)
-
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """One token at least is left to compute, or no next one could be sampled; it also drops rejected drafts."""
         covered = self.ledger.covered_tokens(request.request_id, request.num_tokens - 1)

@@ -20,8 +20,8 @@ class CostsSeen:
 
 @dataclass(slots=True)
 class SchedulingFigures:
-    """`native`: evictions that the engine made by itself, for running requests that grew; each is a recompute.
-    `resumed`: requests that came back. Tokens and bytes since the engine started."""
+    """`preemptions`: for waiting requests. `native`: evictions that the engine made by itself, for running requests
+    that grew. `resumed`: requests that came back. Tokens and bytes since the engine started."""
 
     preemptions: Counter[tuple[Strategy, Tier]] = field(default_factory=Counter)
     native: int = 0

@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
+from dispatcher.policies.service import CACHED_FRACTION
 from gpu_worker.policies.held import QueueRequest as QueueRequest
 from gpu_worker.policies.received import Received
 from gpu_worker.policies.registry import POLICIES as POLICIES
@@ -35,6 +36,8 @@ class QueuePolicy(ABC):
 
     work_conserving = True
     """Whether somebody is next wherever somebody waits."""
+    cached_fraction = CACHED_FRACTION
+    """What a prompt token out of a prefix cache is charged, of one that was computed, 0 to 1."""
 
     @property
     @abstractmethod

@@ -19,14 +19,9 @@ from gpu_worker.policies.line import Line
 from gpu_worker.policies.queue_policy import QueuePolicy
 from gpu_worker.policies.received import Received, ReceivedService
 
-CACHED_FRACTION = 0.1
-"""What a prompt token costs that came out of a prefix cache, of one that was computed: as hosted models price it."""
-
 
 class TenantLines(QueuePolicy):
-    """`cached_fraction`: what a prompt token out of a prefix cache is charged, of one that was computed, 0 to 1."""
-
-    cached_fraction = CACHED_FRACTION
+    """Policies override `_next_tenant`, and what of the hooks below it they need."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         self.service = service

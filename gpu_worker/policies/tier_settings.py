@@ -12,6 +12,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
+from dispatcher.policies.service import CACHED_FRACTION
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 
 SHARES: Mapping[Tier, float] = MappingProxyType({Tier.PREMIUM: 0.50, Tier.STANDARD: 0.35, Tier.BACKGROUND: 0.15})
@@ -34,7 +35,8 @@ class TierSettings:
     evicted for the other's (VTC, Appendix C.3); infinity never does.
 
     `premium_reserve`: share of the KV blocks that only premium and system requests may take, 0 to below 1 (the source
-    advises 0.3; it costs throughput).
+    advises 0.3; it costs throughput). `cached_fraction`: what a prompt token out of a prefix cache is charged, of one
+    that was computed, 0 to 1.
 
     Raises ValueError for what cannot be.
     """
@@ -50,6 +52,7 @@ class TierSettings:
     may_drop: frozenset[Tier] = frozenset()
     lead_max: float = inf
     premium_reserve: float = 0.0
+    cached_fraction: float = CACHED_FRACTION
 
     def __post_init__(self) -> None:
         if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
@@ -65,6 +68,8 @@ class TierSettings:
             raise ValueError(f"at_limit must be promote or end, not {self.at_limit!r}")
         if not self.lead_max > 0:
             raise ValueError(f"lead_max must be above 0, not {self.lead_max!r}")
+        if not 0 <= self.cached_fraction <= 1:
+            raise ValueError(f"cached_fraction must be between 0 and 1, not {self.cached_fraction!r}")
         if not 0 <= self.premium_reserve < 1:
             raise ValueError(f"premium_reserve must be at least 0 and below 1, not {self.premium_reserve!r}")
         if Tier.SYSTEM in self.may_drop or not self.may_drop <= set(Tier):

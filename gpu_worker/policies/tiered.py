@@ -233,7 +233,8 @@ class TieredQueue(QueuePolicy):
 
     def _of_tier(self, tier: Tier) -> QueuePolicy:
         if tier not in self._tiers:
-            self._tiers[tier] = self._inner()
+            self._tiers[tier] = policy = self._inner()
+            policy.cached_fraction = self.settings.cached_fraction
         return self._tiers[tier]
 
     def _head(self, tier: Tier) -> QueueRequest | None:

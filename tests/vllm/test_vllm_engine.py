@@ -99,7 +99,9 @@ async def how_it_ends(engine: Any, request: EngineRequest) -> str:
 def test_started_then_tokens_then_finished(house: House) -> None:
     events = house.run(events_of(house.engine, asked("one")))
     assert isinstance(events[0], Started)
-    assert [event.output_tokens for event in events[1:-1]] == list(range(1, 13))
+    counts = [event.output_tokens for event in events[1:-1]]
+    assert counts == sorted(set(counts)), "several may come at once, none twice"
+    assert counts[-1] == 12
     assert events[-1] == Finished("length", events[0].input_tokens, 12)
 
 

@@ -190,6 +190,22 @@ def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: P
         assert received["a"].service == pytest.approx(2 * (len(long) + 4) - 0.9 * 4 * BLOCK_TOKENS)
 
 
+def test_every_setting_of_the_tiers_arrives(model: Path) -> None:
+    shares = {"premium": 0.2, "standard": 0.2, "background": 0.6}
+    with vllm_driver(model, shares=shares, share_slack=64.0, cached_fraction=0.5, premium_reserve=0.25) as driver:
+        policy = driver.scheduler.policy
+        assert driver.scheduler.admission.settings is policy.settings
+        assert (policy.settings.share(Tier.BACKGROUND), policy.settings.premium_reserve) == (0.6, 0.25)
+        policy.shares.waits(Tier.BACKGROUND)
+        policy.shares.prompt(Tier.PREMIUM, 1000)
+        assert policy.shares.behind(Tier.BACKGROUND) == 600
+        assert policy.shares.owed(Tier.BACKGROUND)
+        policy.shares.waits_no_more(Tier.BACKGROUND)
+        driver.add("one", prompt(20), 2, tenant="a")
+        driver.run()
+        assert driver.scheduler.policy._of_tier(Tier.STANDARD).cached_fraction == 0.5
+
+
 def test_of_those_that_outgrow_the_cache_the_least_urgent_goes(model: Path) -> None:
     with vllm_driver(model, blocks=11, preemption=False) as driver:
         driver.add("background", prompt(120, 2), 100, tenant="b", tier="background")
