@@ -65,7 +65,7 @@ async def serve(options: argparse.Namespace) -> int:
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), Watch(clock, tiers.shedder())
-    await engine.start()
+    await _started(engine)
     executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watch, engine.serves)
     worker = _worker(options, engine.facts, sock.getsockname()[1])
     app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
@@ -74,7 +74,11 @@ async def serve(options: argparse.Namespace) -> int:
     )
     agent = Agent(worker, store, executions, clock, real_random())
     serving = asyncio.create_task(server.serve(sockets=[sock]))
-    await agent.join()
+    try:
+        await agent.join()
+    except BaseException:
+        await engine.stop()
+        raise
     sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
     sys.stdout.flush()
     told = asyncio.create_task(_told_to_stop(serving, engine.hopeless))
@@ -83,6 +87,16 @@ async def serve(options: argparse.Namespace) -> int:
     await asyncio.wait({serving})
     await engine.stop()
     return 0 if not told.cancelled() and told.result() else 1
+
+
+async def _started(engine: SupervisedEngine) -> None:
+    """Raises EngineUnavailable, with one line for a person, whatever the engine raises."""
+    try:
+        await engine.start()
+    except Exception as error:
+        await engine.stop()
+        said = (str(error).strip() or "no reason given").splitlines()[0]
+        raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {said}") from error
 
 
 def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
@@ -102,12 +116,22 @@ def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worke
     return Worker(
         id=options.worker_id or f"w-{RealIds().new()[:12]}",
         pool=options.pool,
-        url=f"http://{options.advertise or options.host}:{port}",
+        url=f"http://{options.advertise or _own_address(options.host)}:{port}",
         model=facts.model,
         slots=options.slots,
         context_tokens=facts.context_tokens,
         bytes_per_token=facts.bytes_per_token,
     )
+
+
+def _own_address(host: str) -> str:
+    """By which others reach it: where it listens on all addresses, the one that its host's name has."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
+        return host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        raise ValueError("its own address is not known here: name one, --advertise HOST") from None
 
 
 class _Server(uvicorn.Server):

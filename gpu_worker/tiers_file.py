@@ -132,12 +132,17 @@ def load_tiers(path: Path) -> WorkerTiers:
     """Raises ValueError, one line that names the field and says what is wrong with it."""
     try:
         with path.open("rb") as file:
-            read = yaml.safe_load(file.read(FILE_BYTES_MAX + 1)[:FILE_BYTES_MAX])
+            text = file.read(FILE_BYTES_MAX + 1)
+        if len(text) > FILE_BYTES_MAX:
+            raise ValueError(f"is longer than {FILE_BYTES_MAX} bytes")
+        read = yaml.safe_load(text)
         tiers = WorkerTiers.model_validate({} if read is None else read)
         tier_settings(tiers.for_queue() or {})
         tiers.shedder()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is no YAML of settings: it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from None
     except ValidationError as error:

@@ -1,10 +1,10 @@
 """An engine that is watched, and replaced when it dies or hangs: by its progress, not by a page that says it is well.
 
-It has work, and for `hang_s` not one event came of it: it hangs. A request told that the engine failed, or a start that
-did not succeed: it is dead. Either way all that runs here ends with `engine_restarted`, which the gate settles or tries
-elsewhere, and another engine is made. What tenants received is carried over; their counters begin anew, all at once, so
-nobody gains by it. RESTARTS_MAX within RESTARTS_WITHIN_S, or an engine that cannot be stopped, is the end of the
-worker: whoever runs it starts a fresh one.
+It has work, and for `hang_s` nothing came of it, no event and no change of what it holds: it hangs. A request told that
+the engine failed, or a start that did not succeed: it is dead. Either way all that runs here ends with
+`engine_restarted`, which the gate settles or tries elsewhere, and another engine is made. What tenants received is
+carried over; their counters begin anew, all at once, so nobody gains by it. RESTARTS_MAX within RESTARTS_WITHIN_S, or
+an engine that cannot be stopped, is the end of the worker: whoever runs it starts a fresh one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ logger = logging.getLogger("headgate.engine")
 RESTARTS_MAX = 5
 RESTARTS_WITHIN_S = 600.0
 STOP_S = 20.0
+START_S = 1800.0
+"""A model of hundreds of gigabytes is read in that."""
 DEAD = frozenset({"engine_failed", "engine_stopped"})
 """Codes of an engine that will serve nobody any more."""
 
@@ -57,12 +59,13 @@ class SupervisedEngine:
     hopeless: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._engine = self.make()
+        self._engine: Engine = self.make()
         self.facts: EngineFacts = self._engine.facts
         self._waits: dict[str, asyncio.Future[Any]] = {}
         """What runs here; set where its engine is gone."""
         self._before = EngineStats(0, 0, 0.0, {})
         self._moved_s = 0.0
+        self._seen: tuple[float, ...] = ()
         self._ready = asyncio.Event()
         self._dead = asyncio.Event()
         self._restarted_s: deque[float] = deque()
@@ -119,9 +122,12 @@ class SupervisedEngine:
         await self._engine.abort(request_id)
 
     def stats(self) -> EngineStats:
-        """Of all engines that there were."""
+        """Of all engines that there were; while one is replaced, as of its end."""
+        if self._watching is not None and not self._ready.is_set():
+            return self._before
         now = self._engine.stats()
-        return replace(now, tenants=_added(self._before.tenants, now.tenants))
+        figures = self._before.figures + now.figures
+        return replace(now, tenants=_added(self._before.tenants, now.tenants), figures=figures)
 
     def _checked(self, upcoming: asyncio.Future[Any]) -> EngineEvent:
         """It moved, or it said that it is dead."""
@@ -146,13 +152,22 @@ class SupervisedEngine:
             pause.cancel()
             if self._dead.is_set():
                 await self._replace("it is dead")
-            elif self._waits and self.clock.now() - self._moved_s > self.hang_s:
+                continue
+            self._look_for_progress()
+            if self._waits and self.clock.now() - self._moved_s > self.hang_s:
                 await self._replace(f"nothing came of {len(self._waits)} requests for {self.hang_s:g} s")
+
+    def _look_for_progress(self) -> None:
+        """Work that gives no event yet: a long prompt in pieces takes more and more of the cache."""
+        stats = self._engine.stats()
+        seen = (stats.kv_use, stats.waiting, stats.running, sum(got.service for got in stats.tenants.values()))
+        if seen != self._seen:
+            self._seen, self._moved_s = seen, self.clock.now()
 
     async def _replace(self, why: str) -> None:
         logger.error("the engine is replaced: %s", why)
-        self._ready.clear()
         self._before = self.stats()
+        self._ready.clear()
         for gone in self._waits.values():
             if not gone.done():
                 gone.set_result(None)
@@ -160,8 +175,10 @@ class SupervisedEngine:
             async with asyncio.timeout(STOP_S):
                 await self._engine.stop()
             self._count_restart()
-            self._engine = self.make()
-            await self._engine.start()
+            self._engine = _None(self.facts)  # two models at once may be more than there is memory for
+            async with asyncio.timeout(START_S):
+                self._engine = await asyncio.to_thread(self.make)
+                await self._engine.start()
         except Exception as error:  # whatever it is, there is no engine
             logger.error("no engine any more: %s: %s", type(error).__name__, error)
             self.hopeless.set()
@@ -188,3 +205,29 @@ def _added(before: dict[str, TenantService], now: dict[str, TenantService]) -> d
         tokens = had.input_tokens + got.input_tokens, had.output_tokens + got.output_tokens
         total[name] = TenantService(*tokens, had.service + got.service)
     return total
+
+
+class _None:
+    """Between two engines."""
+
+    def __init__(self, facts: EngineFacts) -> None:
+        self.facts = facts
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        raise restarted()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        raise restarted()
+        yield
+
+    async def abort(self, request_id: str) -> None:
+        """Nothing runs."""
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0.0, {})
+
+    async def start(self) -> None:
+        raise restarted()
+
+    async def stop(self) -> None:
+        """Nothing to stop."""

@@ -35,7 +35,7 @@ class Shape:
 def make_manager(
     model: Any, end_tokens: frozenset[int], shape: Shape, router: PolicyRouter
 ) -> ContinuousBatchingManager:
-    name = f"headgate-{id(router)}"
+    name = _name(router)
     SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
     config = ContinuousBatchingConfig(
         scheduler_type=name,
@@ -58,6 +58,10 @@ def make_manager(
     return manager
 
 
+def _name(router: PolicyRouter) -> str:
+    return f"headgate-{id(router)}"
+
+
 def make_ready(manager: ContinuousBatchingManager, shape: Shape, router: PolicyRouter) -> None:
     """Allocates the cache, and the host's memory for what is swapped out of it."""
     manager.warmup()
@@ -72,4 +76,5 @@ def run_to_the_end(manager: ContinuousBatchingManager, router: PolicyRouter) -> 
     try:
         manager._run_generation_loop()
     finally:
+        SCHEDULER_MAPPING.pop(_name(router), None)
         router.end_all()

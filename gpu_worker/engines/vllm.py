@@ -6,9 +6,12 @@ The core runs apart, so that the event loop here never waits for a step; what it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ from vllm.inputs import TokensPrompt
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.base import (
@@ -33,6 +36,7 @@ from gpu_worker.engines.base import (
     EngineStats,
     Finished,
     FinishReason,
+    PromptTooLong,
     RefusedByPolicy,
     Started,
     Token,
@@ -42,6 +46,8 @@ from gpu_worker.engines.stats_json import stats_from_json
 from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
 from gpu_worker.engines.tokenizing import Tokenizing, check_length
 from gpu_worker.engines.vllm_queue import ARGUMENT
+
+logger = logging.getLogger("headgate.engine")
 
 ENDED = "headgate:"
 """As in vllm_scheduler.py, which is imported in the core's process only."""
@@ -124,24 +130,24 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Raises RuntimeError where vLLM does not start."""
-        handle, name = tempfile.mkstemp(prefix="headgate-vllm-", suffix=".json")
-        os.close(handle)
-        self._told = Path(name)
-        self._told.unlink()
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        self._told = Path(tempfile.mkdtemp(prefix="headgate-vllm-")) / "figures.json"  # nobody else's to read
         if current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GIB)  # else it takes most of the memory
-        self._llm = AsyncLLM.from_engine_args(self._args())
+        # In a thread: a model takes minutes to load, and the worker goes on beating meanwhile.
+        self._llm = await asyncio.to_thread(AsyncLLM.from_engine_args, self._args())
         if self.shape.calibrate:
             for asked, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
-                async for _ in self._generate(asked, tokens):
-                    pass
+                with contextlib.suppress(RefusedByPolicy):  # by a policy that counts requests
+                    async for _ in self._generate(asked, tokens):
+                        pass
 
     async def stop(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
-            llm.shutdown(timeout=5.0)
+            await asyncio.to_thread(llm.shutdown, 5.0)
         if self._told is not None:
-            self._told.unlink(missing_ok=True)
+            shutil.rmtree(self._told.parent, ignore_errors=True)
 
     async def _generate(self, request: EngineRequest, tokens: list[int]) -> AsyncGenerator[EngineEvent, None]:
         if self._llm is None:
@@ -160,8 +166,13 @@ class VllmEngine:
                 if output.finished:
                     yield Finished(_ended(part.finish_reason, part.stop_reason), len(tokens), generated)
                     return
-        except (EngineDeadError, EngineGenerateError):
+        except EngineDeadError:
             raise EngineError("engine_failed", "the engine failed while it worked on this request") from None
+        except EngineError:
+            raise
+        except Exception as error:  # vLLM's own, of this request alone; its text may hold the prompt
+            logger.error("a request failed: %s", type(error).__name__, extra={"execution": request.request_id})
+            raise EngineError("generation_failed", "the engine failed to generate for this request") from None
 
     def _args(self) -> AsyncEngineArgs:
         shape, on_cpu = self.shape, current_platform.is_cpu()
@@ -232,10 +243,13 @@ def _sampling(request: EngineRequest) -> SamplingParams:
 
 
 def _ended(reason: str | None, stop_reason: object) -> FinishReason:
-    """Raises Dropped and RefusedByPolicy where that is why."""
-    why = stop_reason.removeprefix(ENDED) if isinstance(stop_reason, str) and stop_reason.startswith(ENDED) else ""
+    """Raises Dropped, RefusedByPolicy and PromptTooLong where that is why. A tenant's own stop string may be any."""
+    by_scheduler = reason == "abort" and isinstance(stop_reason, str) and stop_reason.startswith(ENDED)
+    why = str(stop_reason).removeprefix(ENDED) if by_scheduler else ""
     if why.startswith("preempted"):
         raise Dropped(exhausted=why == "preempted_too_often")
     if why == "refused":
         raise RefusedByPolicy
+    if why == "too_large":
+        raise PromptTooLong("the prompt and max_tokens need more of the cache than this tier can have")
     return "aborted" if reason not in ("stop", "length") else ("stop" if reason == "stop" else "length")

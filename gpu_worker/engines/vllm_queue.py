@@ -8,6 +8,7 @@ request was never served. One that is prepended without having been popped in th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -25,15 +26,24 @@ ARGUMENT = "headgate_"
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`room`: what the engine has, asked where blocks are reserved."""
+    """`room`: what the engine has, asked where blocks are reserved. `tierless`: all stand in one tier, whatever is said
+    of them."""
 
-    def __init__(self, admission: Admission, room: Callable[[], VllmRoom], monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        room: Callable[[], VllmRoom],
+        monotonic_s: Callable[[], float],
+        *,
+        tierless: bool = False,
+    ) -> None:
         self.admission = admission
         self.policy = admission.policy
-        self.refused: list[Request] = []
-        """The policy does not let them in: the scheduler ends them."""
+        self.refused: list[tuple[Request, str]] = []
+        """Not let in, and why: the scheduler ends them."""
         self._room = room
         self._monotonic_s = monotonic_s
+        self._tierless = tierless
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
         self._first: list[str] = []
@@ -55,10 +65,10 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
     def add_request(self, request: Request) -> None:
         self._head = None
-        if self._accepts(request):
+        if (refused := self._refuses(request)) is None:
             self._requests[request.request_id] = request
         else:
-            self.refused.append(request)
+            self.refused.append((request, refused))
 
     def peek_request(self) -> Request:
         if (request := self._next()) is None:
@@ -144,16 +154,20 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             head = None if plan is None or plan.evictions else plan.request
         return None if head is None else head.request_id
 
-    def _accepts(self, request: Request) -> bool:
-        """Not what is no request to us, and nothing that could never be let in again once it was evicted."""
+    def _refuses(self, request: Request) -> str | None:
+        """Why: what is no request to us, and what could never be let in again once it was evicted."""
         now_s = self._monotonic_s()
         try:
             described = queue_request(request, now_s)
-        except (TypeError, ValueError):
-            return False
+        except (TypeError, ValueError, OverflowError):
+            return "invalid"
+        if self._tierless:
+            described = replace(described, tier=Tier.STANDARD)
         if request.resumable:  # a request's service is charged by its one prompt
-            return False
-        return self._can_fit(request, described.tier) and self.admission.enqueue(described, now_s)
+            return "invalid"
+        if not self._can_fit(request, described.tier):
+            return "too_large"
+        return None if self.admission.enqueue(described, now_s) else "refused"
 
     def _can_fit(self, request: Request, tier: Tier) -> bool:
         if not self.admission.settings.premium_reserve:

@@ -49,12 +49,14 @@ class _Tiers:
         vllm: Any = self
         told: Mapping[str, Any] = (vllm.vllm_config.additional_config or {}).get("headgate", {})
         name = str(told.get("policy", DEFAULT_POLICY))
-        policy = make_queue(name if name.startswith("tiered") else f"tiered:{name}", told.get("tiers", {}))
+        tierless = not name.startswith("tiered")
+        settings = {"preemption": False, "shares": {}} if tierless else told.get("tiers", {})
+        policy = make_queue(f"tiered:{name}" if tierless else name, settings)
         assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
         self.policy = policy
         self.admission = Admission(policy)
         self.figures = SchedulingFigures()
-        self.waiting = PolicyQueue(self.admission, self._room, time.monotonic)
+        self.waiting = PolicyQueue(self.admission, self._room, time.monotonic, tierless=tierless)
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         self._eviction: Eviction | None = None
         self._joined = 0
@@ -88,7 +90,7 @@ class _Tiers:
         """Raises nothing for what a client may send: vLLM's core would end with it."""
         super().add_request(request)  # type: ignore[misc]
         while self.waiting.refused:
-            self._end(self.waiting.refused.pop(), "refused")
+            self._end(*self.waiting.refused.pop())
 
     def has_requests(self) -> bool:
         return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]

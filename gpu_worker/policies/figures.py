@@ -17,6 +17,10 @@ class CostsSeen:
     predicted_s: float = 0.0
     measured_s: float = 0.0
 
+    def __add__(self, other: CostsSeen) -> CostsSeen:
+        seconds = self.predicted_s + other.predicted_s, self.measured_s + other.measured_s
+        return CostsSeen(self.measured + other.measured, *seconds)
+
 
 @dataclass(slots=True)
 class SchedulingFigures:
@@ -44,6 +48,19 @@ class SchedulingFigures:
         seen.measured += 1
         seen.predicted_s += predicted_s
         seen.measured_s += measured_s
+
+    def __add__(self, other: SchedulingFigures) -> SchedulingFigures:
+        """Of two engines, one after the other."""
+        costs = {
+            strategy: self.costs.get(strategy, CostsSeen()) + other.costs.get(strategy, CostsSeen())
+            for strategy in {**self.costs, **other.costs}
+        }
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__dataclass_fields__
+            if name not in ("preemptions", "costs")
+        }
+        return SchedulingFigures(preemptions=self.preemptions + other.preemptions, costs=costs, **sums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,10 @@ def test_why_the_scheduler_ended_it_reaches_the_tenant() -> None:
     assert dropped.value.code == "preempted_too_often"
     with pytest.raises(RefusedByPolicy):
         _ended("abort", "headgate:refused")
+    with pytest.raises(PromptTooLong):
+        _ended("abort", "headgate:too_large")
     assert _ended("abort", "headgate:expired") == "aborted"
+    assert _ended("stop", "headgate:refused") == "stop", "a tenant's own stop string"
     assert (_ended("stop", "headgate"), _ended("length", None)) == ("stop", "length")
 
 

@@ -176,6 +176,31 @@ def test_one_that_the_policy_refuses_is_told_so(model: Path) -> None:
         assert len(driver.tokens("first")) == 4
 
 
+def test_a_plain_policy_knows_no_tiers(model: Path) -> None:
+    with vllm_driver(model, policy="fcfs") as driver:
+        crowd(driver)
+        driver.run()
+        assert driver.scheduler.figures.preemptions.total() == 0
+        assert driver.seen["premium"].first_step > 30
+
+
+@pytest.mark.parametrize("said", [{"stage": float("inf")}, {"tier": "gold"}, {"weight": -1.0}, {"timeout_s": "soon"}])
+def test_what_is_no_request_ends_itself_and_nothing_else(model: Path, said: dict[str, Any]) -> None:
+    with vllm_driver(model) as driver:
+        driver.add("well", prompt(20), 4, tenant="a")
+        driver.add("wrong", prompt(20, 1), 4, **{"tenant": "b", **said})
+        driver.run()
+        assert driver.seen["wrong"].stop_reason == "headgate:invalid"
+        assert len(driver.tokens("well")) == 4
+
+
+def test_one_that_can_never_fit_beside_the_reserve_is_told_so(model: Path) -> None:
+    with vllm_driver(model, blocks=13, premium_reserve=0.5) as driver:
+        driver.add("large", prompt(150), 60, tenant="a")
+        driver.run()
+        assert driver.seen["large"].stop_reason == "headgate:too_large"
+
+
 def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: Path) -> None:
     long = prompt(4 * BLOCK_TOKENS + 1)
     with vllm_driver(model, blocks=64, prefix_caching=True) as driver:

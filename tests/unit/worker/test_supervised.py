@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gpu_worker.engines.base import EngineError, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.engines.base import EngineError, EngineEvent, EngineRequest, EngineStats, Finished, Started, Token
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
+from gpu_worker.policies.figures import SchedulingFigures
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import LoopClock, run
 
@@ -23,7 +24,10 @@ class Mortal(ScriptedEngine):
     starts: int = 0
     stops: int = 0
     stop_hangs: bool = False
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    figures: SchedulingFigures = field(default_factory=SchedulingFigures)
+
+    def stats(self) -> EngineStats:
+        return replace(super().stats(), figures=self.figures)
 
     async def start(self) -> None:
         self.starts += 1
@@ -151,6 +155,44 @@ def test_a_tenants_own_error_is_no_death() -> None:
             await anext(engine.generate(EngineRequest("a", "t", "x" * 2000, 1)))
         await clock.sleep(5.0)
         assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
+
+
+def test_work_without_an_event_is_no_hang_as_long_as_something_moves() -> None:
+    """A long prompt in pieces: nothing to tell for longer than `hang_s`, and more of the cache in use all the while."""
+
+    class Prefilling(ScriptedEngine):
+        def stats(self) -> EngineStats:
+            return replace(super().stats(), kv_use=clock.now() % 1000 / 1000)
+
+    clock = LoopClock()
+
+    async def story() -> None:
+        engine = SupervisedEngine(lambda: Prefilling(token_s=30.0), clock, hang_s=5.0)
+        await engine.start()
+        assert await outcome(engine, asked(tokens=2)) == (2, "length")
+        assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
+
+
+def test_counts_do_not_fall_where_an_engine_is_replaced() -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        makers = Makers("dies", "none")
+        engine = SupervisedEngine(makers, clock)
+        await engine.start()
+        makers.made[0].figures.recomputed_tokens = 7
+        await outcome(engine, asked())
+        seen = []
+        while engine.restarts == 0:
+            seen.append((engine.stats().figures.recomputed_tokens, engine.stats().tenants["a"].service))
+            await clock.sleep(0.1)
+        seen.append((engine.stats().figures.recomputed_tokens, engine.stats().tenants["a"].service))
+        assert set(seen) == {(7, 6)}
         await engine.stop()
 
     run(story())

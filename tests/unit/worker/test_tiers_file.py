@@ -13,7 +13,7 @@ from gpu_worker.options import parse_options
 from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.slo import Slo, SloSettings
 from gpu_worker.policies.tier_settings import TierSettings, tier_settings
-from gpu_worker.tiers_file import WorkerTiers, load_tiers
+from gpu_worker.tiers_file import FILE_BYTES_MAX, WorkerTiers, load_tiers
 
 WHOLE = """
 queue:
@@ -125,3 +125,13 @@ def test_the_queue_is_made_with_them(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'vtc' has no tiers to set; tiered:vtc has"):
         make_engine("modelled", policy="vtc", model=None, batch=2, home=tmp_path, tiers=settings)
     assert parse_options([]).tiers.for_queue() is None
+
+
+def test_a_file_too_long_or_too_deep_is_refused_and_not_cut(tmp_path: Path) -> None:
+    long, deep = tmp_path / "long.yaml", tmp_path / "deep.yaml"
+    long.write_text("queue: {preemption: false}\n" + "#" * FILE_BYTES_MAX)
+    deep.write_text("[" * 5000)
+    with pytest.raises(ValueError, match="longer than"):
+        load_tiers(long)
+    with pytest.raises(ValueError, match=r"nested too deeply|no YAML"):
+        load_tiers(deep)
