@@ -61,11 +61,12 @@ def setup_of(chance: Random) -> Setup:
         caching=chance.random() < 0.5,
         swap_blocks=chance.choice([None, None, 0, 6, 30]),
         v2=chance.random() < 0.3,
-        policy=chance.choice(
-            ["vtc", "tiered:vtc", "fcfs", "wsc", "lcf", "drr:20", "rpm:4", "vtc-cap:60", "vtc-noisy:0.5"]
-        ),
+        policy=chance.choice(["vtc", *(f"tiered:{inner}" for inner in INNER)]),
         tiers=tiers,
     )
+
+
+INNER = ("vtc", "fcfs", "wsc", "lcf", "drr:20", "rpm:4", "vtc-cap:60", "vtc-noisy:0.5")
 
 
 def storm(alone: Alone, chance: Random) -> None:
@@ -377,7 +378,7 @@ def test_a_request_that_outgrows_what_the_reserve_leaves_is_refused(
     alone.ask("premium", prompt(30), 30, tier="premium")
     alone.run()
     alone.check_the_end()
-    assert [asked.ends[0][1] for asked in alone.asked.values()] == ["headgate:refused", None, None]
+    assert [asked.ends[0][1] for asked in alone.asked.values()] == ["headgate:too_large", None, None]
 
 
 @BOTH
@@ -395,7 +396,7 @@ def test_what_a_client_says_wrongly_ends_its_request_and_nothing_else(
     alone.check_the_end()
     told = {name: asked.ends[0][1] for name, asked in alone.asked.items()}
     assert told.pop("good") is None
-    assert set(told.values()) == {"headgate:refused"}
+    assert set(told.values()) == {"headgate:invalid"}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
