@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import floor, inf
+from math import floor
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.tiers import Tier
@@ -38,7 +38,6 @@ class Backlog:
     _served: deque[tuple[int, float]] = field(default_factory=deque)
     """(second, service units given in it)"""
     _ends: int = 0
-    _first_s: float = inf
 
     def arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
         self._open[name] = _Request(tier, output_tokens_max)
@@ -70,14 +69,12 @@ class Backlog:
         return found
 
     def service_per_s(self, now_s: float) -> float:
-        """Over the window, or the shorter time since the first token; 0 where nothing was served in it."""
+        """While it serves: over the seconds of the window in which anything was given; 0 where there are none."""
         self._forget(now_s)
-        served = sum(service for _, service in self._served)
-        return served / min(WINDOW_S, max(now_s - self._first_s, 1.0))
+        return sum(service for _, service in self._served) / max(len(self._served), 1)
 
     def _add(self, now_s: float, service: float) -> None:
         """By whole seconds: what is kept is bounded by the window."""
-        self._first_s = min(self._first_s, now_s)
         self._forget(now_s)
         second = floor(now_s)
         if self._served and self._served[-1][0] >= second:

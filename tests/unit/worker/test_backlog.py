@@ -49,6 +49,14 @@ def test_the_rate_is_of_the_window() -> None:
     assert backlog.service_per_s(99.0 + 2 * WINDOW_S) == 0.0
 
 
+def test_a_lull_does_not_make_it_slow() -> None:
+    backlog = Backlog()
+    for second in (0, 1, 2, 20, 21):
+        arrived(backlog, f"{second}")
+        backlog.generated(f"{second}", 50, float(second))
+    assert backlog.service_per_s(22.0) == 200.0
+
+
 def test_a_token_is_served_once() -> None:
     backlog = Backlog()
     arrived(backlog, "r")
