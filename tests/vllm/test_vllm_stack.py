@@ -17,11 +17,12 @@ if importlib.util.find_spec("vllm") is None:
 import openai
 import psutil
 
+from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME
 from tests.support.local_stack import Running, eventually, line_state, start, stop
 
 UP_S = 240
 TENANTS = ("quiet", "flood")
-OUTPUT = 600
+OUTPUT = 1900
 """Tokens: some seconds of them, so that there is something to kill."""
 
 
@@ -33,17 +34,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     stop(found)
 
 
-async def asked(stack: Running, tenant: str, tokens: int, *, stream: bool = False) -> int:
-    """How many tokens came, or minus the status of the error."""
+async def asked(stack: Running, tenant: str, tokens: int, began: asyncio.Event | None = None) -> int:
+    """How many tokens came, or minus the status of the error. `began`: streamed, and set with the first of them."""
     client = openai.AsyncOpenAI(base_url=stack.openai_base_url, api_key=stack.api_keys[tenant], max_retries=0)
-    question = {"model": stack.model, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": 150}
+    question = {"model": BUILT_MODEL_NAME, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": 150}
     try:
-        if not stream:
+        if began is None:
             answer = await client.completions.create(**question)
             return answer.usage.completion_tokens
         count = 0
         async for _ in await client.completions.create(**question, stream=True):
             count += 1
+            began.set()
         return count
     except openai.APIStatusError as error:
         return -error.status_code
@@ -69,15 +71,18 @@ def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: R
     """Streams that had begun end with an error, and pay for what they got; the others are tried again and answered."""
     before = {tenant: line_state(stack, tenant).get("spent", 0.0) for tenant in TENANTS}
 
+    engine = engine_of(stack)
+
     async def story() -> list[int]:
-        asking = [asked(stack, tenant, OUTPUT, stream=number % 2 == 0) for tenant in TENANTS for number in range(3)]
+        began, whole = asyncio.Event(), None
+        asking = [asked(stack, tenant, OUTPUT, stream) for tenant in TENANTS for stream in (began, whole, began)]
         tasks = [asyncio.create_task(one) for one in asking]
-        await asyncio.sleep(1.5)
-        engine_of(stack).send_signal(signal.SIGKILL)
+        await began.wait()
+        engine.send_signal(signal.SIGKILL)
         return await asyncio.gather(*tasks)
 
     outcomes = asyncio.run(story())
-    assert any(outcome < 0 for outcome in outcomes), "nothing ran when it was killed"
+    assert any(outcome < 0 for outcome in outcomes), f"nothing ran when it was killed: {outcomes}"
     for tenant in TENANTS:
         settled = eventually(lambda name=tenant: line_state(stack, name), lambda line: line.get("reserved", 1) == 0.0)
         assert 0 <= settled["spent"] - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
