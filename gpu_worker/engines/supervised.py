@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,7 +46,8 @@ def restarted() -> EngineError:
 
 @dataclass(eq=False)
 class SupervisedEngine:
-    """`make`: an engine that was not started. `hang_s`: longer than the longest step with a prompt in it.
+    """`make`: an engine that was not started; `apart` runs it where it holds up nobody. `hang_s`: longer than the
+    longest step with a prompt in it.
 
     `hopeless` is set where no engine can be had any more: the worker should end.
     """
@@ -55,6 +56,7 @@ class SupervisedEngine:
     clock: Clock
     hang_s: float = 60.0
     watch_s: float = 0.5
+    apart: Callable[[Callable[[], Engine]], Awaitable[Engine]] = asyncio.to_thread
     restarts: int = 0
     hopeless: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -177,7 +179,7 @@ class SupervisedEngine:
             self._count_restart()
             self._engine = _None(self.facts)  # two models at once may be more than there is memory for
             async with asyncio.timeout(START_S):
-                self._engine = await asyncio.to_thread(self.make)
+                self._engine = await self.apart(self.make)
                 await self._engine.start()
         except Exception as error:  # whatever it is, there is no engine
             logger.error("no engine any more: %s: %s", type(error).__name__, error)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gpu_worker.engines.base import EngineError, EngineEvent, EngineRequest, EngineStats, Finished, Started, Token
+from gpu_worker.engines.base import (
+    Engine,
+    EngineError,
+    EngineEvent,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    Started,
+    Token,
+)
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.figures import SchedulingFigures
 from tests.support.engines import ScriptedEngine
@@ -64,6 +73,11 @@ def asked(name: str = "a", tokens: int = 10) -> EngineRequest:
     return EngineRequest(name, "tenant", "prompt", tokens)
 
 
+async def at_once(make: Callable[[], Engine]) -> Engine:
+    """In virtual time a thread would take for ever."""
+    return make()
+
+
 async def outcome(engine: SupervisedEngine, request: EngineRequest) -> tuple[int, str]:
     """Tokens, and how it ended."""
     tokens = 0
@@ -85,7 +99,7 @@ def test_what_ran_hears_of_it_and_another_serves(fault: str) -> None:
     async def story() -> None:
         clock = LoopClock()
         makers = Makers(fault, "none")
-        engine = SupervisedEngine(makers, clock, hang_s=5.0)
+        engine = SupervisedEngine(makers, clock, hang_s=5.0, apart=at_once)
         await engine.start()
         ended = await asyncio.gather(*(outcome(engine, asked(name)) for name in "abc"))
         assert {code for _, code in ended} == {"engine_restarted"}
@@ -101,7 +115,7 @@ def test_what_ran_hears_of_it_and_another_serves(fault: str) -> None:
 def test_slow_is_not_hung_and_idle_is_not_either() -> None:
     async def story() -> None:
         clock = LoopClock()
-        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), clock, hang_s=5.0)
+        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), clock, hang_s=5.0, apart=at_once)
         await engine.start()
         await clock.sleep(60.0)
         assert await outcome(engine, asked(tokens=4)) == (4, "length")
@@ -114,7 +128,7 @@ def test_slow_is_not_hung_and_idle_is_not_either() -> None:
 def test_what_tenants_received_is_carried_over() -> None:
     async def story() -> None:
         clock = LoopClock()
-        engine = SupervisedEngine(Makers("dies", "none"), clock)
+        engine = SupervisedEngine(Makers("dies", "none"), clock, apart=at_once)
         await engine.start()
         await outcome(engine, asked())
         while engine.restarts == 0:
@@ -133,7 +147,7 @@ def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
     async def story() -> None:
         clock = LoopClock()
         makers = Makers(fault, stop_hangs=stop_hangs)
-        engine = SupervisedEngine(makers, clock, hang_s=2.0)
+        engine = SupervisedEngine(makers, clock, hang_s=2.0, apart=at_once)
         await engine.start()
         while not engine.hopeless.is_set():
             await outcome(engine, asked())
@@ -149,7 +163,7 @@ def test_there_is_an_end_to_it(fault: str, stop_hangs: bool) -> None:
 def test_a_tenants_own_error_is_no_death() -> None:
     async def story() -> None:
         clock = LoopClock()
-        engine = SupervisedEngine(lambda: ScriptedEngine(), clock)
+        engine = SupervisedEngine(lambda: ScriptedEngine(), clock, apart=at_once)
         await engine.start()
         with pytest.raises(EngineError, match="too long"):
             await anext(engine.generate(EngineRequest("a", "t", "x" * 2000, 1)))
@@ -170,7 +184,7 @@ def test_work_without_an_event_is_no_hang_as_long_as_something_moves() -> None:
     clock = LoopClock()
 
     async def story() -> None:
-        engine = SupervisedEngine(lambda: Prefilling(token_s=30.0), clock, hang_s=5.0)
+        engine = SupervisedEngine(lambda: Prefilling(token_s=30.0), clock, hang_s=5.0, apart=at_once)
         await engine.start()
         assert await outcome(engine, asked(tokens=2)) == (2, "length")
         assert engine.restarts == 0
@@ -183,7 +197,7 @@ def test_counts_do_not_fall_where_an_engine_is_replaced() -> None:
     async def story() -> None:
         clock = LoopClock()
         makers = Makers("dies", "none")
-        engine = SupervisedEngine(makers, clock)
+        engine = SupervisedEngine(makers, clock, apart=at_once)
         await engine.start()
         makers.made[0].figures.recomputed_tokens = 7
         await outcome(engine, asked())
