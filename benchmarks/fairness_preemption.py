@@ -36,7 +36,7 @@ from gpu_worker.policies.queue_policy import make_policy
 from gpu_worker.policies.tier_settings import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engine_base import Engine, Jitter
-from headgate.simulator.engines import make_engine, make_tiered
+from headgate.simulator.engines import make_engine
 from headgate.simulator.measures import HALF_WINDOW_S, POINTS, WARM_UP_S
 from headgate.simulator.parallel import Processes
 from headgate.simulator.preemptive import PreemptiveEngine
@@ -136,7 +136,7 @@ def played(case: Case) -> Found:
         engine = make_engine(load_profile(), make_policy(case.policy), jitter=jitter)
     else:
         settings = TierSettings(lead_max=case.lead_max, aging_per_s=0.0, deficit_factor=0.0)
-        policy = make_tiered(case.policy, settings, WEIGHTED_TOKENS, Random(0))
+        policy = make_policy(case.policy, tiers=settings)
         engine = PreemptiveEngine(profile_of(case), policy, jitter=jitter)
     collector = TierCollector(WEIGHTED_TOKENS, HORIZON_S)
     watched = Watched(engine)

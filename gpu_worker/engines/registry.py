@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,7 @@ def make_engine(
 
 def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
     """Raises ValueError for an unknown policy, and for settings of tiers that it does not have."""
-    queue = make_policy(policy)
-    if tiers is None:
-        return queue
-    if not isinstance(queue, TieredQueue):
+    queue = make_policy(policy, tiers=None if tiers is None else tier_settings(tiers))
+    if tiers is not None and not isinstance(queue, TieredQueue):
         raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
-    inner = policy.partition(":")[2] or "vtc"
-    return TieredQueue(partial(make_policy, inner), tier_settings(tiers))
+    return queue

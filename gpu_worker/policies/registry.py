@@ -16,6 +16,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 if TYPE_CHECKING:
     from gpu_worker.policies.queue_policy import QueuePolicy
+    from gpu_worker.policies.tier_settings import TierSettings
 
 FILES = ("drr", "fcfs", "lcf", "rpm", "tiered", "vtc", "vtc_capped", "vtc_predicted", "wsc")
 """Files of gpu_worker/policies that enter themselves, when the first policy is asked for."""
@@ -25,12 +26,14 @@ COUNT_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a policy is made of. `parameter`: what stands after the colon, "" for nothing."""
+    """What a policy is made of. `parameter`: what stands after the colon, "" for nothing. `tiers`: for those that have
+    tiers; None leaves them as they are by default."""
 
     name: str
     service: ServiceFunction
     parameter: str
     random: Random
+    tiers: TierSettings | None = None
 
     def number(self, *, above: float = 0.0, most: float = math.inf) -> float:
         """The parameter as a number, above < number <= most. Raises ValueError."""
@@ -101,8 +104,15 @@ def all_policies() -> dict[str, Registered]:
     return POLICIES
 
 
-def make_policy(name: str, service: ServiceFunction = WEIGHTED_TOKENS, *, random: Random | None = None) -> QueuePolicy:
+def make_policy(
+    name: str,
+    service: ServiceFunction = WEIGHTED_TOKENS,
+    *,
+    random: Random | None = None,
+    tiers: TierSettings | None = None,
+) -> QueuePolicy:
     """A policy by its name, with its parameter after a colon. `random`: for those that draw; by default seeded with 0.
+    `tiers`: settings for one that has tiers, nothing to others.
 
     Raises ValueError, with one sentence for a person, for a name that no policy has and for a parameter that is wrong.
     """
@@ -115,4 +125,5 @@ def make_policy(name: str, service: ServiceFunction = WEIGHTED_TOKENS, *, random
         raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {policies[base].usage}")
     if colon and not policies[base].takes_parameter:
         raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
-    return policies[base].make(Making(base, service, parameter, random if random is not None else Random(0)))
+    making = Making(base, service, parameter, random if random is not None else Random(0), tiers)
+    return policies[base].make(making)

@@ -291,7 +291,7 @@ def _make(making: Making) -> TieredQueue:
         raise ValueError(f"queue policy {making.name!r} takes another policy after the colon, not {name!r}")
     make_policy(name, making.service)  # a wrong name is refused now, not at the first request
     inner = partial(make_policy, name, making.service, random=making.random)
-    return TieredQueue(inner, service=making.service)
+    return TieredQueue(inner, making.tiers, making.service)
 
 
 register(TieredQueue, "tiered[:POLICY]", make=_make)

@@ -16,7 +16,7 @@ from gpu_worker.policies.tier_settings import TierSettings
 from headgate.simulator.collector import Collector, TenantFigures
 from headgate.simulator.drive import Front, drive
 from headgate.simulator.engine_base import Jitter
-from headgate.simulator.engines import make_engine, make_tiered
+from headgate.simulator.engines import make_engine
 from headgate.simulator.measures import Difference
 from headgate.simulator.monitor import TheoremMonitor
 from headgate.simulator.preemptive import PreemptiveEngine
@@ -118,7 +118,7 @@ def _simulate_paged(spec: RunSpec, tiers: TierSettings, front: Front | None) -> 
     shedding = None if spec.shedding is None else SloFront(spec.shedding)
     engine = PreemptiveEngine(
         spec.profile,
-        make_tiered(spec.policy, tiers, service, Random(f"{spec.seed} policy")),
+        make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"), tiers=tiers),
         observer=shedding,
         jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
         stopwatch=time.perf_counter if spec.timing else None,

@@ -22,7 +22,6 @@ from headgate.simulator.chunked import ChunkedEngine
 from headgate.simulator.drive import drive
 from headgate.simulator.engine import SimulatedEngine
 from headgate.simulator.engine_base import Engine
-from headgate.simulator.engines import make_tiered
 from headgate.simulator.preemptive import PreemptiveEngine
 from headgate.simulator.preemptive_batch import PagedBatch
 from headgate.simulator.preemptive_figures import TierCollector
@@ -118,7 +117,7 @@ def play(arrivals: list[Arrival], engine: Engine) -> Ends:
 
 
 def made(profile: EngineProfile, tiers: TierSettings, policy: str = "tiered:vtc") -> Checked:
-    return Checked(profile, make_tiered(policy, tiers, WEIGHTED_TOKENS, Random(0)))
+    return Checked(profile, make_policy(policy, tiers=tiers))
 
 
 def in_order(drawn: list[tuple[float, str, str, int, int]]) -> list[Arrival]:
