@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aws_cdk import CfnOutput, Duration, RemovalPolicy
+from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
@@ -48,6 +49,7 @@ class Observability(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, watched: Watched) -> None:
         super().__init__(scope, construct_id)
         self.alarms = sns.Topic(self, "Alarms", enforce_ssl=True)
+        _allow_alarms(self.alarms)
         CfnOutput(self, "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to hear of alarms")
         self._alarms(watched)
         self._dashboard(watched)
@@ -112,6 +114,31 @@ class Observability(Construct):
             _graph("Function errors", [each.metric_errors() for each in watched.functions]),
             _graph("Table: throttled", [_table_metric(watched.table, "ThrottledRequests")]),
         )
+
+
+def _allow_alarms(topic: sns.Topic) -> None:
+    """Allow CloudWatch to publish to the topic, for alarms of this account and region only.
+
+    The TLS statement (`enforce_ssl`) gives the topic a policy, and that policy replaces SNS's default one, which lets
+    CloudWatch publish. Without this statement an alarm changes its state and its message is refused. The condition
+    stops an alarm of another account from publishing through the same service principal (the confused deputy).
+    """
+    stack = Stack.of(topic)
+    alarm_arns = stack.format_arn(
+        service="cloudwatch", resource="alarm", resource_name="*", arn_format=ArnFormat.COLON_RESOURCE_NAME
+    )
+    topic.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid="AllowAlarmsToPublish",
+            principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+            actions=["sns:Publish"],
+            resources=[topic.topic_arn],
+            conditions={
+                "StringEquals": {"aws:SourceAccount": stack.account},
+                "ArnLike": {"aws:SourceArn": alarm_arns},
+            },
+        )
+    )
 
 
 def _own_metric(name: str) -> cloudwatch.Metric:

@@ -1,0 +1,158 @@
+"""Each alarm reaches its topic: alarm, action, topic, policy, followed in the synthesised template."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.infra.templates import Template, actions, listed
+
+CLOUDWATCH = {"Service": "cloudwatch.amazonaws.com"}
+THIS_ACCOUNT = {"Ref": "AWS::AccountId"}
+ITS_ALARMS = [
+    "",
+    ["arn:", {"Ref": "AWS::Partition"}, ":cloudwatch:", {"Ref": "AWS::Region"}, ":", THIS_ACCOUNT, ":alarm:*"],
+]
+CONDITION = {
+    "StringEquals": {"aws:SourceAccount": THIS_ACCOUNT},
+    "ArnLike": {"aws:SourceArn": {"Fn::Join": ITS_ALARMS}},
+}
+WITHOUT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def named(template: Template, kind: str) -> dict[str, dict[str, Any]]:
+    """The properties of all resources of a type, by logical id."""
+    resources = template["Resources"].items()
+    return {name: each.get("Properties", {}) for name, each in resources if each["Type"] == kind}
+
+
+def policy_of(template: Template, topic: str) -> list[dict[str, Any]]:
+    """All statements of the topic's policies."""
+    policies = named(template, "AWS::SNS::TopicPolicy").values()
+    return [
+        statement
+        for policy in policies
+        if {"Ref": topic} in policy["Topics"]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+
+
+def allows_alarms(statement: dict[str, Any], topic: str) -> bool:
+    """True if the statement lets CloudWatch publish to the topic, for alarms of this account and region."""
+    granted = {
+        "Effect": "Allow",
+        "Principal": CLOUDWATCH,
+        "Action": ["sns:Publish"],
+        "Resource": [{"Ref": topic}],
+        "Condition": CONDITION,
+    }
+    found = {**statement, "Action": actions(statement), "Resource": listed(statement["Resource"])}
+    return {name: found.get(name) for name in granted} == granted
+
+
+def denies_without_tls(statement: dict[str, Any], topic: str) -> bool:
+    return (
+        statement["Effect"] == "Deny"
+        and statement["Principal"] == "*"
+        and "sns:Publish" in actions(statement)
+        and {"Ref": topic} in listed(statement["Resource"])
+        and statement.get("Condition") == WITHOUT_TLS
+    )
+
+
+def findings(template: Template) -> list[str]:
+    """What keeps an alarm from its topic, one line each."""
+    topics, found = named(template, "AWS::SNS::Topic"), []
+    for name, alarm in named(template, "AWS::CloudWatch::Alarm").items():
+        targets = [action.get("Ref") for action in alarm.get("AlarmActions", [])]
+        if not targets or alarm.get("ActionsEnabled") is False:
+            found.append(f"{name}: no action")
+        for topic in targets:
+            if topic not in topics:
+                found.append(f"{name}: the action is no topic of this stack")
+                continue
+            found += [f"{name}: {finding}" for finding in topic_findings(template, topic, topics[topic])]
+    return found
+
+
+def topic_findings(template: Template, topic: str, properties: dict[str, Any]) -> list[str]:
+    statements = policy_of(template, topic)
+    found = []
+    if not any(allows_alarms(statement, topic) for statement in statements):
+        found.append("CloudWatch may not publish to the topic")
+    if not any(denies_without_tls(statement, topic) for statement in statements):
+        found.append("the topic accepts messages without TLS")
+    denials = [each for each in statements if each["Effect"] == "Deny" and each.get("Condition") != WITHOUT_TLS]
+    if denials:
+        found.append("the topic's policy denies more than messages without TLS")
+    if "KmsMasterKeyId" in properties:
+        found.append("the topic is encrypted: its key's policy must allow CloudWatch too")
+    return found
+
+
+def test_each_alarm_may_publish_to_its_topic(template: Template) -> None:
+    assert len(named(template, "AWS::CloudWatch::Alarm")) == 7
+    assert findings(template) == []
+
+
+def test_only_cloudwatch_is_allowed(template: Template) -> None:
+    for topic in named(template, "AWS::SNS::Topic"):
+        allowed = [each["Principal"] for each in policy_of(template, topic) if each["Effect"] == "Allow"]
+        assert allowed == [CLOUDWATCH]
+
+
+def alarms_statement(template: Template) -> dict[str, Any]:
+    (policy,) = named(template, "AWS::SNS::TopicPolicy").values()
+    (statement,) = (each for each in policy["PolicyDocument"]["Statement"] if each["Effect"] == "Allow")
+    found: dict[str, Any] = statement
+    return found
+
+
+def without_the_statement(template: Template) -> None:
+    (policy,) = named(template, "AWS::SNS::TopicPolicy").values()
+    policy["PolicyDocument"]["Statement"].remove(alarms_statement(template))
+
+
+def without_tls(template: Template) -> None:
+    (policy,) = named(template, "AWS::SNS::TopicPolicy").values()
+    policy["PolicyDocument"]["Statement"] = [alarms_statement(template)]
+
+
+def of_another_topic(template: Template) -> None:
+    (policy,) = named(template, "AWS::SNS::TopicPolicy").values()
+    policy["Topics"] = [{"Ref": "Another"}]
+
+
+def without_actions(template: Template) -> None:
+    for alarm in named(template, "AWS::CloudWatch::Alarm").values():
+        del alarm["AlarmActions"]
+
+
+def encrypted(template: Template) -> None:
+    for topic in template["Resources"].values():
+        if topic["Type"] == "AWS::SNS::Topic":
+            topic["Properties"] = {"KmsMasterKeyId": "alias/aws/sns"}
+
+
+BREAKS: list[Callable[[Template], object]] = [
+    without_the_statement,
+    without_tls,
+    of_another_topic,
+    without_actions,
+    encrypted,
+    lambda template: alarms_statement(template).update(Effect="Deny"),
+    lambda template: alarms_statement(template).update(Principal={"Service": "events.amazonaws.com"}),
+    lambda template: alarms_statement(template).update(Action="sns:Subscribe"),
+    lambda template: alarms_statement(template).update(Resource={"Ref": "Another"}),
+    lambda template: alarms_statement(template).pop("Condition"),
+]
+
+
+@pytest.mark.parametrize("spoil", BREAKS)
+def test_each_alarm_that_cannot_publish_is_found(template: Template, spoil: Callable[[Template], object]) -> None:
+    broken = copy.deepcopy(template)
+    spoil(broken)
+    assert len(findings(broken)) >= 7
