@@ -33,9 +33,9 @@ from dispatcher.operations.directory import Directory
 from dispatcher.policies.clocks import Terms
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Worker, WorkOrder
-from dispatcher.stores.dynamodb import DynamoStore
+from dispatcher.stores.dynamodb.store import DynamoStore
 from dispatcher.worker_client import HttpWorkerClient
-from functions.front.app import make_app
+from functions.http_api.app import make_app
 from gpu_worker.__main__ import bound
 from headgate.demo.measure import percentile
 from headgate.local import dynamodb_local
@@ -88,7 +88,7 @@ async def bench(store_name: str) -> AsyncIterator[Bench]:
     environment = {**base_environment(), "HEADGATE_WORKER_SECRET": SECRET}
     try:
         if store_name == "moto":
-            url = await _started(children, "moto", "headgate.local.moto_server", environment)
+            url = await _started(children, "moto", "headgate.local.moto.server", environment)
         else:
             url = await dynamodb_local.start(children)
         worker_url = await _started(children, "worker", "benchmarks.instant_worker", environment)

@@ -30,9 +30,9 @@ from time import perf_counter_ns
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.policies.bwfq import TwoClocks
 from dispatcher.policies.clocks import Terms
-from dispatcher.policies.gate import Dispatched
+from dispatcher.policies.orders.bwfq import TwoClocks
+from dispatcher.policies.orders.interface import Dispatched
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 DECISIONS = 40_000

@@ -2,8 +2,8 @@
 
 Simulated, on the traces `overload` and `real` of the VTC paper, with the step times of its A10G and Llama-2-7b. Rows:
 
-    vtc, vtc-oracle   the paper's server, which admits whom it can serve to the end (headgate/simulator/engine.py); the
-                      oracle charges true lengths beforehand
+    vtc, vtc-oracle   the paper's server, which admits a request only if it can serve it to its end
+                      (headgate/simulator/engines/separate_prefill.py); the oracle charges true lengths beforehand
     paged             tiered:vtc, one tier, on the engine that takes KV blocks as tokens come and evicts when there are
                       none (preemptive.py); nobody is evicted for another tenant
     lead N            and running requests are evicted for those of a tenant that is N service units behind, and where
@@ -32,16 +32,16 @@ from random import Random
 from statistics import fmean, stdev
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import drive
-from headgate.simulator.engine_base import Engine, Jitter
-from headgate.simulator.engines import make_engine
-from headgate.simulator.measures import HALF_WINDOW_S, POINTS, WARM_UP_S
+from headgate.simulator.engines.interface import Engine, Jitter
+from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.measures.service_difference import HALF_WINDOW_S, POINTS, WARM_UP_S
+from headgate.simulator.measures.tiers import TierCollector
 from headgate.simulator.parallel import Processes
-from headgate.simulator.preemptive import PreemptiveEngine
-from headgate.simulator.preemptive_figures import TierCollector
-from headgate.simulator.profile import EngineProfile, load_profile
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.sources import Workload, open_workload
 

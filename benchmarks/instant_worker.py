@@ -14,10 +14,10 @@ import uvicorn
 
 from dispatcher.bootstrap import RealClock
 from gpu_worker.__main__ import bound
-from gpu_worker.engines.modelled import INSTANT, ModelledEngine
-from gpu_worker.executions import Executions
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.server import make_app
+from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.server import make_app
 
 WORKER_ID = "w-instant"
 SLOTS = 64

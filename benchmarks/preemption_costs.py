@@ -26,9 +26,9 @@ from statistics import median
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import EngineRequest, Finished, Token
-from gpu_worker.policies.preemption_costs import Calibration, Strategy
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.engines.interface import EngineRequest, Finished, Token
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.costs import Calibration, Strategy
 
 MODELS = ("random:2x128", "random:8x256")
 LENGTHS = (32, 64, 128, 256, 512, 1024, 1536)
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times: int) -> dict[str, Any]:
-    from gpu_worker.engines.transformers import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
 
     shape = Shape(batch=1, kv_tokens=4096, step_tokens=step_tokens, swap_bytes=SWAP_BYTES, calibrate=True)
     with tempfile.TemporaryDirectory() as home:

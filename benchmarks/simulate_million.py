@@ -22,13 +22,13 @@ from time import perf_counter
 from typing import Any
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator import engine as engine_module
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engines import make_engine
-from headgate.simulator.kv_room import KvRoom
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines import separate_prefill as engine_module
+from headgate.simulator.engines.kv_peak import KvRoom
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.run import RunSpec, simulate
 from headgate.workloads.sampled import SampledWorkload
 from headgate.workloads.sources import open_workload

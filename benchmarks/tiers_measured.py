@@ -37,15 +37,15 @@ from random import Random
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import EngineError, EngineRequest, Finished, Started, Token
-from gpu_worker.policies.figures import SchedulingFigures
-from gpu_worker.policies.preemption_costs import Strategy
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.shedding import Shedder, ShedSettings
-from gpu_worker.policies.slo import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
-from gpu_worker.policies.tier_settings import TierSettings
-from gpu_worker.policies.tiered import TieredQueue
-from gpu_worker.shedding_watch import Watch
+from gpu_worker.engines.interface import EngineError, EngineRequest, Finished, Started, Token
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.slo.monitor import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
+from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers.tiered import TieredQueue
+from gpu_worker.service.shedding_watch import Watch
 
 SECONDS = 16.0
 ROUNDS = 1
@@ -202,7 +202,7 @@ def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Coming]
 
 @asynccontextmanager
 async def running(home: Path, setting: Setting) -> AsyncIterator[tuple[Any, Any]]:
-    from gpu_worker.engines.transformers import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
 
     policy: Any = make_policy("fcfs")
     if setting.tiers is not None:

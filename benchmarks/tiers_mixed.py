@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from random import Random
 from statistics import fmean
 
-from gpu_worker.policies.shedding import ShedSettings
-from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.slo.shedding import ShedSettings
+from gpu_worker.policies.tiers.settings import TierSettings
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.parallel import Processes
-from headgate.simulator.preemptive_figures import Scheduling
-from headgate.simulator.profile import EngineProfile, load_profile
 from headgate.simulator.run import Run, RunSpec, simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.lengths import Lengths, Lognormal

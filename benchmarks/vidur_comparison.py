@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.simulate_million import TRACE, sampled
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.run import RunSpec, simulate
 from headgate.workloads.sampled import SampledWorkload
 

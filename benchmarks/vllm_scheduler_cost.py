@@ -41,7 +41,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from gpu_worker.engines.vllm_scheduler import TierScheduler
+    from gpu_worker.engines.vllm.scheduler import TierScheduler
 
     config, cache = _a_real_configuration()
     print(f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens")
@@ -67,7 +67,7 @@ def _a_real_configuration() -> tuple[Any, Any]:
     """From an engine with a tiny model, so that nothing of it is made up."""
     from vllm import LLM
 
-    from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
+    from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 
     model = ensure_tiny_model(Path(tempfile.mkdtemp()), TinySize())
     llm = LLM(

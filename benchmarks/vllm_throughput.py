@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 STOCK = "vllm.v1.core.sched.scheduler.Scheduler"
-OURS = "gpu_worker.engines.vllm_scheduler.TierScheduler"
+OURS = "gpu_worker.engines.vllm.scheduler.TierScheduler"
 STOCK_ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
-OURS_ASYNC = "gpu_worker.engines.vllm_scheduler.AsyncTierScheduler"
+OURS_ASYNC = "gpu_worker.engines.vllm.scheduler.AsyncTierScheduler"
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
 def _compare(options: argparse.Namespace) -> None:
     import torch
 
-    from gpu_worker.engines.copy_rates import measure_copy_rates
+    from gpu_worker.engines.measured.copy_rates import measure_copy_rates
 
     on_gpu = torch.cuda.is_available()
     stock, ours = (STOCK_ASYNC, OURS_ASYNC) if on_gpu else (STOCK, OURS)
@@ -143,7 +143,7 @@ def _for_a_cpu() -> dict[str, Any]:
 
 
 def _tiny_model() -> Path:
-    from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
+    from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 
     return ensure_tiny_model(Path(tempfile.mkdtemp()), TinySize(4, 256))
 

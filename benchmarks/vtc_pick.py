@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heapreplace
 from time import perf_counter_ns
 
-from gpu_worker.policies.queue_policy import QueueRequest, make_policy
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
 
 SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 SCAN_MAX = 10_000

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory
 from dispatcher.ports import Clock, Launcher, Store
@@ -71,7 +71,7 @@ def make_store(config: Config) -> Store:
     """The DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
     import boto3  # here, so that nothing loads it that does not talk to AWS
 
-    from dispatcher.stores.dynamodb import DynamoStore, client_config
+    from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 
     client = boto3.client("dynamodb", config=client_config(config.store_threads))
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from dispatcher.fleet import SEATS_MAX, Lease, Line, Pool, Snapshot, WaitingLine, Worker
-from dispatcher.invocation import Invocation, Slot
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.fleet import SEATS_MAX, Lease, Line, Pool, Snapshot, WaitingLine, Worker
+from dispatcher.model.invocation import Invocation, Slot
+from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 from dispatcher.policies.clocks import Debit, Step
-from dispatcher.tenants import KeyRecord, Tenant
-from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 
 __all__ = [
     "SEATS_MAX",

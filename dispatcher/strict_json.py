@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dispatcher.errors import InvalidRequest, RequestTooLarge
+from dispatcher.model.errors import InvalidRequest, RequestTooLarge
 
 BODY_BYTES_MAX = 1_000_000
 DEPTH_MAX = 16

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dispatcher.errors import InvalidRequest
-from dispatcher.requests import Request
+from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.requests import Request
 
 MESSAGES_MAX = 256
 STOPS_MAX = 4

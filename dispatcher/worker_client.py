@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 
-from dispatcher.errors import WorkerFailed
-from dispatcher.grants import GRANT_TTL_S, Grant, cache_salt, digest, sign
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.execution_token import GRANT_TTL_S, Grant, cache_salt, digest, sign
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 from dispatcher.ports import Clock, Worker
-from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 
 CONNECT_S = 2.0
 SILENCE_S = 10.0

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from dispatcher.errors import AnsweredError, InvalidRequest
+from dispatcher.model.errors import AnsweredError, InvalidRequest
 from dispatcher.strict_json import parse_object
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dispatcher.answers import AnswerHead
-from dispatcher.invocation import Invocation, Result
+from dispatcher.model.answers import AnswerHead
+from dispatcher.model.invocation import Invocation, Result
 from dispatcher.operations.execute import Collected, Render
 
 

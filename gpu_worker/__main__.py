@@ -23,19 +23,19 @@ from botocore.exceptions import BotoCoreError
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store, real_random, worker_secret
 from dispatcher.config import load_config
-from dispatcher.errors import HeadgateError
+from dispatcher.model.errors import HeadgateError
 from dispatcher.operations.settle import settle_lost
 from dispatcher.ports import Worker
-from gpu_worker.agent import Agent, NoSeat
-from gpu_worker.engines.base import Engine, EngineFacts
+from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.executions import Executions
-from gpu_worker.logs import log_json
-from gpu_worker.options import parse_options
-from gpu_worker.server import make_app
-from gpu_worker.shedding_watch import Watch
-from gpu_worker.tiers_file import WorkerTiers
+from gpu_worker.service.agent import Agent, NoSeat
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.logs import log_json
+from gpu_worker.service.options import parse_options
+from gpu_worker.service.server import make_app
+from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
 """Longer than the gate keeps a connection for its next order."""

@@ -1,6 +1,6 @@
 """The state of the gate: one DynamoDB table.
 
-Its layout is that of dispatcher/stores/layout.py, named here again because infra imports aws_cdk alone;
+Its layout is that of dispatcher/stores/dynamodb/layout.py, named here again because infra imports aws_cdk alone;
 tests/infra/test_state.py holds the two together.
 """
 

@@ -11,8 +11,10 @@ from contextlib import aclosing
 from functools import partial
 from math import inf
 
-from dispatcher.errors import DeadlineExceeded, UnknownInvocation, WorkerFailed
-from dispatcher.invocation import Invocation, Result, State, ended
+from dispatcher.model.errors import DeadlineExceeded, UnknownInvocation, WorkerFailed
+from dispatcher.model.invocation import Invocation, Result, State, ended
+from dispatcher.model.outcomes import Dispatched, Known, Queued, Settled, Written
+from dispatcher.model.worker_protocol import WorkEvent
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, again_after, attempt
@@ -20,9 +22,7 @@ from dispatcher.operations.results import cancelled, error_of, error_result
 from dispatcher.operations.settle import settle
 from dispatcher.operations.submit import Submission
 from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
-from dispatcher.outcomes import Dispatched, Known, Queued, Settled, Written
 from dispatcher.ports import Worker
-from dispatcher.work import WorkEvent
 
 
 async def answer(

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.invocation import Invocation
+from dispatcher.model.invocation import Invocation
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.wakeups import Wakeups
 from dispatcher.policies.clocks import LEAD_MAX

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from dispatcher.errors import InvalidRequest, Unauthorized
+from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Clock, KeyRecord, Tenant, TenantStore
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dispatcher.errors import DeadlineExceeded
-from dispatcher.invocation import Invocation, State, dispatched, ended
+from dispatcher.model.errors import DeadlineExceeded
+from dispatcher.model.invocation import Invocation, State, dispatched, ended
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_backlog
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
-from dispatcher.outcomes import Settled, Written
 from dispatcher.policies.clocks import Clocks, Debit, Terms, debit, in_profile
 from dispatcher.ports import Lease, Pool, WaitingLine, Worker
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from dispatcher.errors import (
+from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
     Preempted,
@@ -22,14 +22,14 @@ from dispatcher.errors import (
     TenantError,
     WorkerFailed,
 )
-from dispatcher.invocation import Invocation, Result, State
+from dispatcher.model.invocation import Invocation, Result, State
+from dispatcher.model.requests import Request, request_from_json
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_virtual_time
 from dispatcher.operations.results import error_result
 from dispatcher.operations.settle import give_back, settle
 from dispatcher.ports import Tenant, Worker
-from dispatcher.requests import Request, request_from_json
-from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 
 RUNNING_ALREADY = 409
 RETRIED_STATUSES = frozenset({401, RUNNING_ALREADY})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dispatcher.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
-from dispatcher.invocation import Invocation, Result, State
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
+from dispatcher.model.invocation import Invocation, Result, State
 
 _OURS = {"worker_failed": WorkerFailed, "deadline_exceeded": DeadlineExceeded}
 

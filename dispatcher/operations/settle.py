@@ -6,12 +6,12 @@ answer, the worker whose gate went away, or the reaper; the store lets exactly o
 
 from __future__ import annotations
 
-from dispatcher.errors import WorkerFailed
-from dispatcher.invocation import Invocation, Result, State, ended, may_retry
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.invocation import Invocation, Result, State, ended, may_retry
+from dispatcher.model.outcomes import Settled
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain
 from dispatcher.operations.results import error_result
-from dispatcher.outcomes import Settled
 from dispatcher.policies.clocks import settlement
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, InvocationStore, Store

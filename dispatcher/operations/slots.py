@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dispatcher.errors import NoWorker
-from dispatcher.invocation import Slot
+from dispatcher.model.errors import NoWorker
+from dispatcher.model.invocation import Slot
 from dispatcher.operations.context import Context
 from dispatcher.ports import Worker
 

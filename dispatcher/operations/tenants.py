@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.outcomes import Written
 from dispatcher.operations.directory import new_key
-from dispatcher.outcomes import Written
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Clock, Ids, Store, Tenant
 

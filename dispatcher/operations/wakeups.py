@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dispatcher.invocation import Invocation, State
+from dispatcher.model.invocation import Invocation, State
 from dispatcher.ports import Clock, Store
 
 logger = logging.getLogger("headgate.gate")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from dispatcher.errors import RequestTooLarge
-from dispatcher.invocation import Invocation, Result, State
+from dispatcher.model.errors import RequestTooLarge
+from dispatcher.model.invocation import Invocation, Result, State
 
 TEXT_BYTES_MAX = 350_000
 """Longest body or answer kept. An item of DynamoDB holds 400 KB with everything in it; never both texts at once."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.errors import InvalidRequest, TenantError, UnknownInvocation
-from dispatcher.invocation import Invocation, State
+from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocation
+from dispatcher.model.invocation import Invocation, State
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import cancelled
 from dispatcher.operations.submit import latest

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.engines.base import Engine
-from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
-from gpu_worker.policies.tier_settings import tier_settings
-from gpu_worker.policies.tiered import TieredQueue
+from gpu_worker.engines.interface import Engine
+from gpu_worker.policies.configured import make_queue
 
 ENGINES = ("transformers", "modelled", "vllm")
 
@@ -36,13 +34,13 @@ def make_engine(
     """
     queue = make_queue(policy, tiers)
     if kind == "modelled":
-        from gpu_worker.engines.modelled import ModelledEngine, Shape
+        from gpu_worker.engines.modelled.engine import ModelledEngine, Shape
 
         return ModelledEngine(queue, shape=Shape(batch=batch))
     if kind == "transformers":
         try:
-            from gpu_worker.engines.transformers import Shape as TransformersShape
-            from gpu_worker.engines.transformers import TransformersEngine
+            from gpu_worker.engines.transformers.engine import Shape as TransformersShape
+            from gpu_worker.engines.transformers.engine import TransformersEngine
         except ImportError as error:
             needed = f"the transformers engine needs torch and transformers ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[transformers]'") from None
@@ -50,19 +48,11 @@ def make_engine(
         return TransformersEngine.load(queue, model=model, home=home, shape=shape)
     if kind == "vllm":
         try:
-            from gpu_worker.engines.vllm import Shape as VllmShape
-            from gpu_worker.engines.vllm import VllmEngine
+            from gpu_worker.engines.vllm.engine import Shape as VllmShape
+            from gpu_worker.engines.vllm.engine import VllmEngine
         except ImportError as error:
             needed = f"the vllm engine needs vLLM ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[vllm]', or use --engine transformers") from None
         vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
         return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)
     raise EngineUnavailable(f"unknown engine {kind!r}; there are {', '.join(ENGINES)}")
-
-
-def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
-    """Raises ValueError for an unknown policy, and for settings of tiers that it does not have."""
-    queue = make_policy(policy, tiers=None if tiers is None else tier_settings(tiers))
-    if tiers is not None and not isinstance(queue, TieredQueue):
-        raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
-    return queue

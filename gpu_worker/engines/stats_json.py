@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import EngineStats, TenantService
-from gpu_worker.policies.figures import CostsSeen, SchedulingFigures, SchedulingNow, TierNow
-from gpu_worker.policies.preemption_costs import Strategy
+from gpu_worker.engines.interface import EngineStats, TenantService
+from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.scheduling_stats import CostsSeen, SchedulingFigures, SchedulingNow, TierNow
 
 
 def stats_to_json(stats: EngineStats) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dispatcher.ports import Clock
-from gpu_worker.engines.base import (
+from gpu_worker.engines.interface import (
     Engine,
     EngineError,
     EngineEvent,

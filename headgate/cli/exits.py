@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import typer
 
-from dispatcher.errors import AnsweredError, ConfigurationError
-from headgate.client_answers import HeadgateClientError
+from dispatcher.model.errors import AnsweredError, ConfigurationError
+from headgate.client.answers import HeadgateClientError
 
 BAD_INPUT = 2
 INTERRUPTED = 130

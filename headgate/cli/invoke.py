@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.client import Answer, Headgate, LambdaHeadgate
-from headgate.client_answers import Outcome
+from headgate.client.answers import Outcome
 
 
 def invoke(

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from headgate.local.options import Addresses, StackOptions, stack_options
 from headgate.local.stack import Stack
 

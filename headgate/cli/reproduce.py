@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from headgate.cli.progress import progress
-from headgate.simulator.evidence import document
-from headgate.simulator.evidence.registry import EXPERIMENTS
-from headgate.simulator.evidence.sections import Section, Setting
+from headgate.evidence.document import files as document
+from headgate.evidence.document.sections import Section, Setting
+from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 
 TRACES = Path("../shared/traces")

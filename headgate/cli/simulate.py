@@ -14,11 +14,11 @@ import typer
 from headgate.cli.progress import progress
 from headgate.cli.simulate_options import SimulateOptions, checked
 from headgate.cli.simulate_table import print_tables
-from headgate.simulator.gated_run import GatedSpec, simulate_gated
+from headgate.simulator.engines.profile import DEFAULT_ENGINE
+from headgate.simulator.gates.run import GatedSpec, simulate_gated
+from headgate.simulator.measures.summary import as_json, spread_of
 from headgate.simulator.parallel import Processes
-from headgate.simulator.profile import DEFAULT_ENGINE
 from headgate.simulator.run import Run
-from headgate.simulator.summary import as_json, spread_of
 
 TRACE = "FILE.csv, TENANT=FILE.csv (one of Azure's files a tenant) or FILE.yaml."
 POLICY = (

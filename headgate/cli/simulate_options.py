@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dispatcher.errors import ConfigurationError
-from dispatcher.policies.orders import DEFAULT_ORDER, ORDERS
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import service_function
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.tier_settings import TierSettings
-from headgate.simulator.gate_file import read_gate
-from headgate.simulator.gate_spec import GateSpec
-from headgate.simulator.gated_run import GatedSpec
-from headgate.simulator.profile import load_profile
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.tiers.settings import TierSettings
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.gates.file import read_gate
+from headgate.simulator.gates.run import GatedSpec
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from headgate.cli.simulate_tiers import print_tiers
-from headgate.simulator.collector import TenantFigures
-from headgate.simulator.measures import Difference, Percentiles
+from headgate.simulator.measures.collector import TenantFigures
+from headgate.simulator.measures.service_difference import Difference, Percentiles
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.simulator.measures import Percentiles
-from headgate.simulator.preemptive_figures import Scheduling, TierFigures
+from headgate.simulator.measures.service_difference import Percentiles
+from headgate.simulator.measures.tiers import Scheduling, TierFigures
 from headgate.simulator.run import Run
 
 COLUMNS = ("served", "rejected", "TTFT P50", "P99", "in time", "TPOT", "whole P50", "P99", "tokens/s")

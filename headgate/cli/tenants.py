@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
-from dispatcher.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store, Tenant

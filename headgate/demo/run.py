@@ -12,7 +12,7 @@ from random import Random
 from rich.console import Console
 from rich.live import Live
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Terms
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.demo.live import tenant_now, view
@@ -22,9 +22,9 @@ from headgate.demo.scene import FLOOD, QUIET, Scene, calibration, compose
 from headgate.demo.verdict import Verdict, judge
 from headgate.local.options import Addresses, StackOptions
 from headgate.local.stack import Stack
-from headgate.workloads.profiles import CHAT, CODE, Profile, make_arrivals
+from headgate.workloads.described.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import fitted
-from headgate.workloads.traces import Arrival, read_trace
+from headgate.workloads.traces.files import Arrival, read_trace
 
 CALIBRATION_REQUESTS = 24
 """Three rounds of all slots: what the stack sustains, not what one burst gets."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.workloads.traces import Arrival
+from headgate.workloads.traces.files import Arrival
 
 QUIET, FLOOD = "quiet", "flood"
 QUIET_LOAD = 0.2

@@ -20,13 +20,13 @@ import httpx
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.ports import Clock, Ids
 from headgate.local.aws_gateway import EmbeddedServer, Gateway, embedded_server
-from headgate.local.functions import function_specs
-from headgate.local.invoke_api import InvokeApi, LambdaFunction
-from headgate.local.lambda_pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
-from headgate.local.lambda_runtime import FunctionSpec, LambdaAnswer, LambdaRequest
+from headgate.local.aws_lambda.environment import FunctionSpec, LambdaAnswer, LambdaRequest
+from headgate.local.aws_lambda.functions import function_specs
+from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
+from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
+from headgate.local.aws_lambda.schedule import Schedule, tick
+from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
 from headgate.local.processes import Children
-from headgate.local.schedule import Schedule, tick
-from headgate.local.sqs_poller import QueueMapping, SqsQueue, poll
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headgate.local.invoke_api import InvokeApi
+from headgate.local.aws_lambda.invoke_api import InvokeApi
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HOP_BY_HOP = frozenset(

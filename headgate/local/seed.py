@@ -12,7 +12,7 @@ from dispatcher.bootstrap import RealIds
 from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Tenant, TenantStore
-from dispatcher.stores.dynamodb import client_config, create_table
+from dispatcher.stores.dynamodb.store import client_config, create_table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

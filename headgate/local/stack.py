@@ -2,7 +2,7 @@
 
     this process        the AWS endpoint (routes by service), Lambda's Invoke API, SQS poller, schedule
     moto                DynamoDB, SQS, CloudWatch            (or Amazon's DynamoDB Local for DynamoDB)
-    front               functions.front.app under uvicorn, the app that Lambda runs behind the Web Adapter
+    front               functions.http_api.app under uvicorn, the app that Lambda runs behind the Web Adapter
     worker-0 …          python -m gpu_worker
     Lambda sandboxes    awslambdaric, one process each, started when invoked
 
@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from dispatcher.bootstrap import RealClock, RealIds, real_random
-from dispatcher.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.ports import Snapshot, Worker
-from dispatcher.stores.dynamodb import DynamoStore
+from dispatcher.stores.dynamodb.store import DynamoStore
 from headgate.local.aws import LocalAws
 from headgate.local.options import SMALL_MODEL, Addresses, StackOptions
 from headgate.local.processes import Child, ChildDied, Children
@@ -96,7 +96,7 @@ class Stack:
     async def _start(self, front_port: int, aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, SQS and CloudWatch (moto)")
-        moto_url = await self._announced("moto", ["-m", "headgate.local.moto_server"], base_environment())
+        moto_url = await self._announced("moto", ["-m", "headgate.local.moto.server"], base_environment())
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
@@ -123,7 +123,7 @@ class Stack:
 
     async def _start_front(self, port: int, environment: Mapping[str, str]) -> str:
         options = ["--host", self.options.host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
-        command = [sys.executable, "-m", "uvicorn", "functions.front.app:app", *options]
+        command = [sys.executable, "-m", "uvicorn", "functions.http_api.app:app", *options]
         self._first_to_stop.append(await self._children.spawn("front", command, environment=environment))
         url = f"http://{self.options.host}:{port}"
         await self._answering(f"{url}/health")

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Protocol
 
-from headgate.simulator.collector import Collector
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
-from headgate.workloads.traces import Arrival
+from headgate.workloads.traces.files import Arrival
 
 
 class Engine(Protocol):

@@ -21,7 +21,7 @@ from traceback import format_exc
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dispatcher.policies.tiers import Tier
-from headgate.workloads.traces import Arrival
+from headgate.workloads.traces.files import Arrival
 
 NEVER = -1.0
 

@@ -10,20 +10,20 @@ from random import Random
 from typing import Any, Literal
 
 from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.shedding import ShedSettings
-from gpu_worker.policies.tier_settings import TierSettings
-from headgate.simulator.collector import Collector, TenantFigures
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.slo.shedding import ShedSettings
+from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import Front, drive
-from headgate.simulator.engine_base import Jitter
-from headgate.simulator.engines import make_engine
-from headgate.simulator.measures import Difference
-from headgate.simulator.monitor import TheoremMonitor
-from headgate.simulator.preemptive import PreemptiveEngine
-from headgate.simulator.preemptive_figures import Scheduling, TierCollector, with_tiers
-from headgate.simulator.preemptive_shedding import SloFront
-from headgate.simulator.profile import EngineProfile
-from headgate.simulator.timeline import Timeline
+from headgate.simulator.engines.interface import Jitter
+from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.gates.shedding import SloFront
+from headgate.simulator.measures.collector import Collector, TenantFigures
+from headgate.simulator.measures.service_difference import Difference
+from headgate.simulator.measures.theorems import TheoremMonitor
+from headgate.simulator.measures.tiers import Scheduling, TierCollector, with_tiers
+from headgate.simulator.measures.timeline import Timeline
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import Workload
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 
 
 class WorkloadError(ConfigurationError):

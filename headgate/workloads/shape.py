@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from headgate.workloads.traces import Arrival
+from headgate.workloads.traces.files import Arrival
 
 
 @dataclass(frozen=True, slots=True)

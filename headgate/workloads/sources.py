@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.traces import TENANTS_MAX, Trace, TraceError, scan_trace
+from headgate.workloads.traces.files import TENANTS_MAX, Trace, TraceError, scan_trace
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -119,7 +119,9 @@ def _described(named: Sequence[tuple[str | None, Path]]) -> Workload:
     tenant, path = named[0]
     if len(named) > 1 or tenant is not None:
         raise WorkloadError("a YAML workload names its own tenants and stands alone: give FILE.yaml and nothing else")
-    from headgate.workloads.planning import read_planned  # pydantic and yaml are slow to load, and a CSV needs neither
+    from headgate.workloads.described.reading import (
+        read_planned,  # pydantic and yaml are slow to load, and a CSV needs neither
+    )
 
     return read_planned(path)
 

@@ -16,10 +16,10 @@ import boto3
 import pytest
 
 from dispatcher.ports import Clock, Store
-from dispatcher.stores.dynamodb import DynamoStore, client_config, create_table
-from dispatcher.stores.memory import MemoryStore
+from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
+from dispatcher.stores.memory.store import MemoryStore
 from headgate.local import dynamodb_local
-from headgate.local.moto_server import make_server
+from headgate.local.moto.server import make_server
 
 
 class Place(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dispatcher.invocation import Invocation, Slot
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.invocation import Invocation, Slot
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.ports import Store, Worker
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, worker
 
@@ -121,7 +121,7 @@ class _RealClock(FakeClock):
 
 
 def main() -> None:
-    from dispatcher.stores.dynamodb import DynamoStore
+    from dispatcher.stores.dynamodb.store import DynamoStore
     from tests.conformance.store_backends import make_client
 
     url, table, seed, rounds = sys.argv[1:]

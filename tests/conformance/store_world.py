@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.invocation import Invocation, Result, Slot, State, dispatched, ended
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.invocation import Invocation, Result, Slot, State, dispatched, ended
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import Terms, debit, lift, settlement
 from dispatcher.ports import Store, Worker
 

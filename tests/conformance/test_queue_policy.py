@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpu_worker.policies
-from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest, make_policy
-from gpu_worker.policies.received import Received
+import gpu_worker.policies.fairness
+import gpu_worker.policies.tiers
+from gpu_worker.policies.fairness.accounting.received import Received
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.registry import POLICIES, make_policy
 
-for module in pkgutil.iter_modules(gpu_worker.policies.__path__):
-    importlib.import_module(f"gpu_worker.policies.{module.name}")
+for package in (gpu_worker.policies.fairness, gpu_worker.policies.tiers):
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
 
 every_policy = pytest.mark.parametrize("name", sorted(entry.example for entry in POLICIES.values()))
 

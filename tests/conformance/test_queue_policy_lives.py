@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import SERVICE_FUNCTIONS, service_function
-from gpu_worker.policies.queue_policy import QueueRequest, make_policy
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
 from tests.support.queue_calls import Call, Story, calls, counters, every_policy
 
 TENANTS = [f"t{number}" for number in range(5)]

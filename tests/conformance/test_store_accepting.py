@@ -7,9 +7,9 @@ from math import inf
 
 import pytest
 
-from dispatcher.errors import RequestTooLarge
-from dispatcher.invocation import Slot, State, dispatched
-from dispatcher.outcomes import Written
+from dispatcher.model.errors import RequestTooLarge
+from dispatcher.model.invocation import Slot, State, dispatched
+from dispatcher.model.outcomes import Written
 from dispatcher.policies.clocks import STAY, Charge, Clocks, Debit, Step, debit
 from dispatcher.stores.limits import RETENTION_S, TEXT_BYTES_MAX
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.invocation import Slot, State
-from dispatcher.outcomes import Written
+from dispatcher.model.invocation import Slot, State
+from dispatcher.model.outcomes import Written
 from dispatcher.ports import SEATS_MAX
 from tests.conformance.store_backends import Place
 from tests.conformance.store_load import TENANTS, Runner, Tally, seat

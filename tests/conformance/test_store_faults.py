@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from dispatcher.errors import StoreUnavailable
-from dispatcher.invocation import Slot
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import Slot
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.ports import Tenant
-from dispatcher.stores.dynamodb import DynamoStore, client_config
-from dispatcher.stores.dynamodb_requests import TRIES_MAX
+from dispatcher.stores.dynamodb.requests import TRIES_MAX
+from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, later, worker
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.invocation import Invocation, Result, Slot, State, ended, retried
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.invocation import Invocation, Result, Slot, State, ended, retried
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import STAY, Clocks, Debit, Step, settlement
 from dispatcher.ports import Lease
 from dispatcher.stores.limits import TEXT_BYTES_MAX

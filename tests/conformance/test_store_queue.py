@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.invocation import Slot
-from dispatcher.outcomes import Written
+from dispatcher.model.invocation import Slot
+from dispatcher.model.outcomes import Written
 from dispatcher.policies.clocks import Charge, Debit, Step
 from dispatcher.ports import Pool
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.invocation import Slot
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.invocation import Slot
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.ports import KeyRecord, Tenant
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, START, FakeClock, World, invocation, later, worker

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.invocation import Slot
-from dispatcher.outcomes import Written
+from dispatcher.model.invocation import Slot
+from dispatcher.model.outcomes import Written
 from dispatcher.policies.clocks import Terms
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import KeyRecord, Tenant

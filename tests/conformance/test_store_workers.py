@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.invocation import Slot
-from dispatcher.outcomes import Written
+from dispatcher.model.invocation import Slot
+from dispatcher.model.outcomes import Written
 from dispatcher.ports import SEATS_MAX
 from tests.conformance.store_world import POOL, START, World, invocation, worker
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engines.base import Engine, EngineEvent, EngineRequest, Finished, Started, Token
-from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
+from gpu_worker.engines.interface import Engine, EngineEvent, EngineRequest, Finished, Started, Token
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.fairness.registry import make_policy
 
 needs_torch = [
     pytest.mark.engine,
@@ -45,12 +46,12 @@ async def engine_of(
 ) -> AsyncIterator[Engine]:
     engine: Engine
     if kind == "modelled":
-        from gpu_worker.engines.modelled import INSTANT, ModelledEngine, Shape
+        from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine, Shape
 
         engine = ModelledEngine(policy, time_model=INSTANT, shape=Shape(kv_tokens=kv, batch=batch, context_tokens=2048))
     else:
-        from gpu_worker.engines.transformers import Shape as TransformersShape
-        from gpu_worker.engines.transformers import TransformersEngine
+        from gpu_worker.engines.transformers.engine import Shape as TransformersShape
+        from gpu_worker.engines.transformers.engine import TransformersEngine
 
         shape = TransformersShape(batch=batch, kv_tokens=kv, step_tokens=64)
         engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engines.base import EngineRequest
-from gpu_worker.engines.step_times import StepTimes, fit
-from gpu_worker.policies.preemption_costs import UNCALIBRATED, Strategy
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.engines.interface import EngineRequest
+from gpu_worker.engines.measured.step_times import StepTimes, fit
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.costs import UNCALIBRATED, Strategy
 from tests.engines.engine_kinds import needs_torch
 from tests.engines.test_tiers import COPIES_ARE_DEAR, Listening, background, premium, tiered_engine
 
@@ -72,7 +72,7 @@ async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
 @pytest.mark.parametrize("swap", [1 << 12, 1 << 20])
 async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int) -> None:
     """Also where there is no room in the host's memory for a single block."""
-    from gpu_worker.engines.transformers import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
 
     shape = Shape(batch=2, kv_tokens=1024, step_tokens=64, swap_bytes=swap, calibrate=True)
     engine = TransformersEngine.load(make_policy("tiered:vtc"), model=None, home=home, shape=shape)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.engines.base import EngineError, Finished, PromptTooLong, Started, Token
-from gpu_worker.policies.queue_policy import QueueRequest, make_policy
+from gpu_worker.engines.interface import EngineError, Finished, PromptTooLong, Started, Token
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
 from tests.engines.engine_kinds import (
     KINDS,
     cancelled,

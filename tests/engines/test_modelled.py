@@ -12,11 +12,12 @@ import pytest
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import Dropped, EngineEvent, PromptTooLong, Started, Token
-from gpu_worker.engines.modelled import ModelledEngine, Shape, TimeModel
-from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine, make_queue
-from gpu_worker.policies.preemption_costs import Strategy
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.engines.interface import Dropped, EngineEvent, PromptTooLong, Started, Token
+from gpu_worker.engines.modelled.engine import ModelledEngine, Shape, TimeModel
+from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
+from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.costs import Strategy
 from tests.engines.engine_kinds import events_of, finished, gather_text, request
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import Dropped, Engine, EngineError, EngineRequest, Finished, Token
-from gpu_worker.policies.preemption_costs import Calibration, Strategy
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.tier_settings import TierSettings
-from gpu_worker.policies.tiered import TieredQueue
+from gpu_worker.engines.interface import Dropped, Engine, EngineError, EngineRequest, Finished, Token
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.costs import Calibration, Strategy
+from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers.tiered import TieredQueue
 from tests.engines.engine_kinds import needs_torch
 
 pytestmark = needs_torch
@@ -33,7 +33,7 @@ SWAP_BYTES = 64 << 20
 async def tiered_engine(
     home: Path, settings: TierSettings | None = None, *, kv: int = 512, batch: int = 8, swap: int = SWAP_BYTES
 ) -> AsyncIterator[Any]:
-    from gpu_worker.engines.transformers import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
 
     policy = TieredQueue(lambda: make_policy("vtc"), settings)
     shape = Shape(batch=batch, kv_tokens=kv, step_tokens=64, swap_bytes=swap)
@@ -199,7 +199,7 @@ async def test_the_reserve_is_premiums(home: Path) -> None:
 
 
 async def test_the_machine_is_measured_at_the_start(home: Path) -> None:
-    from gpu_worker.engines.transformers import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
 
     shape = Shape(batch=2, kv_tokens=1024, step_tokens=256, swap_bytes=SWAP_BYTES, calibrate=True)
     engine = TransformersEngine.load(make_policy("tiered:vtc"), model=None, home=home, shape=shape)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpu_worker.engines.base import EngineError, Finished, Token
+from gpu_worker.engines.interface import EngineError, Finished, Token
 from gpu_worker.engines.registry import make_engine
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.fairness.registry import make_policy
 from tests.engines.engine_kinds import engine_of, events_of, gather_text, needs_torch, request, text_of
 
 if TYPE_CHECKING:
-    from gpu_worker.engines.transformers import TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine
 
 pytestmark = needs_torch
 
@@ -21,7 +21,7 @@ PROMPTS = ["Who is served next?", "x", "The water of the village " * 12, "é 水
 
 
 def load(home: Path, model: str | None = None) -> TransformersEngine:
-    from gpu_worker.engines.transformers import TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine.load(make_policy("vtc"), model=model, home=home)
 
@@ -78,7 +78,7 @@ async def test_its_text_is_printable_and_rarely_ends_by_itself(home: Path) -> No
 def test_noise_makes_arg_max_a_fair_sample() -> None:
     import torch
 
-    from gpu_worker.engines.transformers_sampling import gumbel_noise
+    from gpu_worker.engines.transformers.sampling import gumbel_noise
 
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.04, 0.01])
     draws = 40_000
@@ -90,7 +90,7 @@ def test_noise_makes_arg_max_a_fair_sample() -> None:
 
 
 async def test_a_model_from_a_folder_and_its_weights_from_a_seed(home: Path, tmp_path: Path) -> None:
-    from gpu_worker.engines.tiny_model import TinySize, build_tiny_model
+    from gpu_worker.engines.models.tiny import TinySize, build_tiny_model
 
     build_tiny_model(tmp_path / "mine", TinySize(), weights_seed=5)
     mine, built = load(home, str(tmp_path / "mine")), load(home)

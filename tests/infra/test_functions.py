@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.local.functions import function_specs
+from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
 NAMES = {"headgate-front", "headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep"}

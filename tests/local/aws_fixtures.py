@@ -12,7 +12,7 @@ import boto3
 from botocore.config import Config
 
 from headgate.local.aws import LocalAws, Wiring
-from headgate.local.lambda_runtime import FunctionSpec
+from headgate.local.aws_lambda.environment import FunctionSpec
 from headgate.local.processes import Children
 
 HANDLERS = "tests.local.handlers."

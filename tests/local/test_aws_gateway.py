@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.local.aws_gateway import service_of
-from headgate.local.moto_server import make_server
+from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import call, client, function, local_aws
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/{}/aws4_request, SignedHeaders=host, Signature=0"

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.local.aws import Wiring
-from headgate.local.lambda_pool import TooManyRequests
-from headgate.local.lambda_runtime import LambdaAnswer
-from headgate.local.moto_server import make_server
-from headgate.local.schedule import Schedule, tick
-from headgate.local.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
+from headgate.local.aws_lambda.environment import LambdaAnswer
+from headgate.local.aws_lambda.pool import TooManyRequests
+from headgate.local.aws_lambda.schedule import Schedule, tick
+from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
+from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import client, function, local_aws
 
 BATCH = [{"MessageId": str(n), "ReceiptHandle": f"r{n}", "Body": "b", "Attributes": {}} for n in range(4)]

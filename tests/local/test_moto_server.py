@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.dynamodb.models import DynamoDBBackend
 
-from headgate.local.moto_server import make_server
+from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import client
 
 TABLE = "things"

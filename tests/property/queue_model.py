@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 
 
 @dataclass(frozen=True)

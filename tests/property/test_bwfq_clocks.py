@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.bwfq import TwoClocks
 from dispatcher.policies.clocks import Terms
+from dispatcher.policies.orders.bwfq import TwoClocks
 from tests.support.gate_driver import TENANTS, Driver, Op, stories
 from tests.support.reference_gate import ReferenceGate
 

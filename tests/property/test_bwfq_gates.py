@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from dispatcher.policies.orders import ORDERS, new_gate
+from dispatcher.policies.orders.registry import ORDERS, new_gate
 from tests.support.gate_driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.errors import StoreUnavailable
-from dispatcher.invocation import ATTEMPTS_MAX, State
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import ATTEMPTS_MAX, State
 from dispatcher.operations.execute import Collected
 from tests.support.gate import POOL
 from tests.support.gate_storm import SWEEP_S, TENANTS, WAITING_MAX, Storm, Weather, storm

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies.queue_policy import QueueRequest
-from gpu_worker.policies.vtc_capped import CappedTokenCounter
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.vtc_capped import CappedTokenCounter
 from tests.support.queue_calls import Call, Story, calls
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies.drr import DeficitRoundRobin
-from gpu_worker.policies.vtc import VirtualTokenCounter
+from gpu_worker.policies.fairness.drr import DeficitRoundRobin
+from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from tests.property.queue_model import BatchModel, Job
 
 lengths = st.tuples(st.integers(1, 24), st.integers(1, 12))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.queue_policy import make_policy
+from gpu_worker.policies.fairness.registry import make_policy
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import vtc_pick
-from gpu_worker.policies import vtc
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest, make_policy
-from gpu_worker.policies.tenant_counters import TenantCounters
+from gpu_worker.policies.fairness import vtc
+from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
 
 ORDERED = ["vtc", "lcf", "vtc-predict", "vtc-cap:2000", "drr:512", "wsc"]
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpu_worker.policies.lowest as lowest_module
-import gpu_worker.policies.vtc as vtc_module
-from gpu_worker.policies.queue_policy import QueuePolicy, make_policy
-from gpu_worker.policies.vtc import VirtualTokenCounter
+import gpu_worker.policies.fairness.accounting.lowest_first as lowest_module
+import gpu_worker.policies.fairness.vtc as vtc_module
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from tests.property.queue_model import BatchModel, Job, LiteralVtc
 
 INPUT_MAX, OUTPUT_MAX, POOL = 24, 12, 80

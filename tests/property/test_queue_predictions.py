@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, Profiled
-from gpu_worker.policies import length_prediction
-from gpu_worker.policies.length_prediction import MeanOfLast, NoisyLength, TrueLength
-from gpu_worker.policies.queue_policy import QueueRequest, make_policy
-from gpu_worker.policies.vtc_predicted import PredictedTokenCounter
+from gpu_worker.policies.fairness.accounting import length_prediction
+from gpu_worker.policies.fairness.accounting.length_prediction import MeanOfLast, NoisyLength, TrueLength
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.fairness.vtc_predicted import PredictedTokenCounter
 from tests.property.queue_model import BatchModel, Job, LiteralVtc
 
 lengths = st.tuples(st.integers(1, 24), st.integers(1, 12))

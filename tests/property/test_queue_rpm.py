@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies import rpm
-from gpu_worker.policies.queue_policy import QueueRequest
-from gpu_worker.policies.rpm import RequestsPerMinute
+from gpu_worker.policies.fairness import rpm
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.rpm import RequestsPerMinute
 
 arrivals = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 7.0, 20.0, 59.5, 60.0, 61.0])), max_size=80)
 

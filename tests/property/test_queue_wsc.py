@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.policies import expectations
-from gpu_worker.policies.expectations import Expectations, Lengths
-from gpu_worker.policies.queue_policy import QueueRequest, make_policy
-from gpu_worker.policies.wsc import LEAD_MAX, WeightedServiceCounter
+from gpu_worker.policies.fairness.accounting import expectations
+from gpu_worker.policies.fairness.accounting.expectations import Expectations, Lengths
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.fairness.wsc import LEAD_MAX, WeightedServiceCounter
 from tests.support.queue_calls import Call, Story, calls
 
 

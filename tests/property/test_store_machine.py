@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dispatcher.invocation import Invocation, Slot, State
-from dispatcher.outcomes import Settled, Written
+from dispatcher.model.invocation import Invocation, Slot, State
+from dispatcher.model.outcomes import Settled, Written
 from dispatcher.ports import Store
-from dispatcher.stores.memory import MemoryStore
-from headgate.local.moto_server import make_server
+from dispatcher.stores.memory.store import MemoryStore
+from headgate.local.moto.server import make_server
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, START, FakeClock, World, invocation, worker
 

@@ -1,4 +1,4 @@
-"""Background under a flood of premium that never ends: it gets its share, by the bound that tier_shares.py states."""
+"""Background under a flood of premium that never ends: it gets its share, by the bound that tiers/shares.py states."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.tiers.settings import TierSettings
 from tests.support.block_model import BlockModel, Live, Machine
 from tests.support.plan_rules import plan_is_right
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.preemption_costs import UNCALIBRATED
-from gpu_worker.policies.tier_settings import TierSettings
+from gpu_worker.policies.preemption.costs import UNCALIBRATED
+from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.tiers.settings import TierSettings
 from tests.support.block_model import CALIBRATION, BlockModel, Machine
 from tests.support.plan_rules import plan_is_right
 

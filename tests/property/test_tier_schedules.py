@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.tier_settings import SHARES, TierSettings
+from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.tiers.settings import SHARES, TierSettings
 from tests.support.block_model import BlockModel, Machine
 from tests.support.plan_rules import plan_is_right
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.simulator.adversary import adversary
-from headgate.simulator.evidence.theorems import THEOREMS, random_specs
-from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.evidence.vtc.adversary import adversary
+from headgate.evidence.vtc.theorems import THEOREMS, random_specs
+from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.run import RunSpec, simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.errors import InvalidRequest
-from dispatcher.requests import Request, request_from_json
+from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.requests import Request, request_from_json
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
 

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import Limits
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest, make_policy
-from headgate.simulator.chunked import ChunkedEngine
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.engine_base import Observer
-from headgate.simulator.engines import make_engine
-from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.interface import Observer
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.gates.throttling import ThrottledFront
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.throttled import ThrottledFront
 from headgate.workloads.arrivals import Arrival
 
 PROFILE = load_profile("a100-llama3-8b-chunked")

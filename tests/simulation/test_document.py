@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.simulator.evidence import document, markdown, plots
-from headgate.simulator.evidence.registry import EXPERIMENTS
-from headgate.simulator.evidence.sections import Check, Plot, Section, Series, Table, experiment
+from headgate.evidence.document import files as document
+from headgate.evidence.document import markdown, plots
+from headgate.evidence.document.sections import Check, Plot, Section, Series, Table, experiment
+from headgate.evidence.registry import EXPERIMENTS
 
 SECTION = Section(
     "A title with | and *stars*",

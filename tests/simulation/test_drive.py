@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import Engine, drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.engine_base import Jitter, Observer
-from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.simulator.engines.interface import Jitter, Observer
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.support.stepwise_engine import StepwiseEngine

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Terms
-from dispatcher.policies.orders import new_gate
-from headgate.simulator.evidence.bwfq_floods import RUNS, measure
-from headgate.simulator.evidence.bwfq_played import HELD, ORDERS_PLAYED, play, play_paper
-from headgate.simulator.evidence.bwfq_workload import Scenario, is_batch, is_interactive, paper_workload
-from headgate.simulator.gate_cluster import Change, ClusterRequest, run_cluster
+from dispatcher.policies.orders.registry import new_gate
+from headgate.evidence.bwfq.floods import RUNS, measure
+from headgate.evidence.bwfq.played import HELD, ORDERS_PLAYED, play, play_paper
+from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
+from headgate.simulator.gates.cluster import Change, ClusterRequest, run_cluster
 
 requests = st.lists(
     st.builds(ClusterRequest, st.floats(0, 20), st.sampled_from("abc"), st.floats(0.1, 5.0), st.none(), st.none()),

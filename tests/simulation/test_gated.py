@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Terms
-from dispatcher.policies.orders import ORDERS
+from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.engine_base import Observer
-from headgate.simulator.gate_file import read_gate
-from headgate.simulator.gate_spec import GateSpec, GateTenant
-from headgate.simulator.gated import GatedEngine
-from headgate.simulator.gated_run import GatedSpec, simulate_gated
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.interface import Observer
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.gates.file import read_gate
+from headgate.simulator.gates.gated import GatedEngine
+from headgate.simulator.gates.run import GatedSpec, simulate_gated
+from headgate.simulator.gates.spec import GateSpec, GateTenant
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec
 from headgate.workloads.arrivals import Arrival

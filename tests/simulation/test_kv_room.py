@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.simulator.kv_room import KvRoom
+from headgate.simulator.engines.kv_peak import KvRoom
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.simulator.evidence.over_seeds import avg_difference, max_difference, var_difference
-from headgate.simulator.evidence.vtc_paper import TABLE_2, TABLE_5, TABLE_6, Printed
-from headgate.simulator.evidence.vtc_traces import measured_run
-from headgate.simulator.measures import POINTS, ServiceRates, percentiles
+from headgate.evidence.over_seeds import avg_difference, max_difference, var_difference
+from headgate.evidence.vtc.paper import TABLE_2, TABLE_5, TABLE_6, Printed
+from headgate.evidence.vtc.traces import measured_run
+from headgate.simulator.measures.service_difference import POINTS, ServiceRates, percentiles
 from tests.support.paper_traces import TRACES, needs_traces
 
 

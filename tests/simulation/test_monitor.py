@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.engine_base import Observer
-from headgate.simulator.monitor import TENANTS_MAX, TheoremMonitor
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.interface import Observer
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.measures.collector import Collector
+from headgate.simulator.measures.theorems import TENANTS_MAX, TheoremMonitor
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import RunSpec, simulate
 from headgate.workloads.arrivals import Arrival

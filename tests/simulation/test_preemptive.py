@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import RESERVED_FOR
-from gpu_worker.policies.preemption_costs import Strategy
-from gpu_worker.policies.queue_policy import make_policy
-from gpu_worker.policies.tier_settings import TierSettings
-from gpu_worker.policies.tiered import TieredQueue
-from headgate.simulator.chunked import ChunkedEngine
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.preemption.admission import RESERVED_FOR
+from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.drive import drive
-from headgate.simulator.engine import SimulatedEngine
-from headgate.simulator.engine_base import Engine
-from headgate.simulator.preemptive import PreemptiveEngine
-from headgate.simulator.preemptive_batch import PagedBatch
-from headgate.simulator.preemptive_figures import TierCollector
-from headgate.simulator.profile import EngineProfile, load_profile
+from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.interface import Engine
+from headgate.simulator.engines.paged.batch import PagedBatch
+from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.profile import EngineProfile, load_profile
+from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.measures.tiers import TierCollector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.tier_settings import TierSettings
-from gpu_worker.policies.tiered import TieredQueue
-from headgate.simulator.engine_base import Observer
-from headgate.simulator.preemptive import PreemptiveEngine
+from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers.tiered import TieredQueue
+from headgate.simulator.engines.interface import Observer
+from headgate.simulator.engines.paged.engine import PreemptiveEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.simulation.test_preemptive import WHOLE, made, play

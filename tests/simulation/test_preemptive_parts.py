@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption import Resident, keep_order
-from headgate.simulator.preemptive_copies import Copies, calibration_of
-from headgate.simulator.profile import load_profile
+from gpu_worker.policies.preemption.victims import Resident, keep_order
+from headgate.simulator.engines.paged.copies import Copies, calibration_of
+from headgate.simulator.engines.profile import load_profile
 
 PROFILE = load_profile("a100x8-llama3-70b")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.shedding import ShedSettings
-from gpu_worker.policies.tier_settings import TierSettings
-from headgate.simulator.engine_base import as_policy_sees, output_tokens_max
-from headgate.simulator.preemptive_figures import Scheduling
-from headgate.simulator.profile import load_profile
+from gpu_worker.policies.slo.shedding import ShedSettings
+from gpu_worker.policies.tiers.settings import TierSettings
+from headgate.simulator.engines.interface import as_policy_sees, output_tokens_max
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.measures.summary import as_json
+from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, simulate
-from headgate.simulator.summary import as_json
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 from tests.unit.cli.command import headgate

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dispatcher.errors import ConfigurationError
-from headgate.simulator.profile import DEFAULT_ENGINE, EngineProfile, engine_names, load_profile
+from dispatcher.model.errors import ConfigurationError
+from headgate.simulator.engines.profile import DEFAULT_ENGINE, EngineProfile, engine_names, load_profile
 
 
 @pytest.mark.parametrize("name", engine_names())

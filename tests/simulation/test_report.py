@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.charts import Line, line_chart, number
 from headgate.simulator.report.page import page, write
 from headgate.simulator.run import Run, RunSpec, simulate

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.measures.summary import as_json, spread_of
 from headgate.simulator.run import RunSpec, simulate
-from headgate.simulator.summary import as_json, spread_of
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 

@@ -9,16 +9,16 @@ import pytest
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import Limits
-from gpu_worker.policies.queue_policy import make_policy
-from headgate.simulator.chunked import ChunkedEngine
-from headgate.simulator.collector import Collector
+from gpu_worker.policies.fairness.registry import make_policy
+from headgate.evidence.fairserve.case import OIT, RPM, play
+from headgate.evidence.fairserve.workload import APPS, CALLS, case_study
 from headgate.simulator.drive import drive
-from headgate.simulator.engines import make_engine
-from headgate.simulator.evidence.fairserve import OIT, RPM, play
-from headgate.simulator.evidence.fairserve_workload import APPS, CALLS, case_study
-from headgate.simulator.profile import load_profile
+from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.gates.throttling import ThrottledFront
+from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.throttled import ThrottledFront
 from headgate.workloads.arrivals import Arrival
 
 PROFILE = load_profile("a100-llama3-8b-chunked")

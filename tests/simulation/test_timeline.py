@@ -6,8 +6,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from headgate.simulator.measures.timeline import BINS_MAX, Timeline, TimelineCollector
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.timeline import BINS_MAX, Timeline, TimelineCollector
 from headgate.workloads.arrivals import Arrival
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.tiered import TieredQueue
+from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from dispatcher.policies.gate import Dispatched, Gate
+from dispatcher.policies.orders.interface import Dispatched, Gate
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from gpu_worker.engines.base import (
+from gpu_worker.engines.interface import (
     EngineEvent,
     EngineFacts,
     EngineRequest,

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.invocation import Invocation, State
+from dispatcher.model.invocation import Invocation, State
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Tenant, Worker
-from dispatcher.stores.memory import MemoryStore
-from functions.front.app import make_app
+from dispatcher.stores.memory.store import MemoryStore
+from functions.http_api.app import make_app
 from tests.support.asgi import Caller
 from tests.support.gate_world import MODEL, CountingIds, FakeLauncher
 from tests.support.virtual_time import LoopClock

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from dispatcher.errors import AnsweredError, StoreUnavailable
-from dispatcher.invocation import Invocation
+from dispatcher.model.errors import AnsweredError, StoreUnavailable
+from dispatcher.model.invocation import Invocation
+from dispatcher.model.outcomes import Known, Queued, Settled, Submitted, Written
 from dispatcher.operations.answer import answer, result_of, turn_within
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, execute_detached
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.outcomes import Known, Queued, Settled, Submitted, Written
 from dispatcher.policies.clocks import Debit, Step, Terms
 from dispatcher.ports import Tenant, Worker
-from dispatcher.stores.memory import MemoryStore
+from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate import POOL, Gate
 from tests.support.gate_world import CountingIds, FakeLauncher
 from tests.support.story import asked, kept

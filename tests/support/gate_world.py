@@ -7,19 +7,19 @@ import itertools
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from dispatcher.errors import AnsweredError, WorkerFailed
-from dispatcher.invocation import Invocation
+from dispatcher.model.errors import AnsweredError, WorkerFailed
+from dispatcher.model.invocation import Invocation
+from dispatcher.model.outcomes import Known
+from dispatcher.model.requests import Request
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.execute import Collected, Render
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.outcomes import Known
 from dispatcher.policies.clocks import Terms
 from dispatcher.ports import Tenant, Worker, WorkOrder
-from dispatcher.requests import Request
-from dispatcher.stores.memory import MemoryStore
-from dispatcher.work import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.stores.memory.store import MemoryStore
 from tests.support.virtual_time import LoopClock
 
 MODEL = "m"

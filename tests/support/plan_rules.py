@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.admission import RESERVED_FOR, Plan
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.preemption import Resident
-from gpu_worker.policies.preemption_costs import Strategy
+from gpu_worker.policies.preemption.admission import RESERVED_FOR, Plan
+from gpu_worker.policies.preemption.costs import Strategy
+from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.policies.request import QueueRequest
 from tests.support.block_model import BlockModel
 
 

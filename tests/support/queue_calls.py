@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import strategies as st
 
-from gpu_worker.policies.queue_policy import POLICIES, QueuePolicy, QueueRequest
-from gpu_worker.policies.registry import all_policies
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.registry import POLICIES, all_policies
 
 all_policies()
 EVERY_NAME = sorted(

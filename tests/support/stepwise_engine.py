@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_worker.policies.queue_policy import QueuePolicy, QueueRequest
-from headgate.simulator.profile import EngineProfile
+from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from headgate.simulator.engines.profile import EngineProfile
 from headgate.workloads.arrivals import Arrival
 
 

@@ -6,14 +6,14 @@ import asyncio
 import json
 from typing import Any
 
-from dispatcher.errors import AnsweredError
-from dispatcher.invocation import Result
+from dispatcher.model.errors import AnsweredError
+from dispatcher.model.invocation import Result
+from dispatcher.model.outcomes import Dispatched, Queued, Submitted
+from dispatcher.model.requests import Request
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.outcomes import Dispatched, Queued, Submitted
-from dispatcher.requests import Request
 from tests.support.gate import Gate
 from tests.support.gate_world import MODEL
 

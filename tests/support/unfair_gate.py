@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.policies.single_line import SingleLine
+from dispatcher.policies.orders.single_queue import SingleLine
 
 
 class Favourite(SingleLine):

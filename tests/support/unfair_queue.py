@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_worker.policies.held import Held
-from gpu_worker.policies.vtc import VirtualTokenCounter
+from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
+from gpu_worker.policies.request import Held
 
 
 class FavouriteFirst(VirtualTokenCounter):

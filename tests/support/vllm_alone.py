@@ -35,12 +35,13 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines import vllm_reports, vllm_scheduler
-from gpu_worker.engines.copy_rates import measure_copy_rates
-from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
-from gpu_worker.engines.vllm_scheduler import ENDED, AsyncTierScheduler, TierScheduler
-from gpu_worker.policies.admission import RESERVED_FOR, Plan
-from gpu_worker.policies.preemption_costs import Eviction
+from gpu_worker.engines.measured.copy_rates import measure_copy_rates
+from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from gpu_worker.engines.vllm import reports as vllm_reports
+from gpu_worker.engines.vllm import scheduler as vllm_scheduler
+from gpu_worker.engines.vllm.scheduler import ENDED, AsyncTierScheduler, TierScheduler
+from gpu_worker.policies.preemption.admission import RESERVED_FOR, Plan
+from gpu_worker.policies.preemption.costs import Eviction
 
 BLOCK_TOKENS = 4
 CONTEXT_TOKENS = 64
@@ -551,7 +552,7 @@ def _as_set_up(made: Configured, setup: Setup) -> tuple[Any, Any]:
         width = stride * (len(placed.layers) if outermost else 1)
         config.kv_transfer_config = KVTransferConfig(
             kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm_swap",
+            kv_connector_module_path="gpu_worker.engines.vllm.swap",
             kv_role="kv_producer",
             kv_connector_extra_config={"swap_gib": (setup.swap_blocks + 0.5) * width / (1 << 30)},
         )

@@ -100,7 +100,7 @@ def vllm_driver(
     step_tokens: int = 512,
     prefix_caching: bool = False,
     swap_gib: float | None = None,
-    scheduler: str | type = "gpu_worker.engines.vllm_scheduler.TierScheduler",
+    scheduler: str | type = "gpu_worker.engines.vllm.scheduler.TierScheduler",
     policy: str = "tiered:vtc",
     figures_file: str | None = None,
     **tiers: object,
@@ -108,7 +108,7 @@ def vllm_driver(
     """`blocks`: of BLOCK_TOKENS, one of them vLLM's own. `swap_gib`: None runs without the swap connector."""
     transfer = KVTransferConfig(
         kv_connector="SwapConnector",
-        kv_connector_module_path="gpu_worker.engines.vllm_swap",
+        kv_connector_module_path="gpu_worker.engines.vllm.swap",
         kv_role="kv_producer",
         kv_connector_extra_config={"swap_gib": swap_gib},
     )

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from dispatcher.errors import WorkerFailed
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 from dispatcher.operations.settle import settle_lost
 from dispatcher.ports import Clock, Store, Worker, WorkOrder
-from dispatcher.work import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ from random import Random
 
 import httpx
 
-from dispatcher.errors import StoreUnavailable
-from dispatcher.fleet import Lease, Worker
-from dispatcher.grants import Grant, digest, sign
-from dispatcher.invocation import Invocation, Slot, dispatched
-from dispatcher.outcomes import Written
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.execution_token import Grant, digest, sign
+from dispatcher.model.fleet import Lease, Worker
+from dispatcher.model.invocation import Invocation, Slot, dispatched
+from dispatcher.model.outcomes import Written
+from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.clocks import Clocks, Terms, debit
 from dispatcher.policies.tiers import Tier
-from dispatcher.stores.memory import MemoryStore
-from dispatcher.work import WorkEvent, WorkOrder
+from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
-from gpu_worker.agent import Agent
-from gpu_worker.executions import Executions
-from gpu_worker.policies.shedding import Shedder
-from gpu_worker.server import make_app
-from gpu_worker.shedding_watch import Watch
-from gpu_worker.wire import OrderBody, parse_order
+from gpu_worker.policies.slo.shedding import Shedder
+from gpu_worker.service.agent import Agent
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.server import make_app
+from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.wire import OrderBody, parse_order
 from tests.support.asgi import Call
 from tests.support.engines import MODEL, ScriptedEngine
 from tests.support.virtual_time import START, LoopClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.answers import DONE, KEEPALIVE, AnswerHead, event, usage
+from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event, usage
 
 CHAT = AnswerHead("i", 7, "m", chat=True)
 COMPLETION = AnswerHead("i", 7, "m", chat=False)

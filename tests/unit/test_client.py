@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, HeadgateClientError, LambdaHeadgate, Patience
-from headgate.client_answers import BadRequest, Conflict, NotFound, Refused, Unauthorized, Unavailable, Unreachable
-from headgate.client_lambda import LAMBDA_READ_TIMEOUT_S
+from headgate.client.answers import BadRequest, Conflict, NotFound, Refused, Unauthorized, Unavailable, Unreachable
+from headgate.client.over_lambda import LAMBDA_READ_TIMEOUT_S
 
 ANSWER = {
     "id": "chatcmpl-1",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.grants import Grant, GrantRefused, digest, sign, verify
+from dispatcher.model.execution_token import Grant, GrantRefused, digest, sign, verify
 
 SECRET = b"sixteen characters and more"
 GRANT = Grant("w", "a", "i", 1, 0, 100.0, digest(b"body"))

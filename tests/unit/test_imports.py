@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE_FILES = ("invocation", "outcomes", "errors", "fleet", "tenants", "work", "requests", "answers", "grants", "ports")
+PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "gpu_worker/policies")
+PURE_FILES = ("dispatcher/ports.py", "gpu_worker/engines/interface.py")
 PURE = [
-    *sorted((ROOT / "dispatcher/policies").glob("*.py")),
-    *sorted((ROOT / "gpu_worker/policies").glob("*.py")),
-    *(ROOT / f"dispatcher/{name}.py" for name in PURE_FILES),
-    ROOT / "gpu_worker/engines/base.py",
+    *sorted(path for folder in PURE_FOLDERS for path in (ROOT / folder).rglob("*.py")),
+    *(ROOT / file for file in PURE_FILES),
 ]
 OWN = {"dispatcher", "gpu_worker"}
 HEAVY = ("torch", "transformers", "boto3", "botocore", "moto", "starlette", "uvicorn", "openai", "pydantic")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.invocation import (
+from dispatcher.model.invocation import (
     ATTEMPTS_MAX,
     IllegalTransition,
     Invocation,

@@ -14,14 +14,14 @@ import boto3
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
+from dispatcher.model.outcomes import Dispatched, Queued
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.outcomes import Dispatched, Queued
 from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkStarted
-from dispatcher.stores.dynamodb import DynamoStore, client_config, create_table
-from headgate.local.moto_server import make_server
+from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
+from headgate.local.moto.server import make_server
 from tests.support.gate_world import MODEL, FakeWorkers, request
 
 FAST_PATH_MAX = 2

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.config import load_config
-from dispatcher.errors import ConfigurationError, InvalidRequest, RequestTooLarge
-from dispatcher.requests import request_from_json
+from dispatcher.model.errors import ConfigurationError, InvalidRequest, RequestTooLarge
+from dispatcher.model.requests import request_from_json
 from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
 from dispatcher.wire import parse_request
 

@@ -19,7 +19,7 @@ if importlib.util.find_spec("vllm") is None:
 import psutil
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import (
+from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
     EngineEvent,
@@ -31,7 +31,7 @@ from gpu_worker.engines.base import (
     Token,
 )
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.vllm import Shape, VllmEngine, _ended
+from gpu_worker.engines.vllm.engine import Shape, VllmEngine, _ended
 
 SHAPE = Shape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
 STARTED_S = 120

@@ -16,9 +16,9 @@ if importlib.util.find_spec("vllm") is None:
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 from gpu_worker.engines.stats_json import stats_from_json
-from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
-from gpu_worker.policies.preemption_costs import Calibration, Strategy
+from gpu_worker.policies.preemption.costs import Calibration, Strategy
 from tests.support.vllm_engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
 
 COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)
@@ -78,7 +78,7 @@ def test_output_after_a_preemption_is_that_of_an_undisturbed_run(
 
 def test_premium_gets_its_first_token_in_the_step_after_it_came(model: Path) -> None:
     first = {}
-    for scheduler in ("gpu_worker.engines.vllm_scheduler.TierScheduler", Scheduler):
+    for scheduler in ("gpu_worker.engines.vllm.scheduler.TierScheduler", Scheduler):
         with vllm_driver(model, scheduler=scheduler) as driver:
             crowd(driver)
             driver.run()
@@ -261,7 +261,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 
 @pytest.fixture
 def told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
-    monkeypatch.setattr("gpu_worker.engines.vllm_reports.TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr("gpu_worker.engines.vllm.reports.TOLD_EVERY_S", 0.0)
     with vllm_driver(model, figures_file=str(tmp_path / "figures.json")) as driver:
         yield driver, tmp_path / "figures.json"
 

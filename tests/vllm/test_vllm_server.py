@@ -21,7 +21,7 @@ if importlib.util.find_spec("vllm") is None:
 import httpx
 import openai
 
-from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
+from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 
 UP_S = 100
 
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)),
         *("--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--block-size", "32"),
         *("--max-model-len", "320", "--max-num-seqs", "4", "--num-gpu-blocks-override", "12"),
-        *("--scheduler-cls", "gpu_worker.engines.vllm_scheduler.TierScheduler"),
+        *("--scheduler-cls", "gpu_worker.engines.vllm.scheduler.TierScheduler"),
         *("--additional-config", json.dumps(settings), "--no-enable-prefix-caching"),
     ]
     environment = {

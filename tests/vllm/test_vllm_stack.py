@@ -17,7 +17,7 @@ if importlib.util.find_spec("vllm") is None:
 import openai
 import psutil
 
-from gpu_worker.engines.tiny_model import BUILT_MODEL_NAME
+from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME
 from tests.support.local_stack import Running, eventually, line_state, start, stop
 
 UP_S = 240

@@ -43,8 +43,8 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.utils import allocate_kv_cache
 
-from gpu_worker.engines.tiny_model import TinySize, ensure_tiny_model
-from gpu_worker.engines.vllm_swap import (
+from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from gpu_worker.engines.vllm.swap import (
     GIB,
     BlockCopier,
     SwapConnector,
@@ -133,7 +133,7 @@ def engine(model: Path, *, swap_gib: float, prefix_caching: bool) -> Iterator[LL
         scheduler_cls=EvictingScheduler,
         kv_transfer_config=KVTransferConfig(
             kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm_swap",
+            kv_connector_module_path="gpu_worker.engines.vllm.swap",
             kv_role="kv_both",
             kv_connector_extra_config={"swap_gib": swap_gib},
         ),

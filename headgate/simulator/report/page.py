@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, stdev
 
-from headgate.simulator.measures import Percentiles
-from headgate.simulator.report.figures import figures
+from headgate.simulator.measures.service_difference import Percentiles
+from headgate.simulator.report.plots import figures
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError
 from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
 
 ROOT = Path(__file__).parents[3]

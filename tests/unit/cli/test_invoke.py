@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate.cli import invoke as module
-from headgate.client_answers import Outcome, Unavailable
+from headgate.client.answers import Outcome, Unavailable
 from tests.unit.cli.command import headgate
 
 CHAT = {

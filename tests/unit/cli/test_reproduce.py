@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.simulator.evidence.registry import EXPERIMENTS
-from headgate.simulator.evidence.sections import Check, Section, Setting
+from headgate.evidence.document.sections import Check, Section, Setting
+from headgate.evidence.registry import EXPERIMENTS
 from tests.unit.cli.command import headgate
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-from dispatcher.stores.dynamodb import create_table
-from headgate.local.moto_server import make_server
+from dispatcher.stores.dynamodb.store import create_table
+from headgate.local.moto.server import make_server
 from tests.unit.cli.command import headgate
 
 Output = pytest.CaptureFixture[str]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dispatcher.bootstrap import Runtime
-from dispatcher.errors import NoWorker, StoreUnavailable, WorkerFailed
-from dispatcher.invocation import State
+from dispatcher.model.errors import NoWorker, StoreUnavailable, WorkerFailed
+from dispatcher.model.invocation import State
+from dispatcher.model.outcomes import Dispatched
 from dispatcher.operations.answer import turn_within
 from dispatcher.operations.settle import settle
-from dispatcher.outcomes import Dispatched
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result

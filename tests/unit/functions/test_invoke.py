@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
-from dispatcher.invocation import State
+from dispatcher.model.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
+from dispatcher.model.invocation import State
 from dispatcher.operations.execute import execute_detached
 from functions.execute.handler import _render
 from functions.invoke.handler import invoke

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.errors import InvalidRequest, Unauthorized
+from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, EVERYBODY, key_prefix, new_key
 from dispatcher.policies.clocks import Terms

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from dispatcher.errors import AnsweredError, StoreUnavailable
-from dispatcher.invocation import State
+from dispatcher.model.errors import AnsweredError, StoreUnavailable
+from dispatcher.model.invocation import State
+from dispatcher.model.outcomes import Dispatched
 from dispatcher.operations.answer import turn_within
 from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
-from dispatcher.outcomes import Dispatched
 from dispatcher.policies.clocks import Terms
 from tests.support.gate import POOL, Gate, make_gate
 from tests.support.story import asked, begun, dispatched, queued, submitted

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.errors import DeadlineExceeded, Preempted, Refused, StoreUnavailable, TenantError, WorkerFailed
-from dispatcher.invocation import Invocation, State
+from dispatcher.model.errors import DeadlineExceeded, Preempted, Refused, StoreUnavailable, TenantError, WorkerFailed
+from dispatcher.model.invocation import Invocation, State
+from dispatcher.model.outcomes import Known, Settled
 from dispatcher.operations.answer import answer, result_of
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, execute_detached
 from dispatcher.operations.settle import give_back, settle, settle_lost
 from dispatcher.operations.submit import TURNED_AWAY_MAX, latest
-from dispatcher.outcomes import Known, Settled
 from dispatcher.policies.clocks import Terms
 from dispatcher.policies.tiers import Tier
 from tests.support.gate import POOL, Gate

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.errors import (
+from dispatcher.model.errors import (
     AnsweredError,
     DeadlineExceeded,
     IdempotencyConflict,
@@ -19,7 +19,9 @@ from dispatcher.errors import (
     UnknownModel,
     WorkerFailed,
 )
-from dispatcher.invocation import Result, State
+from dispatcher.model.invocation import Result, State
+from dispatcher.model.outcomes import Dispatched, Known, Queued, Settled
+from dispatcher.model.requests import Request
 from dispatcher.operations.answer import answer, result_of, turn_within
 from dispatcher.operations.directory import CACHE_S
 from dispatcher.operations.drain import drain
@@ -28,9 +30,7 @@ from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle, settle_lost
 from dispatcher.operations.submit import submit
-from dispatcher.outcomes import Dispatched, Known, Queued, Settled
 from dispatcher.policies.clocks import Terms
-from dispatcher.requests import Request
 from tests.support.gate_world import make_world, request
 from tests.support.virtual_time import run
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import AnsweredError, IdempotencyConflict, InvalidRequest, NoWorker, Refused, UnknownModel
-from dispatcher.invocation import State
+from dispatcher.model.errors import AnsweredError, IdempotencyConflict, InvalidRequest, NoWorker, Refused, UnknownModel
+from dispatcher.model.invocation import State
+from dispatcher.model.outcomes import Dispatched, Known, Queued
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
-from dispatcher.outcomes import Dispatched, Known, Queued
 from dispatcher.policies.clocks import Terms
 from tests.support.gate import POOL, Gate
 from tests.support.story import asked, begun, dispatched, followed, queued, submitted

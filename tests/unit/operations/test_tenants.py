@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.errors import ConfigurationError, Unauthorized
+from dispatcher.model.errors import ConfigurationError, Unauthorized
 from dispatcher.operations import tenants
 from dispatcher.operations.directory import CACHE_S
 from dispatcher.policies.clocks import Terms

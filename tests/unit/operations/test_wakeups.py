@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.invocation import Invocation, State
+from dispatcher.model.invocation import Invocation, State
 from dispatcher.operations.answer import abandon
 from dispatcher.operations.settle import settle
 from dispatcher.operations.wakeups import ANY_CHANGE, READ_ALL_EVERY, TERMINAL, Wakeups

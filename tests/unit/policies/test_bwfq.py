@@ -7,9 +7,9 @@ from math import inf, nan
 
 import pytest
 
-from dispatcher.policies.bwfq import TwoClocks
 from dispatcher.policies.clocks import Charge, Clocks, Terms, debit, is_forgettable, rate_scale
-from dispatcher.policies.gate import Dispatched, Queued
+from dispatcher.policies.orders.bwfq import TwoClocks
+from dispatcher.policies.orders.interface import Dispatched, Queued
 
 T0 = 1_000.0
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.policies.bwfq import TwoClocks
 from dispatcher.policies.clocks import Terms
-from dispatcher.policies.gate import Dispatched
+from dispatcher.policies.orders.bwfq import TwoClocks
+from dispatcher.policies.orders.interface import Dispatched
 
 T0 = 1_000.0
 

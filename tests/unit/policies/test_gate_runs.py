@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from dispatcher.policies.clocks import Terms
-from dispatcher.policies.gate import Gate
-from dispatcher.policies.orders import new_gate
+from dispatcher.policies.orders.interface import Gate
+from dispatcher.policies.orders.registry import new_gate
 from tests.support.cluster_model import Cluster, Source, percentile
 from tests.support.shares import check_shares, max_min_shares
 from tests.support.unfair_gate import Favourite

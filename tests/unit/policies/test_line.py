@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.line import Line
+from gpu_worker.policies.fairness.accounting.arrival_queue import Line
 
 
 def test_members_stand_in_the_order_of_their_places() -> None:

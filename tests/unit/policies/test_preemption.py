@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption import Resident, Shortage, choose_victims, keep_order
-from gpu_worker.policies.queue_policy import Precedence
+from gpu_worker.policies.fairness.interface import Precedence
+from gpu_worker.policies.preemption.victims import Resident, Shortage, choose_victims, keep_order
 
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

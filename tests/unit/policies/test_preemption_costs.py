@@ -8,9 +8,9 @@ from math import inf
 import pytest
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.held import QueueRequest
-from gpu_worker.policies.preemption import Resident
-from gpu_worker.policies.preemption_costs import UNCALIBRATED, Calibration, Eviction, Strategy, cheapest, costs_s
+from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration, Eviction, Strategy, cheapest, costs_s
+from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.policies.request import QueueRequest
 
 SWAP, RECOMPUTE, DROP = Strategy.SWAP, Strategy.RECOMPUTE, Strategy.DROP
 LINK = Calibration(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo import TARGETS, Attained, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.monitor import TARGETS, Attained, Slo, SloMonitor, SloSettings, SloTargets
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.queue_policy import QueueRequest
-from gpu_worker.policies.vtc import VirtualTokenCounter
+from gpu_worker.policies.fairness.interface import QueueRequest
+from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
 
 def enqueue(policy: VirtualTokenCounter, request_id: str, input_tokens: int = 10, weight: float = 1.0) -> None:

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from dispatcher.errors import StoreUnavailable
-from dispatcher.fleet import SEATS_MAX, Worker
-from dispatcher.invocation import Slot
-from gpu_worker.agent import Agent, AgentSettings, NoSeat
-from gpu_worker.capacity import Capacity
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.fleet import SEATS_MAX, Worker
+from dispatcher.model.invocation import Slot
+from gpu_worker.policies.capacity import Capacity
+from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
 from tests.support.virtual_time import START, run
 from tests.support.worker_house import POOL, WORKER, House, order
 

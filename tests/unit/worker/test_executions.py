@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from gpu_worker.engines.base import EngineError, EngineRequest
-from gpu_worker.executions import Refusal
-from gpu_worker.settling import PAUSE_MAX_S, TRIES_MAX
+from gpu_worker.engines.interface import EngineError, EngineRequest
+from gpu_worker.service.executions import Refusal
+from gpu_worker.service.settlement import PAUSE_MAX_S, TRIES_MAX
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
 from tests.support.worker_house import House, body, order, read

@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from gpu_worker.options import parse_options
+from gpu_worker.service.options import parse_options
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "gpu_worker" / "Dockerfile").read_text()

@@ -12,11 +12,11 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.base import EngineStats
-from gpu_worker.metrics import TENANTS_MAX, make_registry, outermost
-from gpu_worker.policies.figures import SchedulingFigures, SchedulingNow, TierNow
-from gpu_worker.policies.preemption import Resident
-from gpu_worker.policies.preemption_costs import Eviction, Strategy
+from gpu_worker.engines.interface import EngineStats
+from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.policies.scheduling_stats import SchedulingFigures, SchedulingNow, TierNow
+from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
 from tests.support.worker_house import House, order

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.wire import SEED_MAX, OrderRefused, line, parse_order
+from gpu_worker.service.wire import SEED_MAX, OrderRefused, line, parse_order
 from tests.support.virtual_time import START
 from tests.support.worker_house import encoded, order
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from gpu_worker.__main__ import _told_to_stop, bound
-from gpu_worker.logs import JsonLines
-from gpu_worker.options import parse_options
+from gpu_worker.service.logs import JsonLines
+from gpu_worker.service.options import parse_options
 
 
 @pytest.mark.parametrize(

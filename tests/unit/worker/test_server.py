@@ -9,13 +9,13 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from dispatcher.fleet import Worker
-from dispatcher.grants import Grant, digest, sign
-from dispatcher.work import WorkEvent, WorkFinished, WorkOrder, WorkRefused
-from gpu_worker.engines.base import EngineError
-from gpu_worker.server import BODY_S, metrics_token, stats_token
-from gpu_worker.streaming import STALLED_S
-from gpu_worker.wire import BODY_BYTES_MAX
+from dispatcher.model.execution_token import Grant, digest, sign
+from dispatcher.model.fleet import Worker
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused
+from gpu_worker.engines.interface import EngineError
+from gpu_worker.service.server import BODY_S, metrics_token, stats_token
+from gpu_worker.service.streaming import STALLED_S
+from gpu_worker.service.wire import BODY_BYTES_MAX
 from tests.support.asgi import Call
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.worker_protocol import WorkFinished, WorkRefused, WorkToken
 from dispatcher.policies.tiers import Tier
-from dispatcher.work import WorkFinished, WorkRefused, WorkToken
-from gpu_worker.engines.base import Dropped, EngineError, EngineRequest, RefusedByPolicy
-from gpu_worker.policies.shedding import Shedder, ShedSettings
-from gpu_worker.policies.slo import Attained, Slo, SloMonitor, SloSettings, SloTargets
-from gpu_worker.shedding_watch import Watch
+from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, RefusedByPolicy
+from gpu_worker.policies.slo.monitor import Attained, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
+from gpu_worker.service.shedding_watch import Watch
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker_house import House, body, order, read

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gpu_worker.engines.base import (
+from gpu_worker.engines.interface import (
     Engine,
     EngineError,
     EngineEvent,
@@ -19,7 +19,7 @@ from gpu_worker.engines.base import (
     Token,
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
-from gpu_worker.policies.figures import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingFigures
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import LoopClock, run
 

@@ -9,11 +9,11 @@ import pytest
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.registry import make_engine
-from gpu_worker.options import parse_options
-from gpu_worker.policies.shedding import ShedSettings
-from gpu_worker.policies.slo import Slo, SloSettings
-from gpu_worker.policies.tier_settings import TierSettings, tier_settings
-from gpu_worker.tiers_file import FILE_BYTES_MAX, WorkerTiers, load_tiers
+from gpu_worker.policies.slo.monitor import Slo, SloSettings
+from gpu_worker.policies.slo.shedding import ShedSettings
+from gpu_worker.policies.tiers.settings import TierSettings, tier_settings
+from gpu_worker.service.options import parse_options
+from gpu_worker.service.tiers_file import FILE_BYTES_MAX, WorkerTiers, load_tiers
 
 WHOLE = """
 queue:

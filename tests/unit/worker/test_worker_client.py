@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import WorkerFailed
-from dispatcher.fleet import Worker
-from dispatcher.grants import GRANT_TTL_S, cache_salt, verify
-from dispatcher.work import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.execution_token import GRANT_TTL_S, cache_salt, verify
+from dispatcher.model.fleet import Worker
+from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
-from gpu_worker.wire import line
+from gpu_worker.service.wire import line
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker_house import SECRET, WORKER, House, order
 

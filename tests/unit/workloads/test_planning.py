@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.document import BYTES_MAX
-from headgate.workloads.plans import PlannedWorkload
+from headgate.workloads.described.document import BYTES_MAX
+from headgate.workloads.described.tenants import PlannedWorkload
 from headgate.workloads.sources import Workload, open_workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "workloads"

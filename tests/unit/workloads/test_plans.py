@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
+from headgate.workloads.described.tenants import CallsShare, Interactions, PlannedWorkload, TenantPlan
 from headgate.workloads.lengths import Empirical, Fixed, Length, Lengths, Lognormal, Uniform
-from headgate.workloads.plans import CallsShare, Interactions, PlannedWorkload, TenantPlan
 from headgate.workloads.processes import Burst, Even, Gamma, OnOff, Process, Ramp, Rate, Spacing, Steady
 
 SIGMAS = 4.5
@@ -241,7 +241,7 @@ def test_weights_and_tiers() -> None:
 def test_nothing_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkloadError, match="no request comes of it"):
         PlannedWorkload("w", (tenant("a", 1e-9),), 1000.0)
-    monkeypatch.setattr("headgate.workloads.plans.REQUESTS_MAX", 500)
+    monkeypatch.setattr("headgate.workloads.described.tenants.REQUESTS_MAX", 500)
     with pytest.raises(WorkloadError, match="more than 500 requests"):
         PlannedWorkload("w", (tenant("a", 1.0),), 1000.0)
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.workloads import traces
 from headgate.workloads.arrivals import Arrival, WorkloadError
 from headgate.workloads.sampled import SampledWorkload
 from headgate.workloads.sources import ListWorkload, Workload, open_workload
-from headgate.workloads.traces import OPTIONAL_COLUMNS, OWN_COLUMNS, TraceError, read_trace, scan_trace
+from headgate.workloads.traces import files as traces
+from headgate.workloads.traces.files import OPTIONAL_COLUMNS, OWN_COLUMNS, TraceError, read_trace, scan_trace
 
 SHARED = Path(__file__).parents[4] / "shared" / "traces"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"

@@ -1,0 +1,58 @@
+"""A pool's clock and hints, and the look at all that a decision needs."""
+
+from __future__ import annotations
+
+from dispatcher.model.fleet import Snapshot
+from dispatcher.stores.dynamodb.expressions import Statement
+from dispatcher.stores.dynamodb.items import to_line, to_pool, to_worker
+from dispatcher.stores.dynamodb.layout import PARTITION, SORT, Key, line_key, pool_key
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.dynamodb.workers import DynamoWorkers, seat_keys
+from dispatcher.stores.numbers import virtual_time as rounded_down
+
+
+class DynamoPools:
+    def __init__(self, requests: Requests, reads: Reads, workers: DynamoWorkers) -> None:
+        self._requests = requests
+        self._reads = reads
+        self._workers = workers
+
+    async def look(self, pool: str, line: str) -> Snapshot:
+        """Pool, line and every seat: one request."""
+        seats = seat_keys(pool)
+        found = await self._reads.items([pool_key(pool), line_key(line), *seats])
+        seated = [to_worker(found[_at(key)]) for key in seats if _at(key) in found]
+        state, waiting = found.get(_at(pool_key(pool))), found.get(_at(line_key(line)))
+        return Snapshot(to_pool(pool, state), to_line(line, waiting), self._workers.remembered(pool, seated))
+
+    async def note(self, pool: str, time: float | None, backlogged: bool | None, rate_scale: float | None) -> None:
+        """One request; two where V has already been raised further by another and there are hints to set."""
+        if time is not None:
+            raising = _hints(pool, backlogged, rate_scale)
+            v = rounded_down(time)
+            # Another's later dispatch raised it further: V never falls.
+            raising.require(raising.absent("virtual_time"), raising.compares("virtual_time", "<", v))
+            raising.set("virtual_time", v)
+            if await self._apply(raising):
+                return
+        if backlogged is not None or rate_scale is not None:
+            await self._apply(_hints(pool, backlogged, rate_scale))
+
+    async def _apply(self, statement: Statement) -> bool:
+        try:
+            await self._requests.write("update_item", statement.as_update(self._requests.table))
+        except ConditionFailed:
+            return False
+        return True
+
+
+def _hints(pool: str, backlogged: bool | None, rate_scale: float | None) -> Statement:
+    statement = Statement(pool_key(pool))
+    hints = {"backlogged": backlogged, "rate_scale": rate_scale}
+    statement.set_all({name: hint for name, hint in hints.items() if hint is not None})
+    return statement
+
+
+def _at(key: Key) -> tuple[str, str]:
+    return key[PARTITION], key[SORT]

@@ -1,0 +1,69 @@
+"""What an invocation's moves do to its line: charges, refunds, joining and leaving the queue. Statements only."""
+
+from __future__ import annotations
+
+from dispatcher.model.invocation import Invocation
+from dispatcher.policies.clocks import STAY, Debit, Step
+from dispatcher.stores.dynamodb.attributes import Item
+from dispatcher.stores.dynamodb.expressions import Statement
+from dispatcher.stores.dynamodb.layout import WAITING_POOL, line_key
+from dispatcher.stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, service, stepped
+
+
+def charged(invocation: Invocation, debit: Debit) -> Statement:
+    """Take a dispatch's debit from the clocks."""
+    # Another charge of the tenant moved a clock over the edge at which its step was computed (in profile or not, ahead
+    # of V or not): the decision no longer stands. Inside the branch, concurrent charges simply add up.
+    statement = _moved(invocation.line, debit.tat, debit.vft)
+    statement.add("reserved", service(debit.charge.cost))
+    return statement
+
+
+def refunded(ran: Invocation, tat: Step, vft: Step) -> Statement:
+    """Replace the estimate by what `tat` and `vft` say: valid in any branch, so without a condition."""
+    statement = _moved(ran.line, tat, vft)
+    statement.add("reserved", -service(ran.charge.cost if ran.charge is not None else 0.0))
+    return statement
+
+
+def lifted(invocation: Invocation, lift: Step | None) -> Statement:
+    return _moved(invocation.line, STAY, lift or STAY)
+
+
+def untouched(invocation: Invocation) -> Statement:
+    return _moved(invocation.line, STAY, STAY)
+
+
+def require_nobody_waiting(statement: Statement) -> None:
+    statement.require(statement.absent("waiting"), statement.compares("waiting", "=", 0))
+
+
+def join(statement: Statement, pool: str) -> None:
+    """One more waits. The pool's name puts the line into the indexes; both clocks are set, as an index wants them."""
+    statement.add("waiting", 1)
+    statement.set(WAITING_POOL, pool)
+
+
+def quit_queue(statement: Statement, *, last: bool) -> None:
+    """One fewer waits; the last one takes the line out of the indexes."""
+    # Another joined or quit since the count was seen: a line must stand in the index exactly while someone waits.
+    statement.require(statement.compares("waiting", "=" if last else ">", 1))
+    statement.add("waiting", -1)
+    if last:
+        statement.remove(WAITING_POOL)
+
+
+def only_the_count_differed(old: Item | None, tat: Step, vft: Step) -> bool:
+    """Whether a line refused because one or more waited than was thought, and for nothing else."""
+    if old is None or old.get("waiting", ZERO) < 1:
+        return False
+    tat_moved = stepped(tat, old.get("tat", ZERO), TAT_PLACE)
+    return tat_moved is not None and stepped(vft, old.get("vft", ZERO), VFT_PLACE) is not None
+
+
+def _moved(line: str, tat: Step, vft: Step) -> Statement:
+    statement = Statement(line_key(line))
+    statement.set("line", line)
+    statement.move("tat", tat, TAT_PLACE)
+    statement.move("vft", vft, VFT_PLACE)
+    return statement

@@ -1,0 +1,200 @@
+"""The store in memory: the same conditions and outcomes as the table's, for simulations, tests and single processes.
+
+Every method counts as one request, applies atomically (also between threads), and passes a `Faults` hook before and
+after: an error raised before means that nothing was written, one raised after that the reply was lost. Deterministic:
+what happens depends on the calls, the clock and the hook alone. Bounded: ended invocations go after `retention_s`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from dispatcher.model.invocation import Invocation, Slot
+from dispatcher.model.outcomes import Settled, Written
+from dispatcher.policies.clocks import Debit, Step
+from dispatcher.ports import Clock, KeyRecord, Lease, Pool, Snapshot, Tenant, WaitingLine, Worker
+from dispatcher.stores.limits import RETENTION_S
+from dispatcher.stores.memory.invocations import MemoryInvocations
+from dispatcher.stores.memory.tenants import MemoryTenants
+from dispatcher.stores.memory.workers import MemorySeats
+from dispatcher.stores.numbers import virtual_time as rounded_down
+
+T = TypeVar("T")
+
+WRITES = frozenset(
+    [
+        "put_tenant",
+        "delete_tenant",
+        "put_key",
+        "delete_key",
+        "admit",
+        "enqueue",
+        "dispatch",
+        "note_pool",
+        "settle",
+        "requeue",
+        "drop",
+        "detach",
+        "register",
+        "beat",
+        "leave",
+        "free_slot",
+    ]
+)
+"""Names of the methods that write, as a Faults hook sees them."""
+
+
+class Faults(Protocol):
+    """What goes wrong, and when. Either method may raise StoreUnavailable, or wait on the clock."""
+
+    async def before(self, operation: str) -> None:
+        """The request is under way; nothing is applied yet."""
+        ...
+
+    async def after(self, operation: str) -> None:
+        """It is applied; the reply is under way."""
+        ...
+
+
+class MemoryStore:
+    def __init__(self, clock: Clock, faults: Faults | None = None, retention_s: float = RETENTION_S) -> None:
+        self.requests: Counter[str] = Counter()
+        """Requests so far, by method."""
+        self.faults = faults
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tenants = MemoryTenants()
+        self._seats = MemorySeats()
+        self._invocations = MemoryInvocations(self._seats, retention_s)
+        self._pools: dict[str, Pool] = {}
+
+    async def _request(self, operation: str, apply: Callable[[], T]) -> T:
+        if self.faults is not None:
+            await self.faults.before(operation)
+        with self._lock:
+            self.requests[operation] += 1
+            reply = apply()
+        if self.faults is not None:
+            await self.faults.after(operation)
+        return reply
+
+    # ── Tenants ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def find_key(self, prefix: str) -> KeyRecord | None:
+        return await self._request("find_key", lambda: self._tenants.find_key(prefix, self._clock.now()))
+
+    async def get_tenant(self, name: str) -> Tenant | None:
+        return await self._request("get_tenant", partial(self._tenants.get, name))
+
+    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> Written:
+        return await self._request("put_tenant", partial(self._tenants.put, tenant, expected_version))
+
+    async def list_tenants(self) -> Sequence[Tenant]:
+        return await self._request("list_tenants", self._tenants.all)
+
+    async def delete_tenant(self, name: str) -> None:
+        await self._request("delete_tenant", partial(self._tenants.delete, name))
+
+    async def put_key(self, key: KeyRecord) -> None:
+        await self._request("put_key", partial(self._tenants.put_key, key))
+
+    async def delete_key(self, prefix: str) -> None:
+        await self._request("delete_key", partial(self._tenants.delete_key, prefix))
+
+    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
+        return await self._request("keys_of", lambda: self._tenants.keys_of(tenant, self._clock.now()))
+
+    # ── Invocations ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def look(self, pool: str, line: str) -> Snapshot:
+        return await self._request("look", lambda: self._snapshot(pool, line))
+
+    async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
+        admit = self._invocations.admit
+        return await self._request("admit", lambda: admit(invocation, debit, now, self._clock.now()))
+
+    async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
+        enqueue = self._invocations.enqueue
+        return await self._request("enqueue", lambda: enqueue(invocation, lift, waiting_max, self._clock.now()))
+
+    async def waiting_lines(self, pool: str, now: float, limit: int) -> Sequence[WaitingLine]:
+        return await self._request("waiting_lines", partial(self._invocations.waiting_lines, pool, now, limit))
+
+    async def head_of(self, line: str) -> Invocation | None:
+        return await self._request("head_of", partial(self._invocations.head_of, line))
+
+    async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
+        return await self._request("dispatch", partial(self._invocations.dispatch, invocation, debit, now))
+
+    async def note_pool(
+        self,
+        pool: str,
+        *,
+        virtual_time: float | None = None,
+        backlogged: bool | None = None,
+        rate_scale: float | None = None,
+    ) -> None:
+        await self._request("note_pool", partial(self._note, pool, virtual_time, backlogged, rate_scale))
+
+    async def get(self, tenant: str, invocation_id: str) -> Invocation | None:
+        found = await self._request("get", lambda: self._get([(tenant, invocation_id)]))
+        return found[0] if found else None
+
+    async def get_many(self, ids: Sequence[tuple[str, str]]) -> Sequence[Invocation]:
+        return await self._request("get_many", lambda: self._get(ids))
+
+    async def settle(self, ended: Invocation, tat: Step, vft: Step) -> Settled:
+        return await self._request("settle", partial(self._invocations.settle, ended, tat, vft))
+
+    async def requeue(self, invocation: Invocation, tat: Step, vft: Step) -> Settled:
+        return await self._request("requeue", partial(self._invocations.requeue, invocation, tat, vft))
+
+    async def drop(self, ended: Invocation) -> Settled:
+        return await self._request("drop", partial(self._invocations.drop, ended))
+
+    async def detach(self, tenant: str, invocation_id: str) -> Written:
+        return await self._request("detach", partial(self._invocations.detach, (tenant, invocation_id)))
+
+    async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
+        return await self._request("overdue", partial(self._invocations.overdue, pool, now, limit))
+
+    # ── Workers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def register(self, worker: Worker) -> Worker | None:
+        return await self._request("register", lambda: self._seats.register(worker, self._clock.now()))
+
+    async def beat(self, worker: Worker) -> Worker | None:
+        return await self._request("beat", partial(self._seats.beat, worker))
+
+    async def leave(self, worker: Worker) -> None:
+        await self._request("leave", partial(self._seats.leave, worker))
+
+    async def workers(self, pool: str) -> Sequence[Worker]:
+        return await self._request("workers", partial(self._seats.workers, pool))
+
+    async def free_slot(self, worker: Worker, slot: Slot, lease: Lease) -> Written:
+        return await self._request("free_slot", partial(self._seats.free_slot, worker, slot, lease))
+
+    # ── Parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _snapshot(self, pool: str, line: str) -> Snapshot:
+        known = self._pools.get(pool) or Pool(pool)
+        return Snapshot(known, self._invocations.line(line), self._seats.workers(pool))
+
+    def _get(self, ids: Sequence[tuple[str, str]]) -> list[Invocation]:
+        return self._invocations.get_many(ids, self._clock.now())
+
+    def _note(self, name: str, time: float | None, backlogged: bool | None, rate_scale: float | None) -> None:
+        old = self._pools.get(name) or Pool(name)
+        raised = old.virtual_time if time is None else max(old.virtual_time, float(rounded_down(time)))
+        self._pools[name] = replace(
+            old,
+            virtual_time=raised,
+            backlogged=old.backlogged if backlogged is None else backlogged,
+            rate_scale=old.rate_scale if rate_scale is None else rate_scale,
+        )

@@ -1,0 +1,85 @@
+"""How long steps take on this machine, learned from those that tell it plainly.
+
+A step in which one request alone was computed says what n tokens of prefill take, or one of decode. Fitted by least
+squares as the cost model has it (gpu_worker/policies/preemption/costs.py): seconds = base + a n + b n^2, none negative.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+
+from gpu_worker.policies.preemption.costs import Calibration
+
+SAMPLES_MAX = 256
+FITTED_EVERY = 8
+LENGTHS_MIN = 3
+"""Different lengths before anything is fitted."""
+
+
+def _recent() -> deque[tuple[int, float]]:
+    return deque(maxlen=SAMPLES_MAX)
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """`prefills`, `decodes`: tokens and seconds of such steps, the last SAMPLES_MAX. `new`: since `calibrated`."""
+
+    prefills: deque[tuple[int, float]] = field(default_factory=_recent)
+    decodes: deque[tuple[int, float]] = field(default_factory=_recent)
+    new: int = 0
+    _pieces: tuple[str, int] = ("", 0)
+    """The last prompt, and how many of its tokens were computed in steps of its own."""
+    _pieces_s: float = 0.0
+
+    def note(self, request_id: str, tokens: int, context: int, seconds: float) -> None:
+        """A step of one request: `tokens` computed, of a sequence of which `context` were computed before. A prompt in
+        pieces counts as one that took all of them, as long as nobody else was in any."""
+        if tokens == 1:
+            self.decodes.append((1, seconds))
+            self.new += 1
+        elif context == 0 or (request_id, context) == self._pieces:
+            self._pieces_s = seconds + (self._pieces_s if context else 0.0)
+            self._pieces = request_id, context + tokens
+            self.prefills.append((context + tokens, self._pieces_s))
+            self.new += 1
+
+    @property
+    def worth_fitting(self) -> bool:
+        return self.new >= FITTED_EVERY
+
+    def calibrated(self, known: Calibration) -> Calibration:
+        """With what the steps said so far, where they say enough."""
+        self.new = 0
+        if self.decodes:
+            known = replace(known, decode_s=median(seconds for _, seconds in self.decodes))
+        by_length: dict[int, list[float]] = {}
+        for tokens, seconds in self.prefills:
+            by_length.setdefault(tokens, []).append(seconds)
+        if len(by_length) < LENGTHS_MIN:
+            return known
+        base, linear, square = fit([(tokens, median(seconds)) for tokens, seconds in by_length.items()])
+        return replace(known, prefill_base_s=base, prefill_per_token_s=linear, prefill_per_token2_s=square)
+
+
+def fit(samples: Sequence[tuple[int, float]], degree: int = 2) -> tuple[float, float, float]:
+    """base, a, b of the best fit by relative error; a term that would be negative is left out, and so is one above
+    `degree`.
+
+    By relative error: a prompt ten times as long is not a hundred times as telling.
+    """
+    tokens = np.array([tokens for tokens, _ in samples], dtype=float)
+    seconds = np.array([seconds for _, seconds in samples], dtype=float)
+    powers = list(range(degree + 1))
+    while powers:
+        columns = np.stack([tokens**power / seconds for power in powers], axis=1)
+        found, *_ = np.linalg.lstsq(columns, np.ones(len(tokens)), rcond=None)
+        if (found >= 0).all():
+            values = dict(zip(powers, found.tolist(), strict=True))
+            return values.get(0, 0.0), values.get(1, 0.0), values.get(2, 0.0)
+        powers.pop(int(np.argmin(found * tokens.max() ** np.array(powers))))
+    return 0.0, 0.0, 0.0

@@ -1,0 +1,1 @@
+"""The modelled engine: real policies and batching, modelled step times, placeholder tokens."""

@@ -1,0 +1,55 @@
+"""What an engine says of its scheduling, out of what its policy and its admission know."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from dispatcher.policies.service import WeightedTokens
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.tenant_queues import TenantLines
+from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
+from gpu_worker.policies.scheduling_stats import SchedulingNow, TierNow
+from gpu_worker.policies.tiers.tiered import TieredQueue
+
+
+def scheduling_now(
+    admission: Admission,
+    *,
+    running: dict[Tier, int],
+    blocks: dict[Tier, int],
+    blocks_total: int,
+    pool_tokens: int,
+    context_tokens: int,
+    swap_bytes_total: float = 0.0,
+    swap_bytes_used: float = 0.0,
+) -> SchedulingNow:
+    """`running`, `blocks`: requests in the batch, and KV blocks that they hold, by tier. `pool_tokens`: M of Lemma 4.3;
+    `context_tokens`: the longest prompt, its L_input."""
+    policy = admission.policy
+    groups = [counters for counters in policy.counters() if counters]
+    reserve = ceil(admission.settings.premium_reserve * blocks_total)
+    return SchedulingNow(
+        tiers={tier: TierNow(_waiting(admission, tier), running.get(tier, 0)) for tier in Tier},
+        counters={tenant: counter for counters in groups for tenant, counter in counters.items()},
+        difference=max((max(group.values()) - min(group.values()) for group in groups), default=0.0),
+        difference_bound=_bound(policy, pool_tokens, context_tokens),
+        swap_bytes_total=swap_bytes_total,
+        swap_bytes_used=swap_bytes_used,
+        reserve_blocks=reserve,
+        reserve_used=min(reserve, sum(held for tier, held in blocks.items() if tier in RESERVED_FOR)),
+    )
+
+
+def _waiting(admission: Admission, tier: Tier) -> int:
+    policy = admission.policy
+    if isinstance(policy, TieredQueue):
+        return policy.waiting_in(tier)
+    return policy.waiting if tier is Tier.STANDARD else 0
+
+
+def _bound(policy: object, pool_tokens: int, context_tokens: int) -> float:
+    """max(w_p L_input, w_q M), for tenants of weight 1; of a linear h alone."""
+    service = policy.service if isinstance(policy, TieredQueue | TenantLines) else None
+    if not isinstance(service, WeightedTokens):
+        return 0.0
+    return max(service.input_weight * context_tokens, service.output_weight * pool_tokens)

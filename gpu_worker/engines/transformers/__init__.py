@@ -1,0 +1,1 @@
+"""The engine on transformers' continuous batching."""

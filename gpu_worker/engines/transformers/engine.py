@@ -1,0 +1,233 @@
+"""The engine on transformers' continuous batching: a paged cache on any device that torch knows, CPUs included.
+
+For laptops, CI and rented GPUs with nothing but torch and transformers. The order of admission is the queue policy's;
+temperature and seed are each request's own (transformers_sampling); what happens between two steps stands in
+transformers_batch. Block sharing is off: a tenant's prompt leaves no trace that another's timing could show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator
+from copy import deepcopy
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
+from transformers.utils import logging as transformers_logging
+
+from gpu_worker.engines.interface import (
+    EngineError,
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    Started,
+    TenantService,
+)
+from gpu_worker.engines.measured.calibration import CALIBRATION_TENANT, calibration_requests
+from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
+from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
+from gpu_worker.engines.policy_stats import scheduling_now
+from gpu_worker.engines.text import StopMatcher
+from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
+from gpu_worker.engines.transformers.manager import Shape as Shape
+from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_to_the_end
+from gpu_worker.engines.transformers.scheduler import PolicyScheduler
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.preemption.admission import Admission
+from gpu_worker.policies.scheduling_stats import SchedulingNow
+
+logger = logging.getLogger("headgate.engine")
+
+
+class TransformersEngine:
+    """One model in this process, one engine thread. `start` belongs to the event loop that `generate` is used from."""
+
+    def __init__(self, policy: QueuePolicy, model: Any, tokenizer: Any, name: str, shape: Shape) -> None:
+        self._policy = policy
+        self._admission = Admission(policy)
+        self._model = model
+        self._text = Tokenizing(tokenizer)
+        self._shape = shape
+        config = model.config.get_text_config()
+        context = min(getattr(config, "max_position_embeddings", shape.kv_tokens), shape.kv_tokens)
+        self._facts = self._text.facts(name, context)
+        self._end_tokens = _end_tokens(model, tokenizer)
+        self._router: PolicyRouter | None = None
+        self._manager: ContinuousBatchingManager | None = None
+        self._scheduler: PolicyScheduler | None = None
+
+    @classmethod
+    def load(
+        cls,
+        policy: QueuePolicy,
+        *,
+        model: str | None,
+        home: Path,
+        shape: Shape | None = None,
+        weights_seed: int = 0,
+        device: str | None = None,
+    ) -> TransformersEngine:
+        """`model`: a local folder, or `random:LAYERSxWIDTH` for one built under `home`; None is `random:2x128`.
+
+        Raises FileNotFoundError for a folder that holds no model, ValueError for a size that cannot be.
+        """
+        shape = shape or Shape()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        size = TinySize() if model is None else TinySize.parse(model)
+        folder = Path(model or "") if size is None else ensure_tiny_model(home, size, weights_seed=weights_seed)
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device == "cpu":
+            torch.set_num_threads(shape.threads)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32 if device == "cpu" else "auto",
+            attn_implementation="sdpa",
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        name = folder.name if size is None else BUILT_MODEL_NAME
+        return cls(policy, loaded.to(device).eval(), tokenizer, name, shape)
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        return self._text.render_chat(messages)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        tokens = await self._text.tokens(request.prompt)
+        self._check(request, len(tokens))
+        router, sequence = self._enter(request, tokens)
+        try:
+            yield Started(len(tokens))
+            while True:
+                event = await sequence.events.get()
+                if isinstance(event, EngineError):
+                    raise event
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            if router.live.get(request.request_id) is sequence:
+                await self.abort(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        if self._manager is not None and self._router is not None and request_id in self._router.live:
+            self._manager.cancel_request(request_id)
+
+    def stats(self) -> EngineStats:
+        if self._router is None or self._scheduler is None:
+            return EngineStats(0, 0, 0.0, {})
+        with self._router.lock:
+            running = self._policy.running
+            tenants = {
+                name: TenantService(got.input_tokens, got.output_tokens, got.service)
+                for name, got in self._policy.received.items()
+                if name != CALIBRATION_TENANT
+            }
+            figures, now = deepcopy(self._router.figures), self._now(self._scheduler)
+        waiting = max(0, len(self._router.live) - running)
+        return EngineStats(waiting, running, self._scheduler.kv_use, tenants, figures, now)
+
+    async def start(self) -> None:
+        self._router = PolicyRouter(self._admission, self._end_tokens, asyncio.get_running_loop())
+        self._manager = manager = make_manager(self._model, self._end_tokens, self._shape, self._router)
+        await asyncio.to_thread(make_ready, manager, self._shape, self._router)
+        self._scheduler = scheduler = manager.batch_processor.scheduler
+        manager.background_thread_status.clear()
+        # Not manager.start(): its thread is no daemon, and a worker that fails must not hang on it.
+        thread = threading.Thread(
+            target=run_to_the_end, args=(manager, self._router), name="headgate-engine", daemon=True
+        )
+        manager._generation_thread = thread
+        thread.start()
+        if self._shape.calibrate:
+            await self._calibrate(scheduler)
+
+    async def stop(self) -> None:
+        """Ends what is left as aborted."""
+        if self._manager is None or self._router is None:
+            return
+        if self._router.stopping:
+            return
+        self._router.stopping = True
+        self._manager._wake_up_loop.set()
+        await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
+
+    def _now(self, scheduler: PolicyScheduler) -> SchedulingNow:
+        held, swap = scheduler.held(), scheduler.swap
+        return scheduling_now(
+            self._admission,
+            running={tier: requests for tier, (requests, _) in held.items()},
+            blocks={tier: blocks for tier, (_, blocks) in held.items()},
+            blocks_total=scheduler.blocks_total,
+            pool_tokens=scheduler.blocks_total * scheduler.tokens_per_block,
+            context_tokens=self._facts.context_tokens,
+            swap_bytes_total=0.0 if swap is None else swap.total_bytes,
+            swap_bytes_used=0.0 if swap is None else swap.used_bytes,
+        )
+
+    async def _calibrate(self, scheduler: PolicyScheduler) -> None:
+        """Prompts of several lengths, one at a time and each a few times, for the first of its kind is slower."""
+        for asked, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
+            router, sequence = self._enter(asked, tokens)
+            while asked.request_id in router.live or not sequence.events.empty():
+                await sequence.events.get()
+        await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
+        logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
+
+    def _check(self, request: EngineRequest, input_tokens: int) -> None:
+        limit = self._facts.context_tokens
+        if self._scheduler is not None:
+            blocks = self._admission.blocks_max(request.tier, self._scheduler.blocks_total)
+            limit = min(limit, blocks * self._scheduler.tokens_per_block)
+        check_length(input_tokens, request.max_tokens, limit)
+
+    def _enter(self, request: EngineRequest, tokens: list[int]) -> tuple[PolicyRouter, Sequence]:
+        if self._manager is None or self._router is None:
+            raise EngineError("engine_stopped", "the engine is not running")
+        if request.request_id in self._router.live:
+            raise EngineError("duplicate_request", f"request {request.request_id} is here already")
+        text, stops = self._text.detokenizer(), StopMatcher(request.stop)
+        sequence = Sequence(request, len(tokens), asyncio.Queue(), text, stops)
+        self._router.live[request.request_id] = sequence
+        accepted = self._manager.add_request(
+            tokens,
+            request_id=request.request_id,
+            max_new_tokens=request.max_tokens,
+            streaming=True,
+            **_sampling(request),
+        )
+        if accepted is None:
+            del self._router.live[request.request_id]
+            raise EngineError("engine_stopped", "the engine takes no more requests")
+        return self._router, sequence
+
+
+def _sampling(request: EngineRequest) -> dict[str, Any]:
+    """Nothing for greedy. Without a seed the request's own id is one: unlike any other's, and no clock or dice here."""
+    if request.temperature <= 0:
+        return {}
+    seed = request.seed
+    if seed is None:
+        seed = int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "big")
+    return {"temperature": float(request.temperature), "sampling_seed": seed}
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    many = configured if isinstance(configured, list) else [configured]
+    return frozenset(token for token in (*many, tokenizer.eos_token_id) if token is not None)

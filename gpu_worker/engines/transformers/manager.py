@@ -1,0 +1,80 @@
+"""transformers' continuous batching manager, made with our scheduler, our sampling and our swap in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
+
+from gpu_worker.engines.transformers.batch import PolicyRouter
+from gpu_worker.engines.transformers.sampling import PerRequestNoise, PerRequestTemperature
+from gpu_worker.engines.transformers.scheduler import PolicyScheduler
+from gpu_worker.engines.transformers.swap import HostSwap
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`batch`: most sequences at once. `kv_tokens`: size of the cache. `step_tokens`: most tokens of one step; longer
+    prompts are prefilled in pieces. `threads`: torch's, on a CPU. `swap_bytes`: host memory for requests that were
+    swapped out. `calibrate`: measure at the start how fast prompts, tokens and copies are here."""
+
+    batch: int = 4
+    kv_tokens: int = 8192
+    block_tokens: int = 16
+    step_tokens: int = 512
+    threads: int = 1
+    swap_bytes: int = 0
+    calibrate: bool = False
+
+
+def make_manager(
+    model: Any, end_tokens: frozenset[int], shape: Shape, router: PolicyRouter
+) -> ContinuousBatchingManager:
+    name = _name(router)
+    SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
+    config = ContinuousBatchingConfig(
+        scheduler_type=name,
+        page_size=shape.block_tokens,
+        num_blocks=-(-shape.kv_tokens // shape.block_tokens),
+        max_batch_tokens=shape.step_tokens,
+        max_requests_per_batch=shape.batch,
+        safety_margin=0.0,
+        allow_block_sharing=False,
+        use_async_batching=False,
+        use_cuda_graph=False,
+        auto_switch_to_flash=False,
+    )
+    greedy = GenerationConfig(do_sample=False, eos_token_id=sorted(end_tokens) or -1)
+    manager: ContinuousBatchingManager = model.init_continuous_batching(greedy, config)
+    manager.output_router = router
+    processors = LogitsProcessorList([PerRequestTemperature(), PerRequestNoise()])
+    manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
+    manager.logit_processor.tensors_required = len(processors)
+    return manager
+
+
+def _name(router: PolicyRouter) -> str:
+    return f"headgate-{id(router)}"
+
+
+def make_ready(manager: ContinuousBatchingManager, shape: Shape, router: PolicyRouter) -> None:
+    """Allocates the cache, and the host's memory for what is swapped out of it."""
+    manager.warmup()
+    processor = manager.batch_processor
+    if shape.swap_bytes:
+        processor.scheduler.swap = HostSwap(processor, shape.swap_bytes, router.figures)
+        processor.offloading_manager = processor.scheduler.swap
+
+
+def run_to_the_end(manager: ContinuousBatchingManager, router: PolicyRouter) -> None:
+    """The engine's thread."""
+    try:
+        manager._run_generation_loop()
+    finally:
+        SCHEDULER_MAPPING.pop(_name(router), None)
+        router.end_all()

@@ -1,0 +1,242 @@
+"""Who enters transformers' batch and who leaves it: passes of admissions inside its scheduler.
+
+A request is admitted when a place in the batch is free and the cache has room for its prompt and all that it may
+generate, so nothing is evicted but for who waits. Running requests go first in every step, those that decode before
+prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
+from transformers.generation.continuous_batching.scheduler import Scheduler
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.measured.copy_rates import measure_copy_rates
+from gpu_worker.engines.measured.observed import Observed
+from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
+from gpu_worker.engines.transformers.swap import HostSwap
+from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.policies.preemption.victims import Resident
+
+
+class PolicyScheduler(Scheduler):  # type: ignore[misc]
+    """It is its own `admission.Room`: blocks are those that a request may come to need."""
+
+    def __init__(
+        self, router: PolicyRouter, cache: Any, safety_margin: float | None, max_requests_per_batch: int
+    ) -> None:
+        self.router = router
+        self.policy = router.policy
+        self.admission = router.admission
+        self.observed = Observed(router.admission, router.figures)
+        self.swap: HostSwap | None = None
+        self.kv_use = 0.0
+        self._admitted: list[RequestState] = []
+        self._blocks_free = 0
+        self._step: dict[str, tuple[int, int]] = {}
+        self._step_began_s = 0.0
+        super().__init__(cache, safety_margin or 0.0, max_requests_per_batch)
+
+    @property
+    def tokens_per_block(self) -> int:
+        return max(1, int(self.cache.max_tokens_read) // int(self.cache.num_blocks))
+
+    @property
+    def blocks_total(self) -> int:
+        return int(self.cache.num_blocks)
+
+    @property
+    def blocks_free(self) -> int:
+        return self._blocks_free
+
+    @property
+    def slots_free(self) -> int:
+        return int(self.max_requests_per_batch) - len(self.active_requests) - len(self._admitted)
+
+    @property
+    def swap_bytes_free(self) -> float:
+        return 0.0 if self.swap is None else self.swap.free_bytes
+
+    def needs(self, request_id: str) -> int:
+        """Blocks that the request may come to need, all its output included."""
+        sequence = self.router.live[request_id]
+        return -(-(sequence.input_tokens + sequence.request.max_tokens) // self.tokens_per_block)
+
+    def residents(self) -> Iterable[Resident]:
+        running = [state for state in self.active_requests.values() if state.request_id in self.router.live]
+        newcomers = [replace(self._resident(state), entered=True) for state in self._admitted]
+        return [self._resident(state) for state in running] + newcomers
+
+    def held(self) -> dict[Tier, tuple[int, int]]:
+        """Requests in the batch and the blocks kept for them, by tier. From any thread."""
+        found: dict[Tier, tuple[int, int]] = {}
+        for request_id in list(self.active_requests):
+            if (sequence := self.router.live.get(request_id)) is not None:
+                requests, blocks = found.get(sequence.request.tier, (0, 0))
+                found[sequence.request.tier] = requests + 1, blocks + self.needs(request_id)
+        return found
+
+    def add_waiting_request(self, state: RequestState) -> None:
+        sequence = self.router.live[state.request_id]
+        if self._stands_in_line(sequence):
+            self.waiting_requests[state.request_id] = state
+        else:
+            self.router.refused(sequence)
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> tuple[list[Any] | None, bool, int, int]:
+        self._note_step()
+        self._admitted = []
+        if not self.block_new_requests:
+            self._pass(token_budget)
+        candidates = sorted(self.active_requests.values(), key=lambda state: state.status != RequestStatus.DECODING)
+        scheduled, allocation_failed, fast, query_tokens, kv_read = self._process_candidates(
+            [*candidates, *self._admitted], token_budget, cache_budget, set()
+        )
+        with self.router.lock:
+            for state in reversed(self._admitted):
+                if state.request_id in self.waiting_requests:
+                    self.policy.put_back(state.request_id)
+        self._note_kv_use()
+        self.router.send()
+        self._begin_step(scheduled)
+        if not scheduled and allocation_failed:
+            return None, fast, 0, 0
+        return scheduled, fast, query_tokens, kv_read
+
+    def clear_cancelled_requests(self) -> list[RequestState]:
+        """Before every step. An abort that overtook its own request waits for it."""
+        with self._cancellation_lock:
+            known = self.active_requests.keys() | self.waiting_requests.keys()
+            early = {name for name in self._requests_to_cancel if name not in known and name in self.router.live}
+            self._requests_to_cancel |= self.router.cancel_in_batch
+            self._requests_to_cancel -= early
+        self.router.cancel_in_batch.clear()
+        states: list[RequestState] = super().clear_cancelled_requests()
+        with self._cancellation_lock:
+            self._requests_to_cancel |= early
+        if states:
+            self._note_kv_use()
+            for state in states:
+                self.observed.gone(state.request_id)
+                self.router.taken_out(state.request_id)
+            self.router.send()
+        return states
+
+    def finish_request(self, request_id: str) -> None:
+        super().finish_request(request_id)
+        self._note_kv_use()
+
+    def calibrate(self, device: str) -> None:
+        """With what the steps told so far, and the rates at which this machine copies."""
+        self.observed.calibrate()
+        if self.swap is not None:
+            rates = self.swap.measured_rates() or measure_copy_rates(device)
+            self.admission.calibration = replace(
+                self.admission.calibration,
+                kv_bytes_per_token=self.swap.bytes_per_token,
+                copy_out_bytes_per_s=rates.out_bytes_per_s,
+                copy_in_bytes_per_s=rates.in_bytes_per_s,
+                copy_base_s=rates.base_s,
+            )
+
+    def _stands_in_line(self, sequence: Sequence) -> bool:
+        request_id = sequence.request.request_id
+        with self.router.lock:
+            if self.policy.holds(request_id):  # the library evicted it by itself: it stays charged
+                self.router.figures.native += 1
+                self.policy.preempt(request_id)
+                return True
+            now_s = self.router.monotonic_s()
+            return self.admission.enqueue(sequence.request.queued(sequence.input_tokens, now_s), now_s)
+
+    def _pass(self, token_budget: int) -> None:
+        tokens = token_budget - sum(_tokens_next(state) for state in self.active_requests.values())
+        self._blocks_free = self.blocks_total - sum(self.needs(name) for name in self.active_requests)
+        with self.router.lock:
+            self.admission.begins(self.router.monotonic_s())
+            self._end_expired()
+            while tokens > 0 and (plan := self.admission.next(self)) is not None:
+                for eviction in plan.evictions:
+                    self._evict(eviction)
+                request_id = plan.request.request_id
+                self._blocks_free -= self.needs(request_id)
+                self.policy.admit(request_id)
+                state = self.waiting_requests[request_id]
+                self._admitted.append(state)
+                tokens -= _tokens_next(state)
+
+    def _end_expired(self) -> None:
+        """They are taken out before the next step."""
+        for request_id in self.admission.expired():
+            self.router.figures.expired += 1
+            self.router.cancel_in_batch.add(request_id)
+
+    def _evict(self, eviction: Eviction) -> None:
+        request_id = eviction.resident.request_id
+        state = self.active_requests.pop(request_id)
+        self._blocks_free += eviction.resident.blocks
+        if eviction.strategy is Strategy.DROP:
+            self.cache.free_blocks(request_id, no_cache=True)
+            self.router.figures.evicted(eviction)
+            self.router.dropped(request_id, exhausted=eviction.exhausted)
+            return
+        swapped = self.swap is not None and eviction.strategy is Strategy.SWAP and self.swap.out(state, eviction)
+        if not swapped:
+            self.cache.free_blocks(request_id, no_cache=True)
+            self.observed.recomputes(request_id, state.position_offset, eviction.predicted_s)
+            state = _from_the_start(state)
+        self.router.figures.evicted(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
+        self.waiting_requests[request_id] = state
+        self.policy.preempt(request_id)
+
+    def _resident(self, state: RequestState) -> Resident:
+        sequence = self.router.live[state.request_id]
+        return Resident(
+            state.request_id,
+            sequence.request.tier,
+            self.needs(state.request_id),
+            state.position_offset,
+            sequence.output_tokens,
+            self.admission.preemptions(state.request_id),
+        )
+
+    def _begin_step(self, scheduled: list[Any] | None) -> None:
+        self._step_began_s = self.router.monotonic_s()
+        self._step = {
+            future.state.request_id: (future.state.position_offset, future.query_length) for future in scheduled or ()
+        }
+
+    def _note_step(self) -> None:
+        """The step before this pass, by when its tokens came; one that was all pieces of prompts gives none, and the
+        next pass follows it at once. Others without tokens, ended or failed, are not timed."""
+        if self.swap is not None:
+            self.swap.note_copies()
+        ended_s = self.router.delivered_s
+        if ended_s <= self._step_began_s and all(self._in_prefill(request_id) for request_id in self._step):
+            ended_s = self.router.monotonic_s()
+        if self._step and ended_s > self._step_began_s:
+            self.observed.step(ended_s - self._step_began_s, self._step)
+        self._step = {}
+
+    def _in_prefill(self, request_id: str) -> bool:
+        state = self.active_requests.get(request_id)
+        return state is not None and state.status == RequestStatus.PREFILLING
+
+    def _note_kv_use(self) -> None:
+        self.kv_use = 1.0 - float(self.cache.compute_free_capacity())
+
+
+def _from_the_start(state: RequestState) -> RequestState:
+    """The same request with what it generated as part of its prompt: that is computed again, and not sent again."""
+    again: RequestState = state.create_equivalent_initial_request()
+    state._status = RequestStatus.FINISHED
+    return again
+
+
+def _tokens_next(state: RequestState) -> int:
+    """Tokens that it brings into the next step."""
+    return 1 if state.status == RequestStatus.DECODING else len(state.remaining_prefill_tokens)

@@ -1,0 +1,193 @@
+"""Swapping in transformers' engine: a victim's KV blocks to host memory and back, by the library's own copies.
+
+Its `OffloadingManager` offloads whom it chooses, when its cache is full; here the scheduler chooses, and the pool may
+be pageable memory, for machines without a GPU. Copies are ordered on the stream that computes: out before the next step
+writes to the blocks, back before the step that reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from transformers.generation.continuous_batching.cache_allocators import CachePool
+from transformers.generation.continuous_batching.offloading_manager import OffloadingManager
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState, RequestStatus
+
+from gpu_worker.engines.measured.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
+from gpu_worker.policies.preemption.costs import Eviction, Strategy
+from gpu_worker.policies.scheduling_stats import SchedulingFigures
+
+
+class HostSwap(OffloadingManager):  # type: ignore[misc]
+    """Takes the place of `processor`'s manager. `space_bytes`: of host memory; rounded down to whole sectors."""
+
+    def __init__(self, processor: Any, space_bytes: int, figures: SchedulingFigures) -> None:
+        theirs = processor.offloading_manager
+        super().__init__(
+            cache=processor.cache,
+            scheduler=processor.scheduler,
+            cpu_offload_space_gib=0.0,
+            safety_threshold=1.0,
+            compute_stream=theirs._compute_stream,
+            distributed_helper=processor.distributed_helper,
+        )
+        self._figures = figures
+        self._on_cuda = self.cache.device.type == "cuda"
+        self._predicted_s: dict[str, float] = {}
+        self._seen_s: dict[str, float] = {}
+        self._timing: deque[_Copy] = deque()
+        sectors = space_bytes // self.cache.bytes_per_sector
+        self._sectors = sectors
+        if sectors:
+            self._make_pool(sectors)
+
+    @property
+    def total_bytes(self) -> float:
+        return float(self._sectors * self.cache.bytes_per_sector)
+
+    @property
+    def free_bytes(self) -> float:
+        """In whole sectors, which is what a request can be sure of."""
+        if self._cpu_pool is None:
+            return 0.0
+        self._cpu_pool.try_to_free_sectors()
+        return float(self._cpu_pool.num_free_sectors * self.cache.bytes_per_sector)
+
+    @property
+    def used_bytes(self) -> float:
+        return self.total_bytes - self.free_bytes
+
+    @property
+    def bytes_per_token(self) -> float:
+        return float(
+            sum(
+                allocator.bytes_per_block / allocator.tokens_per_page
+                for allocator in self.cache.cache_allocators.values()
+            )
+        )
+
+    def out(self, state: RequestState, eviction: Eviction) -> bool:
+        """Copy what it holds to the host and give up its blocks; it comes back where it was. False: there is no room,
+        and nothing happened."""
+        request_id = state.request_id
+        tables = {
+            name: list(allocator.block_table.get(request_id, ()))
+            for name, allocator in self.cache.cache_allocators.items()
+        }
+        copy = _Copy(self._on_cuda, request_id)
+        if not self._offload_to_cpu([state], {request_id: tables}):
+            return False
+        copy.ends()
+        self.cache.free_blocks(request_id, no_cache=True)
+        self._timing.append(copy)
+        self._predicted_s[request_id] = eviction.predicted_s
+        self._figures.swapped_out_bytes += self._bytes_of(tables)
+        if state.status == RequestStatus.DECODING:
+            state.remaining_prefill_tokens = list(state.tokens_to_process)
+        state.allocated_blocks = 0
+        state._status = RequestStatus.PENDING  # past the setter, which would stamp the start of its life
+        return True
+
+    def restore_scheduled_requests(self, requests_in_batch: list[Any]) -> None:
+        """The library calls it before each step; timed where anything comes back."""
+        back = [future.state for future in requests_in_batch if future.state.is_cpu_offloaded]
+        copies = [_Copy(self._on_cuda, state.request_id, share=1 / len(back)) for state in back]
+        for state in back:
+            self._figures.swapped_in_bytes += self._bytes_of(self._request_id_to_cpu_blocks[state.request_id])
+        super().restore_scheduled_requests(requests_in_batch)
+        for copy in copies:
+            copy.ends()
+            self._figures.resumed += 1
+        self._timing.extend(copies)
+        for copy in copies:
+            copy.last = True
+
+    def free_request_cpu_cache(self, state: RequestState) -> None:
+        super().free_request_cpu_cache(state)
+        self._predicted_s.pop(state.request_id, None)
+        self._seen_s.pop(state.request_id, None)
+
+    def note_copies(self) -> None:
+        """Those that are done, beside what they were thought to take."""
+        while self._timing and (seconds := self._timing[0].seconds()) is not None:
+            copy = self._timing.popleft()
+            if copy.request_id in self._predicted_s:
+                self._seen_s[copy.request_id] = self._seen_s.get(copy.request_id, 0.0) + seconds
+                if copy.last:
+                    predicted_s = self._predicted_s.pop(copy.request_id)
+                    measured_s = self._seen_s.pop(copy.request_id)
+                    self._figures.cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
+
+    def measured_rates(self) -> CopyRates | None:
+        """By its own copies, of blocks that nobody has yet: only while the engine has nothing to do. They gather blocks
+        and scatter them, which a plain copy of as many bytes does not. None: there is no room for any.
+
+        Where there is a GPU, the link is the slow part; on a CPU all are memory, and this is many times slower.
+        """
+        block_bytes = sum(allocator.bytes_per_block for allocator in self.cache.cache_allocators.values())
+        most = min(LARGE_BYTES, int(self.free_bytes)) // block_bytes
+        blocks = min(most, int(self.cache.num_blocks) - 1)
+        if blocks < 1:
+            return None
+        sizes = sorted({max(1, blocks // part) * block_bytes for part in (32, 16, 8, 4, 2, 1)})
+        return fitted_copy_rates(sizes, lambda size: self._there_and_back(size // block_bytes), self.cache.device.type)
+
+    def _there_and_back(self, blocks: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        nobody = RequestState("", [])
+        tables = {name: list(range(blocks)) for name in self.cache.cache_allocators}
+
+        def back() -> None:
+            for allocator in self.cache.cache_allocators.values():
+                allocator.block_table[""] = list(range(blocks))
+            super(HostSwap, self).restore_scheduled_requests([FutureRequestState(nobody, False, {}, 0)])
+            for allocator in self.cache.cache_allocators.values():
+                del allocator.block_table[""]
+
+        return partial(self._offload_to_cpu, [nobody], {"": tables}), back
+
+    def _make_pool(self, sectors: int) -> None:
+        cache = self.cache
+        self._cpu_tensor = torch.empty(sectors * cache.bytes_per_sector, dtype=torch.uint8, pin_memory=self._on_cuda)
+        self._cpu_pool = CachePool(sectors, len(cache.cache_allocators), num_reserved_sectors=0)
+        for name, allocator in cache.cache_allocators.items():
+            self._cpu_pool.set_blocks_per_sector(allocator.index, allocator.blocks_per_sector)
+            self._cpu_views[name] = self._cpu_tensor.view(-1, allocator.bytes_per_block)
+
+    def _bytes_of(self, tables: dict[str, list[int]]) -> float:
+        return float(
+            sum(len(blocks) * self.cache.cache_allocators[name].bytes_per_block for name, blocks in tables.items())
+        )
+
+
+class _Copy:
+    """Times what is put on the stream between its making and `ends`: without waiting for it on a GPU."""
+
+    def __init__(self, on_cuda: bool, request_id: str, share: float = 1.0) -> None:
+        self.request_id = request_id
+        self.last = False
+        self._share = share
+        self._events: list[Any] = [_event() for _ in range(2)] if on_cuda else []
+        self._began_s = time.perf_counter()
+        self._took_s = 0.0
+        if self._events:
+            self._events[0].record()
+
+    def ends(self) -> None:
+        self._took_s = time.perf_counter() - self._began_s
+        if self._events:
+            self._events[1].record()
+
+    def seconds(self) -> float | None:
+        """None while it is under way."""
+        if not self._events:
+            return self._took_s * self._share
+        return self._events[0].elapsed_time(self._events[1]) * 1e-3 * self._share if self._events[1].query() else None
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,128 @@
+"""What vLLM's scheduler learns of its machine, and what it tells: step times, costs foreseen and seen, swap space.
+
+The engine core is a process of its own, so what the worker and its /metrics want of it is written to a small file,
+whole and at once, a few times a second.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vllm.v1.request import Request
+
+from gpu_worker.engines.interface import EngineStats, TenantService
+from gpu_worker.engines.measured.copy_rates import measure_copy_rates
+from gpu_worker.engines.measured.observed import Observed
+from gpu_worker.engines.stats_json import stats_to_json
+from gpu_worker.policies.preemption.costs import Eviction, Strategy
+
+TOLD_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Bytes of the host's pool; nothing where vLLM runs without our connector."""
+
+    total_bytes: float = 0.0
+    used_bytes: float = 0.0
+
+    @property
+    def free_bytes(self) -> float:
+        return self.total_bytes - self.used_bytes
+
+
+class Reports:
+    """`scheduler`: ours, for its figures, its policy and its connector. `file`: where to tell, None for nowhere."""
+
+    def __init__(self, scheduler: Any, file: str | None) -> None:
+        self._scheduler = scheduler
+        self._file = None if file is None else Path(file)
+        self._told_s = 0.0
+        self._observed = Observed(scheduler.admission, scheduler.figures)
+        self._began: dict[int, float] = {}
+        self._ended_s = 0.0
+        connector = scheduler.connector
+        self._connector = connector if hasattr(connector, "swap_out") else None
+        if self._connector is not None:
+            self._calibrate_copies(self._connector.ledger)
+
+    def swap(self) -> Swap:
+        if self._connector is None:
+            return Swap()
+        figures = self._connector.figures
+        return Swap(figures.total_bytes, figures.used_bytes)
+
+    def swap_out(self, request: Request) -> bool:
+        return self._connector is not None and bool(self._connector.swap_out(request))
+
+    def evicted(self, request: Request, strategy: Strategy, eviction: Eviction | None) -> None:
+        """It is about to lose its blocks."""
+        if strategy is Strategy.RECOMPUTE:
+            predicted_s = None if eviction is None else eviction.predicted_s
+            self._observed.recomputes(request.request_id, request.num_computed_tokens, predicted_s)
+
+    def gone(self, request_id: str) -> None:
+        self._observed.gone(request_id)
+
+    def scheduled(self, output: Any) -> None:
+        self._began[id(output)] = time.perf_counter()
+
+    def ran(self, output: Any) -> None:
+        """A step's results are here: how long it took, as far as the one before it was done."""
+        now_s = time.perf_counter()
+        began_s = max(self._began.pop(id(output), now_s), self._ended_s)
+        self._ended_s = now_s
+        if len(output.num_scheduled_tokens) == 1 or self._observed.waits_for_some:
+            self._observed.step(now_s - began_s, _computed(output))
+        self._tell(now_s)
+
+    def _calibrate_copies(self, ledger: Any) -> None:
+        """Where a GPU is another process's, its rates are measured on the one that this process sees."""
+        scheduler = self._scheduler
+        rates = measure_copy_rates()
+        scheduler.admission.calibration = replace(
+            scheduler.admission.calibration,
+            kv_bytes_per_token=ledger.block_bytes / ledger.block_tokens,
+            copy_out_bytes_per_s=rates.out_bytes_per_s,
+            copy_in_bytes_per_s=rates.in_bytes_per_s,
+            copy_base_s=rates.base_s,
+        )
+
+    def _tell(self, now_s: float) -> None:
+        """Every so often, and where nothing is left to do: no step would tell of that later."""
+        idle = not self._scheduler.running and not len(self._scheduler.waiting)
+        if self._file is None or (now_s - self._told_s < TOLD_EVERY_S and not idle):
+            return
+        self._told_s = now_s
+        writing = self._file.with_suffix(".writing")
+        writing.write_text(stats_to_json(self._stats()), encoding="utf-8")
+        writing.replace(self._file)
+
+    def _stats(self) -> EngineStats:
+        scheduler = self._scheduler
+        figures = scheduler.figures
+        if self._connector is not None:
+            swapped = self._connector.figures
+            figures.swapped_out_bytes, figures.swapped_in_bytes = swapped.swapped_out_bytes, swapped.swapped_in_bytes
+        return EngineStats(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            kv_use=float(scheduler.kv_cache_manager.usage),
+            tenants={
+                name: TenantService(got.input_tokens, got.output_tokens, got.service)
+                for name, got in scheduler.policy.received.items()
+            },
+            figures=figures,
+            now=scheduler.now(),
+        )
+
+
+def _computed(output: Any) -> dict[str, tuple[int, int]]:
+    """Tokens computed before, and in this step, by request."""
+    starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return {name: (starts.get(name, 0), tokens) for name, tokens in output.num_scheduled_tokens.items()}

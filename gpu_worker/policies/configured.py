@@ -1,0 +1,22 @@
+"""Make a queue policy from plain configuration: its name, and the settings of its tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.fairness.registry import make_policy
+from gpu_worker.policies.tiers.settings import tier_settings
+from gpu_worker.policies.tiers.tiered import TieredQueue
+
+
+def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
+    """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for policies that have tiers.
+
+    Raises ValueError for an unknown policy, and for tier settings that the policy does not have.
+    """
+    queue = make_policy(policy, tiers=None if tiers is None else tier_settings(tiers))
+    if tiers is not None and not isinstance(queue, TieredQueue):
+        raise ValueError(f"queue policy {policy!r} has no tiers to set; tiered:{policy} has")
+    return queue

@@ -1,0 +1,1 @@
+"""Queue policies: one interface, one registry, one file an algorithm."""

@@ -1,0 +1,1 @@
+"""Data structures that several queue policies share: queues, counters, predictions."""

@@ -1,0 +1,241 @@
+"""A line for each tenant, first come, first served within it: what most queue policies are made of.
+
+A policy says whose line is next (`_next_tenant`) and is told of all that moves; the lines, who waits and who runs, and
+what each tenant received are kept here.
+
+`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1), and O(1) for
+each that it is not about: a request's count and its tenant's figures are brought up to date when somebody asks for
+them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
+from gpu_worker.policies.fairness.accounting.arrival_queue import Line
+from gpu_worker.policies.fairness.accounting.received import Received, ReceivedService
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.request import Held, QueueRequest
+
+
+class TenantLines(QueuePolicy):
+    """Policies override `_next_tenant`, and what of the hooks below it they need."""
+
+    def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
+        self.service = service
+        self._received = ReceivedService()
+        self._arrivals = 0
+        self._steps = 0
+        self._lines: dict[str, Line[Held]] = {}
+        self._waiting: dict[str, Held] = {}
+        self._running: dict[str, Held] = {}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def received(self) -> dict[str, Received]:
+        for held in self._running.values():
+            self._catch_up(held)
+        return self._received.by_tenant()
+
+    def waiting_of(self, tenant: str) -> int:
+        line = self._lines.get(tenant)
+        return len(line) if line is not None else 0
+
+    def holds(self, request_id: str) -> bool:
+        return request_id in self._waiting or request_id in self._running
+
+    def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
+        if self.holds(request.request_id):
+            raise ValueError(f"request {request.request_id!r} is here already")
+        if not self._accepts(request, now_s):
+            return False
+        self._arrivals += 1
+        self._received.arrived(request.tenant)
+        self._stand_in_line(Held(request, self._arrivals), lifted=True)
+        return True
+
+    def peek(self) -> QueueRequest | None:
+        tenant = self._next_tenant()
+        return None if tenant is None else self._lines[tenant].head().request
+
+    def admit(self, request_id: str) -> QueueRequest:
+        held = self._waiting.pop(request_id)
+        self._running[request_id] = held
+        self._take_out(held)
+        held.since_step = self._steps
+        held.resumed = held.prompt_charged
+        request = held.request
+        if not held.resumed:
+            held.prompt_charged = True
+            tokens = request.input_tokens
+            self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
+            self._admitted(held)
+        self._entered_batch(held)
+        return request
+
+    def put_back(self, request_id: str) -> None:
+        held = self._out_of_batch(request_id)
+        if not held.resumed:
+            self._return_charges(held)
+        self._stand_in_line(held, lifted=False)
+
+    def preempt(self, request_id: str) -> None:
+        self._stand_in_line(self._out_of_batch(request_id), lifted=True)
+
+    def cached(self, request_id: str, input_tokens: int) -> None:
+        """A request that was resumed finds its own tokens there: its prompt was paid when they were computed."""
+        held = self._running[request_id]
+        if held.cached_tokens or held.resumed or not input_tokens:
+            return
+        self._discounted(held, min(input_tokens, held.request.input_tokens))
+        self._received.add(held.request.tenant, -self._saved(held), 0, 0)
+
+    def generated(self, request_id: str, output_tokens: int) -> None:
+        held = self._running[request_id]
+        self._catch_up(held)
+        before = held.output_tokens
+        if output_tokens > before:
+            held.output_tokens = output_tokens
+            self._received_output(held, before)
+            self._generated(held, before)
+
+    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+        stalled = {request_id: self._out_of_batch(request_id) for request_id in besides}
+        self._steps += steps
+        self._decoded(steps)
+        for request_id, held in stalled.items():
+            held.since_step = self._steps
+            self._running[request_id] = held
+            self._entered_batch(held)
+
+    def finish(self, request_id: str) -> None:
+        held = self._out_of_batch(request_id)
+        self._finished(held)
+        self._gone(held.request)
+
+    def cancel(self, request_id: str) -> None:
+        held = self._waiting.pop(request_id)
+        self._take_out(held)
+        if held.prompt_charged:
+            self._finished(held)
+        self._gone(held.request)
+
+    def leave(self, request_id: str) -> None:
+        (self.cancel if request_id in self._waiting else self.finish)(request_id)
+
+    def _stand_in_line(self, held: Held, *, lifted: bool) -> None:
+        request = held.request
+        line = self._lines.get(request.tenant)
+        new_in_queue = line is None
+        if line is None:
+            if lifted:
+                self._joins(request)
+            line = self._lines[request.tenant] = Line()
+        line.add(held.place, held)
+        self._waiting[request.request_id] = held
+        self._enqueued(held, new_in_queue)
+
+    def _take_out(self, held: Held) -> None:
+        tenant = held.request.tenant
+        line = self._lines[tenant]
+        line.remove(held.place)
+        self._left_line(held)
+        if not line:
+            del self._lines[tenant]
+            self._leaves(tenant)
+
+    def _out_of_batch(self, request_id: str) -> Held:
+        held = self._running.pop(request_id)
+        self._catch_up(held)
+        self._left_batch(held)
+        return held
+
+    def _output_now(self, held: Held) -> int:
+        """Output tokens of a running request."""
+        return held.output_tokens + self._steps - held.since_step
+
+    def _catch_up(self, held: Held) -> None:
+        """Enter the steps since it was last looked at into its count and its tenant's figures."""
+        new = self._steps - held.since_step
+        if new:
+            held.since_step = self._steps
+            held.output_tokens += new
+            self._received_output(held, held.output_tokens - new)
+
+    def _received_output(self, held: Held, before: int) -> None:
+        request, after = held.request, held.output_tokens
+        service = service_delta(self.service, request.input_tokens, before, after)
+        self._received.add(request.tenant, service, 0, after - before)
+
+    def _return_charges(self, held: Held) -> None:
+        tokens, output_tokens = held.request.input_tokens, held.output_tokens
+        charged = self.service(tokens, output_tokens) - self._saved(held)
+        self._received.add(held.request.tenant, -charged, -tokens, -output_tokens)
+        self._returned(held)
+        held.prompt_charged, held.output_tokens, held.cached_tokens = False, 0, 0
+
+    def _saved(self, held: Held) -> float:
+        """What of its prompt's service was not charged, for it came out of a cache."""
+        whole = self.service(held.cached_tokens, 0) - self.service(0, 0)
+        return (1.0 - self.cached_fraction) * whole if held.cached_tokens else 0.0
+
+    def _gone(self, request: QueueRequest) -> None:
+        if not self._received.gone(request.tenant):
+            self._tenant_gone(request.tenant)
+
+    @abstractmethod
+    def _next_tenant(self) -> str | None:
+        """Whose line is served next; None where nobody waits, or nobody may."""
+
+    def _accepts(self, request: QueueRequest, now_s: float) -> bool:
+        """Whether an arrival is let in (RPM)."""
+        return True
+
+    def _joins(self, request: QueueRequest) -> None:
+        """Its tenant has nothing waiting and is about to (VTC's counter lift)."""
+
+    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
+        """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
+
+    def _left_line(self, held: Held) -> None:
+        """The request stands in its line no more; its charge, if any, comes after."""
+
+    def _leaves(self, tenant: str) -> None:
+        """The tenant's last waiting request left the queue; its charge, if any, comes after."""
+
+    def _admitted(self, held: Held) -> None:
+        """The time to charge its prompt."""
+
+    def _discounted(self, held: Held, cached_tokens: int) -> None:
+        """So many tokens of its prompt were not computed: the time to return what was charged too much."""
+        held.cached_tokens = cached_tokens
+
+    def _entered_batch(self, held: Held) -> None:
+        """It runs, its prompt charged: from now on `decoded` is about it too."""
+
+    def _generated(self, held: Held, before: int) -> None:
+        """A running request was reported to have more than `before` output tokens, beside `decoded`."""
+
+    def _decoded(self, steps: int) -> None:
+        """Every running request has `steps` output tokens more; `_output_now` knows."""
+
+    def _left_batch(self, held: Held) -> None:
+        """It runs no more; its count is up to date."""
+
+    def _returned(self, held: Held) -> None:
+        """The time to return all that it was charged; its count is still what it was charged for."""
+
+    def _finished(self, held: Held) -> None:
+        """It was admitted once, and is gone: its count is final."""
+
+    def _tenant_gone(self, tenant: str) -> None:
+        """The tenant has nothing here any more."""

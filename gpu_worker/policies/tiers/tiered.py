@@ -1,0 +1,297 @@
+"""Tiers over a queue policy: which tier goes next by effective rank, which tenant of it by the policy inside.
+
+Source: the practitioner's design for tiered preemption; standing.py and tiers/shares.py have the formulas.
+
+    next    the system's; else who was promoted (standing.py); else of the tiers that are owed their share the one owed
+            most, measured in shares; else the tier whose next request has the lowest effective rank
+    inside  a policy of its own for each tier: VTC, WSC or any other, with its own counters and lift; but who was
+            promoted is the next of its tier
+
+Who may be evicted for whom (`precedence`), both strictly: a running request of a less urgent tier whose rank at its
+admission is behind the waiting one's now; nobody for a background request; nobody that is protected (standing.py).
+Within a tier, where `lead_max` is finite, one of a tenant that leads the waiting one's by more than that in the inner
+policy's counters (VTC, Appendix C.3): the paper evicts the tenant with the highest counter, and so does this.
+
+Invariants: no inversion by effective rank, but for what a tier is owed and what is protected; at most preemptions_max
+preemptions a request; every tier with a share gets at least it (tiers/shares.py), so every request is admitted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
+from math import inf
+
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.accounting.received import Received
+from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy
+from gpu_worker.policies.fairness.registry import Making, make_policy, register
+from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.tiers.settings import TierSettings
+from gpu_worker.policies.tiers.shares import TierShares
+from gpu_worker.policies.tiers.state import Standing
+
+
+class TieredQueue(QueuePolicy):
+    """`inner`: makes the policy of one tier, charging `service`."""
+
+    def __init__(
+        self,
+        inner: Callable[[], QueuePolicy],
+        settings: TierSettings | None = None,
+        service: ServiceFunction = WEIGHTED_TOKENS,
+    ) -> None:
+        self.service = service
+        self.settings = settings or TierSettings()
+        self.shares = TierShares(self.settings)
+        self.work_conserving = inner().work_conserving
+        self.admissions = 0
+        """So far; each has its number."""
+        self._inner = inner
+        self._tiers: dict[Tier, QueuePolicy] = {}
+        self._standings: dict[str, Standing] = {}
+        self._evictable: Counter[Tier] = Counter()
+        """Running requests that somebody might be let in for, by tier."""
+        self._promoted: dict[str, Standing] = {}
+        """Those that wait, the first promoted first."""
+        self._now_s = 0.0
+        self._steps = 0
+
+    @property
+    def waiting(self) -> int:
+        return sum(policy.waiting for policy in self._tiers.values())
+
+    @property
+    def running(self) -> int:
+        return sum(policy.running for policy in self._tiers.values())
+
+    @property
+    def received(self) -> dict[str, Received]:
+        """A tenant whose tier was changed is the sum of what it got in either."""
+        tenants: dict[str, Received] = {}
+        for policy in self._tiers.values():
+            for tenant, got in policy.received.items():
+                tenants[tenant] = tenants[tenant] + got if tenant in tenants else got
+        return tenants
+
+    def waiting_of(self, tenant: str) -> int:
+        return sum(policy.waiting_of(tenant) for policy in self._tiers.values())
+
+    def waiting_in(self, tier: Tier) -> int:
+        return self._tiers[tier].waiting if tier in self._tiers else 0
+
+    def standing(self, request_id: str) -> Standing:
+        return self._standings[request_id]
+
+    def holds(self, request_id: str) -> bool:
+        return request_id in self._standings
+
+    def now_is(self, now_s: float) -> None:
+        self._now_s = max(self._now_s, now_s)
+
+    def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
+        if self.holds(request.request_id):
+            raise ValueError(f"request {request.request_id!r} is here already")
+        self.now_is(now_s)
+        policy = self._of_tier(request.tier)
+        if not policy.enqueue(request, now_s):
+            return False
+        self._standings[request.request_id] = Standing(request, self._now_s)
+        self._begins_to_wait(request.tier)
+        return True
+
+    def heads(self) -> list[QueueRequest]:
+        """The next of each tier, the most urgent first."""
+        return sorted(self._heads(), key=self._urgency)
+
+    def peek(self) -> QueueRequest | None:
+        found = self._heads()
+        return found[0] if len(found) == 1 else min(found, key=self._urgency, default=None)
+
+    def rank_of(self, request_id: str) -> float:
+        """Effective: of a waiting request now, of a running one at its admission."""
+        standing = self._standings[request_id]
+        return standing.rank if standing.running else self._rank_now(standing)
+
+    def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
+        victim = self._standings[running_id]
+        if not self.settings.preemption or victim.protected(self.settings):
+            return None
+        steps = victim.tier.rank - waiting.tier.rank
+        if steps == 0:
+            lead = self._lead(victim.request, waiting)
+            return (0.0, lead) if lead > self.settings.lead_max else None
+        if steps < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
+            return None
+        return float(steps), 0.0
+
+    def may_preempt(self) -> bool:
+        """Whether anybody runs who could be evicted for anybody who waits: cheap, and most often no."""
+        if not self.settings.preemption:
+            return False
+        waiting = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
+        running = [tier.rank for tier, evictable in self._evictable.items() if evictable]
+        if self.settings.lead_max < inf and set(waiting) & set(running):
+            return True
+        return bool(waiting) and bool(running) and min(waiting) < max(running)
+
+    def keeping(self, request_id: str) -> tuple[bool, float, int]:
+        """Running requests in this order are kept from the first to the last: who may not be evicted, by rank at the
+        admission, those who came first."""
+        standing = self._standings[request_id]
+        return not standing.protected(self.settings), standing.rank, standing.admission
+
+    def runs(self, request_id: str) -> bool:
+        return self._standings[request_id].running
+
+    def counter(self, tenant: str) -> float | None:
+        """The highest of its tiers."""
+        found = [policy.counter(tenant) for policy in self._tiers.values()]
+        return max((counter for counter in found if counter is not None), default=None)
+
+    def counters(self) -> list[dict[str, float]]:
+        return [counters for policy in self._tiers.values() for counters in policy.counters()]
+
+    def admit(self, request_id: str) -> QueueRequest:
+        standing = self._standings[request_id]
+        tier = standing.tier
+        standing.rank, standing.owed = self._rank_now(standing), self.shares.owed(tier)
+        standing.waited_s += max(0.0, self._now_s - standing.since_s)
+        standing.running, standing.resumed, standing.since_step = True, standing.charged, self._steps
+        self.admissions += 1
+        standing.admission = self.admissions
+        self._evictable[tier] += not standing.protected(self.settings)
+        request = self._tiers[tier].admit(request_id)
+        self._promoted.pop(request_id, None)
+        if not standing.charged:
+            standing.charged = True
+            self.shares.prompt(tier, request.input_tokens)
+        self.shares.runs(tier)
+        self._ends_waiting(tier)
+        return request
+
+    def put_back(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        if not standing.resumed:
+            self.shares.prompt(standing.tier, -standing.request.input_tokens)
+            self.shares.output(standing.tier, -standing.output_tokens)
+            standing.charged, standing.output_tokens = False, 0
+        self._tiers[standing.tier].put_back(request_id)
+        if standing.promoted(self.settings):  # where it stood: those that are put back come last first
+            self._promoted = {request_id: standing, **self._promoted}
+        if self._tiers[standing.tier].waiting == 1:
+            self.shares.waits_still(standing.tier)
+
+    def preempt(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        standing.preemptions += 1
+        self._tiers[standing.tier].preempt(request_id)
+        if standing.promoted(self.settings):
+            self._promoted[request_id] = standing
+        self._begins_to_wait(standing.tier)
+
+    def cached(self, request_id: str, input_tokens: int) -> None:
+        self._tiers[self._standings[request_id].tier].cached(request_id, input_tokens)
+
+    def generated(self, request_id: str, output_tokens: int) -> None:
+        standing = self._standings[request_id]
+        self._catch_up(standing)
+        if output_tokens > standing.output_tokens:
+            self.shares.output(standing.tier, output_tokens - standing.output_tokens)
+            standing.output_tokens = output_tokens
+        self._tiers[standing.tier].generated(request_id, output_tokens)
+
+    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+        stalled = [self._standings[request_id] for request_id in besides]
+        for standing in stalled:
+            self._catch_up(standing)
+            self.shares.runs_no_more(standing.tier)
+        self._steps += steps
+        self.shares.decoded(steps)
+        for tier, policy in self._tiers.items():
+            policy.decoded(steps, [one.request.request_id for one in stalled if one.tier is tier])
+        for standing in stalled:
+            standing.since_step = self._steps
+            self.shares.runs(standing.tier)
+
+    def finish(self, request_id: str) -> None:
+        standing = self._out_of_batch(request_id)
+        del self._standings[request_id]
+        self._tiers[standing.tier].finish(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        standing = self._standings[request_id]
+        self._tiers[standing.tier].cancel(request_id)
+        del self._standings[request_id]
+        self._promoted.pop(request_id, None)
+        self._ends_waiting(standing.tier)
+
+    def leave(self, request_id: str) -> None:
+        (self.finish if self._standings[request_id].running else self.cancel)(request_id)
+
+    def _of_tier(self, tier: Tier) -> QueuePolicy:
+        if tier not in self._tiers:
+            self._tiers[tier] = policy = self._inner()
+            policy.cached_fraction = self.settings.cached_fraction
+        return self._tiers[tier]
+
+    def _head(self, tier: Tier) -> QueueRequest | None:
+        promoted = next((standing.request for standing in self._promoted.values() if standing.tier is tier), None)
+        return promoted or self._tiers[tier].peek()
+
+    def _heads(self) -> list[QueueRequest]:
+        return [head for tier in self._tiers if (head := self._head(tier)) is not None]
+
+    def _urgency(self, head: QueueRequest) -> tuple[int, float, int]:
+        tier = head.tier
+        if tier is Tier.SYSTEM:
+            return 0, 0.0, tier.rank
+        if head.request_id in self._promoted:
+            return 1, 0.0, tier.rank
+        if self.shares.owed(tier):
+            return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
+        return 3, self._rank_now(self._standings[head.request_id]), tier.rank
+
+    def _rank_now(self, standing: Standing) -> float:
+        return standing.rank_now(self.settings, self._now_s, self.shares.deficit(standing.tier))
+
+    def _lead(self, victim: QueueRequest, waiting: QueueRequest) -> float:
+        """How far the victim's tenant is ahead of the waiting one's; minus infinity where nothing tells."""
+        policy = self._tiers[victim.tier]
+        ahead, behind = policy.counter(victim.tenant), policy.counter(waiting.tenant)
+        return -inf if ahead is None or behind is None else ahead - behind
+
+    def _begins_to_wait(self, tier: Tier) -> None:
+        if self._tiers[tier].waiting == 1:
+            self.shares.waits(tier)
+
+    def _ends_waiting(self, tier: Tier) -> None:
+        if not self._tiers[tier].waiting:
+            self.shares.waits_no_more(tier)
+
+    def _out_of_batch(self, request_id: str) -> Standing:
+        standing = self._standings[request_id]
+        self._catch_up(standing)
+        self.shares.runs_no_more(standing.tier)
+        self._evictable[standing.tier] -= not standing.protected(self.settings)
+        standing.running, standing.since_s = False, self._now_s
+        return standing
+
+    def _catch_up(self, standing: Standing) -> None:
+        """Steps that `decoded` told of: the shares know of them already."""
+        standing.output_tokens += self._steps - standing.since_step
+        standing.since_step = self._steps
+
+
+def _make(making: Making) -> TieredQueue:
+    name = making.parameter or "vtc"
+    if name.startswith("tiered"):
+        raise ValueError(f"queue policy {making.name!r} takes another policy after the colon, not {name!r}")
+    make_policy(name, making.service)  # a wrong name is refused now, not at the first request
+    inner = partial(make_policy, name, making.service, random=making.random)
+    return TieredQueue(inner, making.tiers, making.service)
+
+
+register(TieredQueue, "tiered[:POLICY]", make=_make)

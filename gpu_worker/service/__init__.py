@@ -1,0 +1,1 @@
+"""The worker as a service: HTTP server, agent, executions, metrics."""

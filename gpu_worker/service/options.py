@@ -1,0 +1,71 @@
+"""The worker's command line, checked."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from gpu_worker.engines.registry import ENGINES
+from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
+
+SLOTS_MAX = 1024
+BATCH_MAX = 4096
+SWAP_GIB_MAX = 99_999
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"gpu_worker: {message}\n")
+
+
+def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Exits with 2 and one line on standard error for what cannot be."""
+    parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.")
+    parser.add_argument("--engine", choices=ENGINES, default="transformers")
+    parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
+    tiers_help = "YAML: shares, preemption, targets, shedding"
+    parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
+    parser.add_argument("--model", default=None, help="a local Hugging Face model; default: a tiny one is built")
+    parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at once")
+    parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help="sequences computed at once")
+    swap_help = "GiB of host memory for requests that were swapped out; 0 recomputes them"
+    parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=_number(0, 65535), default=0, help="0 takes a free one")
+    parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches it")
+    parser.add_argument("--pool", type=_name, default="default")
+    parser.add_argument("--worker-id", type=_name, default=None, help="default: a new one; never two at a time")
+    parser.add_argument("--home", type=Path, default=Path(".headgate"), help="where a built model is kept")
+    return parser.parse_args(arguments)
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return number
+
+
+def _gib(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no number of GiB from 0 to {SWAP_GIB_MAX}")
+    return float(text)
+
+
+def _tiers(text: str) -> WorkerTiers:
+    try:
+        return load_tiers(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text[:70]!r}: 1 to 64 letters, digits, dots, dashes and underscores")
+    return text

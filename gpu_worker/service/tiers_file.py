@@ -1,0 +1,155 @@
+"""What an operator sets about tiers, from a YAML file: `--tiers FILE`. Every field may be left out.
+
+queue:        # policies/tier_settings.py; needs --policy tiered:...
+  shares: {premium: 0.5, standard: 0.35, background: 0.15}
+  premium_reserve: 0.3
+slo:          # policies/slo.py
+  window_s: 60
+  targets:
+    premium: {ttft_s: 0.2, tpot_s: 0.03, e2e_s: 5}
+shedding:     # policies/shedding.py
+  calm_s: 30
+"""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.slo.monitor import TARGETS, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
+from gpu_worker.policies.tiers.settings import tier_settings
+
+FILE_BYTES_MAX = 100_000
+TenantTier = Literal[Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND]
+Part = Annotated[float, Field(ge=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    """A field that is left out, or null, is as the settings have it by themselves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None}
+
+
+class QueueSection(_Section):
+    """Fields of TierSettings, which says what they do."""
+
+    shares: dict[TenantTier, Part] | None = None
+    """Parts of the service, together at most 1; a tier that is not named, or 0, has no floor."""
+    share_slack: NotNegative | None = None
+    """Service units; 0 puts a tier first as soon as it is behind."""
+    aging_per_s: NotNegative | None = None
+    """Ranks a second of waiting; 0: no aging."""
+    aging_max: NotNegative | None = None
+    """Ranks at most; 0: no aging."""
+    deficit_factor: NotNegative | None = None
+    """Ranks for a missing share of 1; 0: the share is a floor alone."""
+    preemption: bool | None = None
+    preemptions_max: Annotated[int, Field(ge=0)] | None = None
+    """Of one request; 0: nobody is evicted (`promote`), or whoever is evicted is ended (`end`)."""
+    at_limit: Literal["promote", "end"] | None = None
+    may_drop: frozenset[TenantTier] | None = None
+    lead_max: Positive | None = None
+    """Service units over weight; left out, tenants of one tier evict nothing of each other's."""
+    premium_reserve: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Part of the KV blocks; 0: no reserve."""
+    cached_fraction: Part | None = None
+    """Of a prompt token's price; 0: what comes out of the prefix cache is free."""
+
+
+class TargetsSection(_Section):
+    """Seconds; one that is left out, or null, is no target."""
+
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    e2e_s: Positive | None = None
+
+    def targets(self) -> SloTargets:
+        return SloTargets(self.ttft_s or inf, self.tpot_s or inf, self.e2e_s or inf)
+
+
+class SloSection(_Section):
+    """Fields of SloSettings."""
+
+    targets: dict[TenantTier, TargetsSection] = Field(default_factory=dict)
+    """A tier that is not named keeps the usual ones."""
+    window_s: Positive | None = None
+    """Seconds looked back on."""
+    samples_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Kept of a tier and kind."""
+    goal: Part | None = None
+    """Attainment below which a tier is at risk; 0: never."""
+    samples_min: Annotated[int, Field(ge=1)] | None = None
+    misses_min: Annotated[int, Field(ge=1)] | None = None
+
+
+class SheddingSection(_Section):
+    """Fields of ShedSettings; times in seconds."""
+
+    enabled: bool | None = None
+    patience_s: NotNegative | None = None
+    """0: standard is shed as soon as background being shed shows no effect."""
+    calm_s: NotNegative | None = None
+    """0: a tier comes back with the first look that finds no risk."""
+    calm_max_s: NotNegative | None = None
+    look_s: NotNegative | None = None
+    """0: it is decided at every event."""
+    retry_min_s: NotNegative | None = None
+    retry_max_s: NotNegative | None = None
+
+
+class WorkerTiers(_Section):
+    """The whole file."""
+
+    queue: QueueSection | None = None
+    slo: SloSection = SloSection()
+    shedding: SheddingSection = SheddingSection()
+
+    def for_queue(self) -> dict[str, Any] | None:
+        """Plain values, as they go to the engine; None where the file says nothing of its queue."""
+        if self.queue is None:
+            return None
+        return self.queue.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+    def shedder(self) -> Shedder:
+        """Raises ValueError for what cannot be together."""
+        slo = self.slo.given()
+        slo["targets"] = {**TARGETS, **{tier: each.targets() for tier, each in self.slo.targets.items()}}
+        return Shedder(SloMonitor(SloSettings(**slo)), ShedSettings(**self.shedding.given()))
+
+
+def load_tiers(path: Path) -> WorkerTiers:
+    """Raises ValueError, one line that names the field and says what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+        if len(text) > FILE_BYTES_MAX:
+            raise ValueError(f"is longer than {FILE_BYTES_MAX} bytes")
+        read = yaml.safe_load(text)
+        tiers = WorkerTiers.model_validate({} if read is None else read)
+        tier_settings(tiers.for_queue() or {})
+        tiers.shedder()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is no YAML of settings: it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+    except ValidationError as error:
+        finding = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in finding["loc"]) or "the whole"
+        unknown = finding["type"] == "extra_forbidden"
+        raise ValueError(f"{path}: {place}: {'no such setting' if unknown else finding['msg']}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return tiers

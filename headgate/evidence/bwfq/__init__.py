@@ -1,0 +1,1 @@
+"""Experiments of the BWFQ paper, and the runs that decided the gate's order."""

@@ -1,0 +1,166 @@
+"""Ten slots and a few tenants that flood: the runs that decided the gate's order, for any order.
+
+A service unit is a slot-second; arrivals are Poisson, from the seed; everybody but the tenant measured floods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+
+from dispatcher.policies.clocks import Terms
+from dispatcher.policies.orders.registry import new_gate
+from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
+
+SLOTS = 10
+FLOOD_PER_S = 20.0
+LEAD_MAX = 60.0
+HOUR_S = 3600.0
+
+Measured = tuple[float, ...]
+"""Service a second of tenants a and b; or one wait, in seconds; or one part of all requests."""
+
+
+def arrivals(
+    random: Random, tenant: str, per_s: float, end_s: float, *, start_s: float = 0.0, cost_s: float = 1.0
+) -> Iterator[ClusterRequest]:
+    at_s = start_s + random.expovariate(per_s)
+    while at_s < end_s:
+        yield ClusterRequest(at_s, tenant, cost_s)
+        at_s += random.expovariate(per_s)
+
+
+def play(
+    order: str,
+    sources: Iterable[Iterable[ClusterRequest]],
+    until_s: float,
+    **terms: Terms,
+) -> ClusterRun:
+    requests = sorted((request for source in sources for request in source), key=lambda request: request.arrival_s)
+    gate = new_gate(order, slots=SLOTS, lead_max=LEAD_MAX)
+    return run_cluster(gate, requests, terms=terms, capacity_per_s=float(SLOTS), until_s=until_s)
+
+
+def two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
+    shares = run.shares(from_s, to_s)
+    return shares.get("a", 0.0), shares.get("b", 0.0)
+
+
+def wait_s(run: ClusterRun, tenant: str, percent: int, from_s: float) -> Measured:
+    """By nearest rank; of what has not started by the end, so long as it has waited by then."""
+    waits = sorted(
+        min(start, run.until_s) - request.arrival_s
+        for request, start in zip(run.requests, run.starts_s, strict=True)
+        if request.tenant == tenant and request.arrival_s >= from_s
+    )
+    return (waits[-(-percent * len(waits) // 100) - 1],)
+
+
+# ── What decided the order ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def weights(order: str, random: Random) -> Measured:
+    """Weights 1 : 3, costs 1 and 0.2 s, both owed the same small rate."""
+    sources = (
+        arrivals(random, "a", FLOOD_PER_S, 200.0),
+        arrivals(random, "b", 5 * FLOOD_PER_S, 200.0, cost_s=0.2),
+    )
+    return two_shares(play(order, sources, 200.0, a=Terms(1.0, 1.0, 10.0), b=Terms(3.0, 1.0, 10.0)), 40.0, 200.0)
+
+
+def idle_hours(order: str, random: Random) -> Measured:
+    """a used an hour of idle slots, then b joins: the first minute of both."""
+    sources = (
+        arrivals(random, "a", 0.99 * SLOTS, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+    )
+    run = play(order, sources, HOUR_S + 60.0, a=Terms(1.0, 1.0, 10.0), b=Terms(1.0, 1.0, 10.0))
+    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+
+
+def owed_more(order: str, random: Random) -> Measured:
+    """a is owed 6 of 10 and asks 5: its median wait."""
+    sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", FLOOD_PER_S, 600.0)
+    return wait_s(play(order, sources, 600.0, a=Terms(1.0, 6.0, 12.0), b=Terms(1.0, 3.0, 12.0)), "a", 50, 60.0)
+
+
+def within_bucket(order: str, random: Random) -> Measured:
+    """a's bursts of 20, no nearer than its bucket of 20 takes to fill: P99 wait."""
+    bursts = [
+        ClusterRequest(at_s, "a", 1.0)
+        for at_s in (60.0 + number * 20.0 + random.uniform(0, 10) for number in range(40))
+        for _ in range(20)
+    ]
+    sources = (bursts, arrivals(random, "b", FLOOD_PER_S, 900.0))
+    return wait_s(play(order, sources, 900.0, a=Terms(1.0, 3.0, 20.0), b=Terms(1.0, 3.0, 12.0)), "a", 99, 60.0)
+
+
+def overbooked(order: str, random: Random) -> Measured:
+    """Both were promised all ten, with bursts of 10 and 1 seconds."""
+    sources = arrivals(random, "a", FLOOD_PER_S, 150.0), arrivals(random, "b", FLOOD_PER_S, 150.0)
+    return two_shares(play(order, sources, 150.0, a=Terms(1.0, 10.0, 100.0), b=Terms(1.0, 10.0, 10.0)), 30.0, 150.0)
+
+
+# ── The five cares, where the table does not show them ─────────────────────────────────────────────────────────────
+
+
+def slept(order: str, random: Random) -> Measured:
+    """Care 1: b, known by one request, earns for an hour and then floods beside a: the first minute. Owed alike."""
+    sources = (
+        [ClusterRequest(1.0, "b", 1.0)],
+        arrivals(random, "a", 5.0, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
+    )
+    run = play(order, sources, HOUR_S + 60.0, a=Terms(1.0, 4.0, 10.0), b=Terms(1.0, 4.0, 10.0))
+    return two_shares(run, HOUR_S, HOUR_S + 60.0)
+
+
+def history(order: str, random: Random) -> Measured:
+    """Care 2: for an hour a used what b, asking little, left; then both flood: the tenth minute of that."""
+    end_s = HOUR_S + 600.0
+    sources = (
+        arrivals(random, "a", 8.5, HOUR_S),
+        arrivals(random, "a", FLOOD_PER_S, end_s, start_s=HOUR_S),
+        arrivals(random, "b", 1.0, HOUR_S),
+        arrivals(random, "b", FLOOD_PER_S, end_s, start_s=HOUR_S),
+    )
+    run = play(order, sources, end_s, a=Terms(1.0, 4.0, 10.0), b=Terms(1.0, 4.0, 10.0))
+    return two_shares(run, end_s - 60.0, end_s)
+
+
+def stale(order: str, random: Random) -> Measured:
+    """Care 3: a, known by one request, sends 400 at once; b comes beside it, steady at half of its rate: its P99."""
+    flood = [ClusterRequest(0.0, "a", 1.0), *(ClusterRequest(60.0, "a", 1.0) for _ in range(400))]
+    steady = list(arrivals(random, "b", 2.0, 160.0))
+    return wait_s(play(order, (flood, steady), 160.0, a=Terms(1.0, 4.0, 4.0), b=Terms(1.0, 4.0, 4.0)), "b", 99, 60.0)
+
+
+def stranded(order: str, random: Random) -> Measured:
+    """Care 4: alone, asking for half of the slots, owed a tenth of that: the part of its requests that start."""
+    requests = list(arrivals(random, "a", 5.0, 300.0))
+    run = play(order, (requests,), 310.0, a=Terms(1.0, 0.5, 1.0))
+    return (run.dispatched / len(requests),)
+
+
+def costs(order: str, random: Random) -> Measured:
+    """Care 5: equal weights and rates, one's requests a hundred times the other's."""
+    sources = (
+        arrivals(random, "a", FLOOD_PER_S, 40.0),
+        arrivals(random, "b", 60 * FLOOD_PER_S, 40.0, cost_s=0.01),
+    )
+    return two_shares(play(order, sources, 40.0, a=Terms(1.0, 1.0, 1.0), b=Terms(1.0, 1.0, 1.0)), 10.0, 40.0)
+
+
+Run = Callable[[str, Random], Measured]
+RUNS: dict[str, Run] = {
+    run.__name__: run
+    for run in (weights, idle_hours, owed_more, within_bucket, overbooked, slept, history, stale, stranded, costs)
+}
+
+
+def measure(job: tuple[str, str, int]) -> Measured:
+    """A job for Setting.map: the run's name, the order, the seed."""
+    name, order, seed = job
+    return RUNS[name](order, Random(f"{seed} {name}"))

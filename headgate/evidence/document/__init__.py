@@ -1,0 +1,1 @@
+"""The evidence document: sections, checks, plots, Markdown."""

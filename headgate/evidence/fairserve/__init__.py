@@ -1,0 +1,1 @@
+"""Experiments of FairServe (arXiv 2411.15997)."""

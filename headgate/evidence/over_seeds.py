@@ -1,0 +1,74 @@
+"""The same runs over many seeds, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import TypeVar
+
+from headgate.evidence.document.sections import Check, Setting
+from headgate.simulator.run import Run, RunSpec, simulate
+
+K = TypeVar("K")
+
+
+def over_seeds(setting: Setting, specs: Mapping[K, RunSpec]) -> dict[K, list[Run]]:
+    """Each spec with seeds 1 … `setting.seeds` and the setting's jitter."""
+    jobs = [
+        (key, replace(spec, seed=seed, jitter=setting.jitter))
+        for key, spec in specs.items()
+        for seed in range(1, setting.seeds + 1)
+    ]
+    runs = setting.map(simulate, [spec for _, spec in jobs])
+    found: dict[K, list[Run]] = {key: [] for key in specs}
+    for (key, _), run in zip(jobs, runs, strict=True):
+        found[key].append(run)
+    return found
+
+
+def mean(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
+    return fmean(figure(run) for run in runs)
+
+
+def spread(runs: Sequence[Run], figure: Callable[[Run], float]) -> str:
+    """Mean and standard deviation, as text."""
+    values = [figure(run) for run in runs]
+    sd = stdev(values) if len(values) > 1 else 0.0
+    return f"{_short(fmean(values))} ± {_short(sd)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
+
+
+def within(what: str, ours: float, theirs: float, tolerance: float) -> Check:
+    """Held where ours differs from theirs by at most `tolerance`, relative."""
+    return Check(
+        f"{what} within {tolerance:.0%}",
+        abs(ours / theirs - 1) <= tolerance,
+        f"{ours:.4g} against {theirs:.4g}: {ours / theirs - 1:+.1%}",
+    )
+
+
+def max_difference(run: Run) -> float:
+    assert run.difference is not None
+    return run.difference.max
+
+
+def avg_difference(run: Run) -> float:
+    assert run.difference is not None
+    return run.difference.avg
+
+
+def var_difference(run: Run) -> float:
+    assert run.difference is not None
+    return run.difference.var
+
+
+def throughput(run: Run) -> float:
+    return run.throughput_tokens_per_s
+
+
+def total_time(run: Run) -> float:
+    return run.total_time_s

@@ -1,0 +1,24 @@
+"""Every experiment, in the order of docs/evidence.md: a module enters its own when it is imported here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from headgate.evidence.document.sections import EXPERIMENTS as EXPERIMENTS
+
+MODULES = (
+    "vtc.tables",
+    "vtc.sharing",
+    "vtc.isolation",
+    "vtc.response",
+    "vtc.ablation",
+    "vtc.profiled",
+    "vtc.theorems",
+    "bwfq.paper",
+    "bwfq.scale",
+    "bwfq.cares",
+    "fairserve.case",
+)
+
+for _module in MODULES:
+    import_module(f"headgate.evidence.{_module}")

@@ -1,0 +1,1 @@
+"""Experiments of the VTC paper (OSDI 2024)."""

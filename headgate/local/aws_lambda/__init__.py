@@ -1,0 +1,1 @@
+"""The local AWS Lambda: Invoke API, execution environments, queue polling and schedules."""

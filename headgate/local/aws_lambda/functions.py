@@ -1,0 +1,30 @@
+"""The Lambda functions of the local stack, as the CDK app deploys them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.local.aws_lambda.environment import FunctionSpec
+
+INVOKE_CONCURRENCY = 6
+"""Each is a process of its own that waits with its caller; more would cost memory, not service."""
+WAIT_POLL_S = "1.0"
+"""A sandbox waits for one caller alone: it may look less often than the front, which waits for many."""
+
+
+def function_specs(environment: Mapping[str, str]) -> tuple[FunctionSpec, ...]:
+    def spec(name: str, module: str, timeout_s: float, concurrency: int) -> FunctionSpec:
+        return FunctionSpec(
+            name=f"headgate-{name}",
+            handler=f"functions.{module}.handler.handler",
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+            environment={**environment, "HEADGATE_WAIT_POLL_S": WAIT_POLL_S},
+        )
+
+    return (
+        spec("invoke", "invoke", 300.0, INVOKE_CONCURRENCY),
+        spec("result", "result", 30.0, 2),
+        spec("execute", "execute", 300.0, 2),
+        spec("sweep", "sweep", 60.0, 1),
+    )

@@ -1,0 +1,141 @@
+"""An event source mapping: a queue's messages to a Lambda function, in batches, as Lambda's own pollers do it.
+
+A batch that the function answered is deleted, save the messages that it reports as failed (ReportBatchItemFailures);
+a batch that failed whole, or met a function at its concurrency, stays and is visible again after the queue's timeout.
+Redrive to a dead-letter queue is the queue's own doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from headgate.local.aws_lambda.environment import ACCOUNT_ID, REGION, LambdaAnswer
+from headgate.local.aws_lambda.pool import TooManyRequests
+
+logger = logging.getLogger(__name__)
+
+LONG_POLL_S = 20
+PAUSE_AFTER_TROUBLE_S = 1.0
+
+Invoke = Callable[[bytes], Awaitable[LambdaAnswer]]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class QueueMapping:
+    """`batch_size`: messages at most in one event, up to 10. `concurrency`: batches at most at the same time."""
+
+    queue_url: str
+    function_name: str
+    batch_size: int = 10
+    concurrency: int = 2
+    report_batch_item_failures: bool = True
+
+
+def sqs_event(messages: Sequence[Message], queue_url: str) -> bytes:
+    """The event that Lambda hands to a function for these messages of SQS's ReceiveMessage."""
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT_ID}:{queue_url.rsplit('/', 1)[-1]}"
+    records = [
+        {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message.get("Attributes", {}),
+            "messageAttributes": message.get("MessageAttributes", {}),
+            "md5OfBody": message.get("MD5OfBody", ""),
+            "eventSource": "aws:sqs",
+            "eventSourceARN": arn,
+            "awsRegion": REGION,
+        }
+        for message in messages
+    ]
+    return json.dumps({"Records": records}).encode()
+
+
+def handled(messages: Sequence[Message], answer: LambdaAnswer, report_failures: bool) -> list[Message]:
+    """The messages to delete. An answer that reports a message not in the batch fails it whole, as Lambda has it."""
+    if answer.function_error is not None:
+        return []
+    if not report_failures:
+        return list(messages)
+    try:
+        failed = _reported(json.loads(answer.payload))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    if not failed <= {message["MessageId"] for message in messages}:
+        return []
+    return [message for message in messages if message["MessageId"] not in failed]
+
+
+def _reported(answer: Any) -> set[str]:
+    failures = (answer or {}).get("batchItemFailures") or []
+    return {failure["itemIdentifier"] for failure in failures}
+
+
+class SqsQueue:
+    """What the poller needs of SQS, cancellable at any moment: a long poll in a thread would delay the stack's end."""
+
+    def __init__(self, queue_url: str, endpoint_url: str, http: httpx.AsyncClient) -> None:
+        self._queue_url = queue_url
+        self._endpoint_url = endpoint_url
+        self._http = http
+
+    async def receive(self, count_max: int, wait_s: int) -> list[Message]:
+        asked = {"MaxNumberOfMessages": count_max, "WaitTimeSeconds": wait_s, "AttributeNames": ["All"]}
+        answer = await self._call("ReceiveMessage", {**asked, "MessageAttributeNames": ["All"]})
+        return list(answer.get("Messages") or [])
+
+    async def delete(self, messages: Sequence[Message]) -> None:
+        entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
+        if entries:
+            await self._call("DeleteMessageBatch", {"Entries": entries})
+
+    async def _call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises httpx.HTTPError."""
+        body = json.dumps({"QueueUrl": self._queue_url, **parameters})
+        headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+        url = self._endpoint_url + "/"
+        signed = AWSRequest("POST", url, headers=headers, data=body)
+        SigV4Auth(Credentials("local", "local"), "sqs", REGION).add_auth(signed)
+        answer = await self._http.post(url, content=body, headers=dict(signed.headers))
+        answer.raise_for_status()
+        said: dict[str, Any] = answer.json() if answer.content else {}
+        return said
+
+
+async def poll(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke) -> None:
+    """Until cancelled: `concurrency` pollers, each with one batch at a time."""
+    async with asyncio.TaskGroup() as group:
+        for _ in range(mapping.concurrency):
+            group.create_task(_poll_one_by_one(mapping, queue, invoke))
+
+
+async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke) -> None:
+    while True:
+        try:
+            await carry_batch(mapping, queue, invoke)
+        except (httpx.HTTPError, ValueError, TooManyRequests) as trouble:  # ValueError: an answer that is no JSON
+            logger.info("%s: batch left in the queue: %s", mapping.function_name, type(trouble).__name__)
+            await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
+
+
+async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wait_s: int = LONG_POLL_S) -> int:
+    """One batch to the function and out of the queue; how many messages were deleted. Raises httpx.HTTPError and
+    TooManyRequests, with the batch still in the queue."""
+    messages = await queue.receive(mapping.batch_size, wait_s)
+    if not messages:
+        return 0
+    answer = await invoke(sqs_event(messages, mapping.queue_url))
+    done = handled(messages, answer, mapping.report_batch_item_failures)
+    await queue.delete(done)
+    return len(done)

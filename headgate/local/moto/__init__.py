@@ -1,0 +1,1 @@
+"""moto as the local DynamoDB, SQS and CloudWatch, patched where it is not exact."""

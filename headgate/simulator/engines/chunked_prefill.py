@@ -1,0 +1,207 @@
+"""An engine with chunked prefill in virtual time: each step computes a token of every decoding request and, with what
+is left of the step's `chunk_tokens`, parts of prompts.
+
+As engines of this kind do it: decodes first, then prompts that are begun, then newcomers in the policy's order. A
+newcomer is admitted when its prompt and all of its output fit beside what is reserved for those who are there, so
+nobody is ever evicted. A step takes
+
+    base + overhead + per_request x decoding + per_kv_token x KV held
+    + prefill_base where there are prompt tokens + prefill_per_token x prompt tokens
+
+Steps in which only decodes run, with nobody waiting, are taken together (engine.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from headgate.simulator.engines.interface import Engine, Jitter, Observer
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.requests import SimRequest
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    request: SimRequest
+    prompt: int
+    prompt_left: int
+    tokens: int = 0
+
+    @property
+    def reserved(self) -> int:
+        return self.prompt + max(self.request.arrival.output_tokens, 1)
+
+    @property
+    def left(self) -> int:
+        return max(self.request.arrival.output_tokens, 1) - self.tokens
+
+
+@dataclass(slots=True)
+class _Step:
+    """`parts`: prompt tokens of each; `steps`: how many alike, one where there are any."""
+
+    end_s: float
+    steps: int
+    factor: float
+    parts: list[tuple[_Running, int]]
+
+
+class ChunkedEngine(Engine):
+    """Its profile says `chunk_tokens`: ValueError where it does not."""
+
+    def __init__(
+        self,
+        profile: EngineProfile,
+        policy: QueuePolicy,
+        *,
+        observer: Observer | None = None,
+        jitter: Jitter | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        if profile.chunk_tokens is None:
+            raise ValueError(f"profile {profile.name!r} has no chunk_tokens")
+        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
+        self._chunk_tokens = profile.chunk_tokens
+        self._decoding: list[_Running] = []
+        self._prefilling: list[_Running] = []
+        self._reserved = 0
+        self._step: _Step | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._decoding) + len(self._prefilling)
+
+    @property
+    def saturation(self) -> float:
+        return self._reserved / self.profile.pool_tokens
+
+    def next_s(self) -> float:
+        if self._step is None:
+            return self.now_s if self.running or self._waiting else math.inf
+        return self._step.end_s
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        while True:
+            if self._step is None:
+                if self.now_s >= until_s or not (self.running or self._waiting):
+                    return []
+                self._step = self._planned()
+            if self._step.end_s > until_s and not self._cut_short(self._step, until_s):
+                return []
+            if finished := self._taken(self._step):
+                return finished
+
+    def _could_hold(self, prompt: int, output: int) -> bool:
+        return prompt + max(output, 1) <= self.profile.pool_tokens
+
+    def _planned(self) -> _Step:
+        budget = max(1, self._chunk_tokens - len(self._decoding))
+        parts: list[tuple[_Running, int]] = []
+        for running in self._prefilling:
+            budget = _take(parts, running, budget)
+        while budget and (newcomer := self._newcomer()) is not None:
+            budget = _take(parts, newcomer, budget)
+        if not parts and not self._decoding:
+            raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
+        steps = 1 if parts or self._waiting else min(running.left for running in self._decoding)
+        factor = self._jitter.factor(steps) if self._jitter is not None else 1.0
+        return _Step(self.now_s + factor * self._step_s(steps, parts), steps, factor, parts)
+
+    def _newcomer(self) -> _Running | None:
+        head = self._peek()
+        if head is None or (self.profile.batch_max is not None and self.running >= self.profile.batch_max):
+            return None
+        request = self._waiting[head.request_id]
+        prompt = head.input_tokens + self.profile.prompt_extra_tokens
+        running = _Running(request, prompt, prompt)
+        if self._reserved + running.reserved > self.profile.pool_tokens:
+            return None
+        del self._waiting[head.request_id]
+        self.policy.admit(head.request_id)
+        self._reserved += running.reserved
+        self._prefilling.append(running)
+        self.decisions += 1
+        request.admitted_s = self.now_s
+        if self._observer is not None:
+            self._observer.admitted(request, self.now_s)
+        return running
+
+    def _step_s(self, steps: int, parts: list[tuple[_Running, int]]) -> float:
+        profile, decoding = self.profile, len(self._decoding)
+        held = steps * self.kv_tokens + decoding * steps * (steps - 1) / 2
+        each = profile.decode_base_s + profile.overhead_s + profile.decode_per_request_s * decoding
+        seconds = steps * each + profile.decode_per_kv_token_s * held
+        if parts:
+            seconds += profile.prefill_base_s + profile.prefill_per_token_s * sum(tokens for _, tokens in parts)
+        return seconds
+
+    def _cut_short(self, step: _Step, until_s: float) -> bool:
+        """To as many whole steps as end by then, at least one: whether any does."""
+        low, high = 0, step.steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._ends_s(step, middle) <= until_s else (low, middle)
+        step.steps = max(low, 1)
+        step.end_s = self._ends_s(step, step.steps)
+        return step.end_s <= until_s
+
+    def _ends_s(self, step: _Step, steps: int) -> float:
+        return self.now_s + step.factor * self._step_s(steps, step.parts)
+
+    def _taken(self, step: _Step) -> list[SimRequest]:
+        self._step = None
+        self.now_s = step.end_s
+        self._decode(step)
+        self._prefill_parts(step)
+        return self._ended()
+
+    def _decode(self, step: _Step) -> None:
+        self.kv_tokens += step.steps * len(self._decoding)
+        for running in self._decoding:
+            running.tokens += step.steps
+            self.policy.generated(running.request.request_id, running.tokens)
+        if self._decoding and self._observer is not None:
+            self._observer.decoded(step.steps, self.now_s)
+
+    def _prefill_parts(self, step: _Step) -> None:
+        done = []
+        for running, tokens in step.parts:
+            running.prompt_left -= tokens
+            self.kv_tokens += tokens
+            if not running.prompt_left:
+                self._prefilling.remove(running)
+                self._decoding.append(running)
+                self._first_token(running)
+                done.append(running.request)
+        if done and self._observer is not None:
+            self._observer.prefilled(done, self.now_s)
+
+    def _first_token(self, running: _Running) -> None:
+        running.request.first_token_s = self.now_s
+        running.tokens = 1
+        if running.request.arrival.output_tokens:
+            self.policy.generated(running.request.request_id, 1)
+            self.kv_tokens += 1
+
+    def _ended(self) -> list[SimRequest]:
+        ended = [running for running in self._decoding if running.left <= 0]
+        for running in ended:
+            self._decoding.remove(running)
+            self._reserved -= running.reserved
+            self.kv_tokens -= running.prompt + running.request.arrival.output_tokens
+            running.request.finish_s = self.now_s
+            self.policy.finish(running.request.request_id)
+            if self._observer is not None:
+                self._observer.finished(running.request, self.now_s)
+        return [running.request for running in ended]
+
+
+def _take(parts: list[tuple[_Running, int]], running: _Running, budget: int) -> int:
+    """As much of its prompt as the budget allows; what is left of the budget."""
+    tokens = min(running.prompt_left, budget)
+    if tokens:
+        parts.append((running, tokens))
+    return budget - tokens

@@ -1,0 +1,206 @@
+"""One engine in virtual time: admission by a queue policy, prefill, decode; from event to event.
+
+It is the continuous batching of the VTC paper (section 2.1), as the paper's own server does it: an attempt to admit
+every `steps_between_admissions` decode steps, at once where nothing runs; what is admitted is prefilled as a mini-batch
+and joins the batch. The policy is the one that the real engines run; what is modelled is how long a step takes.
+
+Nothing is computed step by step. Between two events, and an event is whatever could change a decision (an attempt, the
+end of a request, an arrival), k decode steps of n requests holding v tokens take
+
+    k (base + overhead + per_request n) + per_kv_token (k v + n k (k - 1) / 2)
+
+and the policy is told of all k at once. That is the same schedule as step by step: tests hold the two equal.
+
+With jitter each step's time is multiplied by a normal factor; over k steps at once the factor is drawn with a k-th of
+the variance, which is what the mean of k such factors has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from headgate.simulator.engines.interface import Engine, Jitter, Observer
+from headgate.simulator.engines.kv_peak import KvRoom
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.requests import SimRequest
+
+
+@dataclass(slots=True)
+class _Prefill:
+    requests: list[SimRequest]
+    end_s: float
+
+
+class _Stretch(NamedTuple):
+    """Decode steps until the next attempt or the next end, with the factor drawn for them."""
+
+    steps: int
+    factor: float
+
+
+class SimulatedEngine(Engine):
+    """`stopwatch`: seconds of a clock that measures the policy's decisions; their times are in `decision_s`."""
+
+    def __init__(
+        self,
+        profile: EngineProfile,
+        policy: QueuePolicy,
+        *,
+        observer: Observer | None = None,
+        jitter: Jitter | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
+        self._room = KvRoom(profile.pool_tokens)
+        self._step_base_s = profile.decode_base_s + profile.overhead_s
+        self._per_request_s = profile.decode_per_request_s
+        self._per_kv_token_s = profile.decode_per_kv_token_s
+        self._since_attempt = 0
+        self._prefill: _Prefill | None = None
+        self._stretch: _Stretch | None = None
+
+    @property
+    def running(self) -> int:
+        return self._room.size
+
+    @property
+    def saturation(self) -> float:
+        return self.kv_tokens / self.profile.pool_tokens
+
+    def next_s(self) -> float:
+        if self._prefill is not None:
+            return self._prefill.end_s
+        if not self._room.size:
+            return self.now_s if self._waiting else math.inf
+        if self._since_attempt >= self.profile.steps_between_admissions:
+            return self.now_s
+        stretch = self._next_stretch()
+        return self.now_s + stretch.factor * self._decode_s(stretch.steps)
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        while True:
+            finished: list[SimRequest] = []
+            if self._prefill is not None:
+                if self._prefill.end_s > until_s:
+                    return finished
+                finished = self._end_prefill(self._prefill)
+            elif not self._room.size or self._since_attempt >= self.profile.steps_between_admissions:
+                if self.now_s >= until_s or not (self._room.size or self._waiting):
+                    return finished
+                self._attempt()
+            elif not self._decode(until_s):
+                return finished
+            elif self._room.next_end <= self._room.step:
+                finished = self._ended()
+            if finished:
+                return finished
+
+    def _could_hold(self, prompt: int, output: int) -> bool:
+        return self._room.could_hold(prompt, output)
+
+    def _attempt(self) -> None:
+        """Admit in the policy's order; the first that does not fit ends it."""
+        self._since_attempt = 0
+        self._stretch = None
+        if self._observer is not None:
+            self._observer.attempted(self.now_s)
+        admitted: list[SimRequest] = []
+        tokens = 0
+        while (head := self._peek()) is not None:
+            request = self._waiting[head.request_id]
+            prompt = head.input_tokens + self.profile.prompt_extra_tokens
+            if not self._fits(request, prompt, tokens, len(admitted)):
+                break
+            self._admit(request, prompt)
+            admitted.append(request)
+            tokens += prompt
+        if admitted:
+            seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
+            self._prefill = _Prefill(admitted, self.now_s + seconds * (self._jitter.factor(1) if self._jitter else 1.0))
+        elif not self._room.size:
+            raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
+
+    def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
+        profile = self.profile
+        if admitted and tokens + prompt > profile.minibatch_tokens_max:
+            return False
+        if profile.batch_max is not None and self._room.size >= profile.batch_max:
+            return False
+        return self._room.fits(prompt, request.arrival.output_tokens)
+
+    def _admit(self, request: SimRequest, prompt: int) -> None:
+        self.policy.admit(request.request_id)
+        del self._waiting[request.request_id]
+        self._room.add(request, prompt, request.arrival.output_tokens)
+        self.kv_tokens += prompt
+        self.decisions += 1
+        request.admitted_s = self.now_s
+        if self._observer is not None:
+            self._observer.admitted(request, self.now_s)
+
+    def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
+        self._prefill = None
+        self.now_s = prefill.end_s
+        for request in prefill.requests:
+            request.first_token_s = self.now_s
+            if request.arrival.output_tokens:
+                self.policy.generated(request.request_id, 1)
+                self.kv_tokens += 1
+        if self._observer is not None:
+            self._observer.prefilled(prefill.requests, self.now_s)
+        return self._ended()
+
+    def _next_stretch(self) -> _Stretch:
+        if self._stretch is None:
+            left = self.profile.steps_between_admissions - self._since_attempt
+            steps = min(left, int(self._room.next_end) - self._room.step)
+            self._stretch = _Stretch(steps, self._jitter.factor(steps) if self._jitter is not None else 1.0)
+        return self._stretch
+
+    def _decode(self, until_s: float) -> bool:
+        """As many whole steps of the stretch as end by `until_s`; False where that is none."""
+        steps, factor = self._next_stretch()
+        seconds = factor * self._decode_s(steps)
+        if self.now_s + seconds > until_s:
+            steps = self._steps_within((until_s - self.now_s) / factor, steps)
+            if not steps:
+                return False
+            seconds = factor * self._decode_s(steps)
+        self._stretch = None
+        self.now_s += seconds
+        self.kv_tokens += steps * self._room.size
+        self._since_attempt += steps
+        self._room.step += steps
+        self.policy.decoded(steps)
+        if self._observer is not None:
+            self._observer.decoded(steps, self.now_s)
+        return True
+
+    def _decode_s(self, steps: int) -> float:
+        requests = self._room.size
+        held = self.kv_tokens + requests * (steps - 1) / 2
+        return steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held)
+
+    def _steps_within(self, seconds: float, steps: int) -> int:
+        """The most steps that take no longer than `seconds`, fewer than `steps`: none takes less than the first."""
+        within = min(int(seconds / self._decode_s(1)) + 1, steps - 1)
+        while within and self._decode_s(within) > seconds:
+            within -= 1
+        return within
+
+    def _ended(self) -> list[SimRequest]:
+        """Take out who has all its tokens."""
+        ended = self._room.take_ended()
+        for request, prompt in ended:
+            request.finish_s = self.now_s
+            self.kv_tokens -= prompt + request.arrival.output_tokens
+            self.policy.finish(request.request_id)
+            if self._observer is not None:
+                self._observer.finished(request, self.now_s)
+        if ended:
+            self._stretch = None
+        return [request for request, _ in ended]

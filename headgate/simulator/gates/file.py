@@ -1,0 +1,92 @@
+"""The gate of a simulation as a YAML file describes it (`headgate simulate --gate on --tenants FILE.yaml`):
+
+    slots: 16
+    deadline_s: 300        # optional: from arrival to the dispatch; who waits longer is rejected
+    tenants:
+      quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000}
+      flood: {weight: 1}
+
+`tenants:` may be left out, its entries standing beside `slots`. A tenant that is not named has weight 1 and no
+guarantee. Rates and bursts are in service units (for the order `ratio`, which knows no costs, in requests).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.clocks import Terms
+from dispatcher.policies.tiers import Tier
+from headgate.simulator.gates.spec import DEADLINE_S, QUEUE_MAX, SLOTS_MAX, GateSpec, GateTenant
+from headgate.workloads.described.document import Document, Loc, read_document
+
+SERVICE_MAX = 1e12
+SECONDS_MAX = 1e9
+FOUND_CHARS_MAX = 40
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Tenant(_Model):
+    weight: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 1.0
+    rate_per_s: Annotated[float, Field(ge=0, le=SERVICE_MAX)] = 0.0
+    burst: Annotated[float, Field(ge=0, le=SERVICE_MAX)] = 0.0
+    tier: Annotated[Tier, Field(strict=False)] = Tier.STANDARD
+    queue_max: Annotated[int, Field(ge=0, le=1_000_000_000)] = QUEUE_MAX
+
+
+class _File(_Model):
+    slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)]
+    deadline_s: Annotated[float, Field(gt=0, le=SECONDS_MAX)] = DEADLINE_S
+    tenants: dict[str, _Tenant]
+
+
+def read_gate(path: Path, *, order: str) -> GateSpec:
+    """Raises ConfigurationError: file, line, column, key and what was expected; ValueError for an unknown order."""
+    document = read_document(path)
+    flat = isinstance(document.value, dict) and "tenants" not in document.value
+    try:
+        file = _File.model_validate(_shaped(document.value))
+    except ValidationError as error:
+        raise _wrong(document, error.errors(include_url=False)[0], flat) from None
+    return GateSpec(file.slots, order, {name: _tenant(told) for name, told in file.tenants.items()}, file.deadline_s)
+
+
+def _shaped(value: Any) -> Any:
+    """`tenants` under their own key, and an entry with nothing in it as what it is: all as usual."""
+    if not isinstance(value, dict):
+        return value
+    settings = {key: value[key] for key in value if "tenants" in value or key in _File.model_fields}
+    named = value.get("tenants", {key: value[key] for key in value if key not in settings})
+    if isinstance(named, dict):
+        named = {name: {} if told is None else told for name, told in named.items()}
+    return {**settings, "tenants": {} if named is None else named}
+
+
+def _tenant(told: _Tenant) -> GateTenant:
+    return GateTenant(Terms(told.weight, told.rate_per_s, told.burst), told.tier, told.queue_max)
+
+
+def _wrong(document: Document, error: ErrorDetails, flat: bool) -> ConfigurationError:
+    loc: Loc = error["loc"]
+    place = loc[1:] if flat and loc[:1] == ("tenants",) else loc
+    if error["type"] == "missing":
+        return document.wrong(place[:-1], "is missing", key=str(place[-1]))
+    return document.wrong(place, _what(error, loc))
+
+
+def _what(error: ErrorDetails, loc: Loc) -> str:
+    fields = (_Tenant if loc[:1] == ("tenants",) else _File).model_fields
+    if error["type"] == "extra_forbidden":
+        return f"is not known here; there are {', '.join(fields)}"
+    if error["type"] in ("model_type", "dict_type"):
+        return f"should be a mapping of {', '.join(fields) if len(loc) != 1 else 'tenants'}"
+    found = error["input"]
+    shown = "" if isinstance(found, dict | tuple) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
+    return error["msg"].replace("Input should", "should", 1) + shown

@@ -1,0 +1,224 @@
+"""The production gate in virtual time: submit, drain, execute, settle and sweep over the store in memory.
+
+Its event loop is stepped from outside, to the next time at which it or the engine has something to do. A tenant's key
+is made and looked up as in production; a worker beats, leases its slots and is swept. Only the worker's HTTP is left
+out: an execution is a future that the simulated engine fulfils.
+
+With a slot for each of thousands of requests, or thousands of tenants, this costs a few hundred microseconds a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Refused
+from dispatcher.model.outcomes import Known
+from dispatcher.model.requests import Request
+from dispatcher.operations import tenants as tenants_operations
+from dispatcher.operations.answer import answer
+from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.directory import Directory
+from dispatcher.operations.reap import sweep
+from dispatcher.operations.submit import Submission, submit
+from dispatcher.policies.service import ServiceFunction
+from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted
+from dispatcher.stores.memory.store import MemoryStore
+from headgate.simulator.gates.interface import Door
+from headgate.simulator.gates.spec import BEAT_S, SWEEP_S, GateSpec
+from headgate.simulator.requests import SimRequest
+from headgate.simulator.virtual_time import START, LoopClock, VirtualTimeLoop
+from headgate.workloads.traces.files import TOKENS_MAX
+
+POOL = "default"
+MODEL = "simulated"
+ALIVE_S = 10.0
+KEPT_S = 600.0
+"""How long ended invocations are remembered: nobody asks again here, and a long run must not hold them all."""
+
+
+class OperationsGate:
+    def __init__(self, spec: GateSpec, service: ServiceFunction, door: Door) -> None:
+        self._spec = spec
+        self._door = door
+        self._loop = VirtualTimeLoop()
+        clock = LoopClock()
+        self._store = MemoryStore(clock, retention_s=KEPT_S)
+        self._context = Context(
+            store=self._store,
+            directory=Directory(self._store, clock, spec.order),
+            workers=self,
+            launcher=_NobodyDetached(),
+            clock=clock,
+            ids=_CountedIds(),
+            settings=GateSettings(deadline_s=spec.deadline_s),
+            service=service,
+        )
+        self._now_s = 0.0
+        self._keys: dict[str, str] = {}
+        self._held: dict[str, SimRequest] = {}
+        self._running: dict[str, asyncio.Future[None]] = {}
+        self._live: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: BaseException | None = None
+        self._spawn(self._keep_house())
+        self._run_to(0.0)
+
+    # ── The simulated gate's face ──────────────────────────────────────────────────────────────────────────────────
+
+    def arrive(self, request: SimRequest, now_s: float) -> None:
+        self._run_to(now_s)
+        self._held[request.request_id] = request
+        self._spawn(self._serve(request))
+        self._run_to(now_s)
+
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        self._run_to(now_s)
+        self._running[request.request_id].set_result(None)
+        self._run_to(now_s)
+
+    def next_s(self) -> float:
+        return max(self._now_s, self._loop.next_due() - START)
+
+    def advance(self, until_s: float) -> None:
+        self._run_to(until_s)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _run_to(self, now_s: float) -> None:
+        self._now_s = now_s
+        self._loop.run_to(START + now_s)
+        if self._failed is not None:
+            raise self._failed
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failed = task.exception()
+
+    # ── A caller, from its request to the last token ───────────────────────────────────────────────────────────────
+
+    async def _serve(self, request: SimRequest) -> None:
+        try:
+            await self._call(request)
+        except AnsweredError as error:
+            if request.rejected is None:  # else the engine refused it, and the door has told
+                request.rejected = _reason(error)
+                self._door.gone(request)
+        finally:
+            del self._held[request.request_id]
+
+    async def _call(self, request: SimRequest) -> None:
+        tenant = await self._context.directory.tenant_of(await self._key_of(request.tenant))
+        submission = Submission(
+            tenant=tenant,
+            request=_asked(request),
+            id=_invocation_id(request.request_id),
+            deadline_s=self._spec.deadline_s,
+            keep_body=False,
+        )
+        accepted = await submit(self._context, submission)
+        if isinstance(accepted, Known):
+            raise RuntimeError(f"request {request.request_id!r} came twice")
+        async for _ in answer(self._context, submission, accepted):
+            pass
+
+    async def _key_of(self, name: str) -> str:
+        """Of the tenant that stands for this one: a workload's names are freer than the gate's."""
+        if name not in self._keys:
+            told, number = self._spec.tenant(name), len(self._keys)
+            tenant = Tenant(f"t{number:06d}", f"t{number:06d}", POOL, told.terms, told.tier, None, told.queue_max)
+            tenant = replace(tenant, max_tokens_max=TOKENS_MAX)
+            context = self._context
+            self._keys[name] = await tenants_operations.create(context.store, context.ids, context.clock, tenant)
+        return self._keys[name]
+
+    # ── The worker ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        """ports.WorkerClient: one event at the start and one at the end, which is all that a settlement needs."""
+        number = order.invocation.lstrip("0") or "0"
+        request = self._held[number]
+        if not self._door.dispatch(request, self._now_s):
+            yield WorkRefused(400, request.rejected or "refused", "The engine refused the request.")
+            return
+        finished = self._running[number] = self._loop.create_future()
+        self._live.add(order.execution)
+        try:
+            yield WorkStarted(request.arrival.input_tokens)
+            await finished
+        finally:
+            del self._running[number]
+            self._live.discard(order.execution)
+        yield WorkFinished("length", request.arrival.input_tokens, request.arrival.output_tokens)
+
+    async def _keep_house(self) -> None:
+        """Heartbeats and, now and then, the sweep: they go on as long as the loop is stepped."""
+        worker = Worker("w", POOL, "http://simulated", MODEL, self._spec.slots, alive_until=START + ALIVE_S)
+        seated = await self._store.register(worker)
+        if seated is None:
+            raise RuntimeError("a pool without workers has no seat")
+        for beat in itertools.count(1):
+            await asyncio.sleep(max(0.0, START + beat * BEAT_S - self._loop.time()))
+            await self._store.beat(self._as_now(seated))
+            if beat % (SWEEP_S // BEAT_S) == 0:
+                await sweep(self._context, POOL)
+
+    def _as_now(self, worker: Worker) -> Worker:
+        now = self._loop.time()
+        rate = self._door.service_rate(now - START)
+        return replace(worker, alive_until=now + ALIVE_S, live=frozenset(self._live), service_per_s=rate)
+
+
+def _invocation_id(number: str) -> str:
+    """Padded: within the millisecond a line is ordered by it."""
+    return number.zfill(12)
+
+
+def _asked(request: SimRequest) -> Request:
+    """A prompt of a byte a token, to a worker that counts a token a byte."""
+    arrival = request.arrival
+    prompt, max_tokens = "x" * arrival.input_tokens, max(1, arrival.output_tokens)
+    return Request(MODEL, False, prompt, None, max_tokens, 1.0, None, ())
+
+
+def _reason(error: AnsweredError) -> str:
+    """In the words of requests.SimRequest. Raises what is no refusal: it is a mistake of the simulation."""
+    if isinstance(error, Refused):
+        return "full"
+    if isinstance(error, DeadlineExceeded):
+        return "timeout"
+    raise error
+
+
+class _CountedIds:
+    """ports.Ids: keys that nobody guesses are of no use here."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new(self) -> str:
+        return f"id-{next(self._numbers)}"
+
+    def secret(self) -> str:
+        return f"{next(self._numbers):012d}" + "s" * 32
+
+
+class _NobodyDetached:
+    """ports.Launcher: every caller here holds its connection."""
+
+    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
+        raise RuntimeError("nothing here is executed from a queue")

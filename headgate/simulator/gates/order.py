@@ -1,0 +1,103 @@
+"""One order of the gate by itself (dispatcher/policies/orders), with the real gate's deadlines and bounded queues.
+
+For orders that exist to be compared with; and beside the production operations, to tell what the order does from what
+they do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from math import inf
+
+from dispatcher.policies.orders.interface import Dispatched
+from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.service import ServiceFunction
+from headgate.simulator.gates.interface import Door
+from headgate.simulator.gates.spec import BEAT_S, SWEEP_S, GateSpec
+from headgate.simulator.requests import SimRequest
+
+
+class OrderGate:
+    def __init__(self, spec: GateSpec, service: ServiceFunction, door: Door) -> None:
+        self._spec = spec
+        self._service = service
+        self._door = door
+        self._gate = new_gate(spec.order, slots=spec.slots)
+        self._held: dict[str, SimRequest] = {}
+        self._waiting: set[str] = set()
+        self._lines: Counter[str] = Counter()
+        self._deadlines: deque[tuple[float, str]] = deque()
+        promises = any(tenant.terms.rate_per_s for tenant in spec.tenants.values())
+        self._beat_s = BEAT_S if promises else inf
+        self._sweep_s = SWEEP_S
+        for name, tenant in spec.tenants.items():
+            self._gate.set_terms(name, tenant.terms, 0.0)
+
+    def arrive(self, request: SimRequest, now_s: float) -> None:
+        tenant, number = request.tenant, request.request_id
+        self._held[number] = request
+        decision = self._gate.arrive(tenant, number, self._cost(request), now_s)
+        if isinstance(decision, Dispatched):
+            self._dispatch(decision, now_s)
+        elif self._lines[tenant] >= self._spec.tenant(tenant).queue_max:
+            self._give_up(number, "full", now_s)
+        else:
+            self._waiting.add(number)
+            self._lines[tenant] += 1
+            self._deadlines.append((now_s + self._spec.deadline_s, number))
+
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        del self._held[request.request_id]
+        served = self._service(request.arrival.input_tokens, request.arrival.output_tokens)
+        self._dispatch(self._gate.settle(request.request_id, served, now_s), now_s)
+
+    def next_s(self) -> float:
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            self._deadlines.popleft()
+        deadline_s = self._deadlines[0][0] if self._deadlines else inf
+        return min(deadline_s, self._beat_s)
+
+    def advance(self, until_s: float) -> None:
+        while self._beat_s <= until_s:
+            self._beat(self._beat_s)
+            self._beat_s += BEAT_S
+        while self._deadlines and self._deadlines[0][0] <= until_s:
+            deadline_s, number = self._deadlines.popleft()
+            if number in self._waiting:
+                self._leaves(number)
+                self._give_up(number, "timeout", deadline_s)
+
+    def close(self) -> None:
+        pass
+
+    def _beat(self, now_s: float) -> None:
+        """The engine's capacity is measured at each, and minded at each sweep, against overbooking."""
+        capacity_per_s = self._door.service_rate(now_s)
+        if now_s >= self._sweep_s:
+            self._sweep_s += SWEEP_S
+            self._gate.set_capacity(capacity_per_s or None, now_s)
+
+    def _dispatch(self, decision: Dispatched | None, now_s: float) -> None:
+        """And the next, where the engine refuses it: its slot is free again."""
+        while decision is not None:
+            number = decision.invocation_id
+            if number in self._waiting:
+                self._leaves(number)
+            if self._door.dispatch(self._held[number], now_s):
+                return
+            del self._held[number]
+            decision = self._gate.settle(number, 0.0, now_s)
+
+    def _leaves(self, number: str) -> None:
+        self._waiting.remove(number)
+        self._lines[self._held[number].tenant] -= 1
+
+    def _give_up(self, number: str, reason: str, now_s: float) -> None:
+        self._gate.cancel(number, now_s)
+        request = self._held.pop(number)
+        request.rejected = reason
+        self._door.gone(request)
+
+    def _cost(self, request: SimRequest) -> float:
+        """What its dispatch charges: nobody asks for less than a token."""
+        return self._service(request.arrival.input_tokens, max(1, request.arrival.output_tokens))

@@ -1,0 +1,67 @@
+"""What a simulated gate is told: its order, its slots, and what each tenant is owed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.context import GateSettings
+from dispatcher.policies.clocks import Terms
+from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.tiers import Tier
+
+STORE_ORDERS = frozenset({"bwfq", "fcfs"})
+"""Those that the production operations and their stores know; the others exist as pure gates alone."""
+DEADLINE_S = GateSettings().deadline_s
+QUEUE_MAX = Tenant("", "").queue_items_max
+SLOTS_MAX = 100_000
+BEAT_S = 2.0
+"""Between two heartbeats of a worker, at which it tells what it can do (gpu_worker/service/agent.py)."""
+SWEEP_S = 60.0
+"""Between two sweeps of the gate, at which it scales guarantees that are overbooked (infra/functions.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateTenant:
+    """`queue_max`: most of its requests that may wait."""
+
+    terms: Terms = field(default_factory=Terms)
+    tier: Tier = Tier.STANDARD
+    queue_max: int = QUEUE_MAX
+
+
+NOBODY_IN_PARTICULAR = GateTenant()
+
+
+@dataclass(frozen=True, slots=True)
+class GateSpec:
+    """`deadline_s`: from arrival to the dispatch. `pure`: drive the order itself also where the operations could be
+    run; what the operations cannot do is driven so in any case. Raises ValueError for an unknown order."""
+
+    slots: int
+    order: str = DEFAULT_ORDER
+    tenants: Mapping[str, GateTenant] = field(default_factory=dict)
+    deadline_s: float = DEADLINE_S
+    pure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"unknown order {self.order!r}; there are: {', '.join(sorted(ORDERS))}")
+        if not 1 <= self.slots <= SLOTS_MAX:
+            raise ValueError(f"slots is between 1 and {SLOTS_MAX}, not {self.slots!r}")
+
+    @property
+    def through_operations(self) -> bool:
+        return self.order in STORE_ORDERS and not self.pure
+
+    def tenant(self, name: str) -> GateTenant:
+        return self.tenants.get(name, NOBODY_IN_PARTICULAR)
+
+    def weighted(self, weights: Mapping[str, float]) -> GateSpec:
+        """With these weights instead of its own, for tenants that it did not name too."""
+        changed = dict(self.tenants)
+        for name, weight in weights.items():
+            old = self.tenant(name)
+            changed[name] = replace(old, terms=replace(old.terms, weight=weight))
+        return replace(self, tenants=changed)

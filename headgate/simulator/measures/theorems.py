@@ -1,0 +1,205 @@
+"""The theorems of the VTC paper (section 4) held against a run as it goes: the worst case of each, beside its bound.
+
+W_f is what client f received, over its weight: the prompt at admission, each output token as it is generated. With
+U = max(w_p L_input, w_q M), each over weight:
+
+    4.3    counters of waiting clients are within U of one another
+    4.4    |W_f - W_g| <= 2 U over any interval in which both are backlogged
+    4.9    W_g - W_f <= 4 U over any interval in which f is backlogged
+    4.11   from the arrival of a request, its client being idle then, to its dispatch the others receive no more than
+           2 (n - 1) U and what is served from one attempt to admit to the next
+    4.13   T / n - W_f <= 4 U over each maximal interval in which f is backlogged; T: what the n clients active in it
+           receive
+
+Where the paper is not followed to the letter:
+
+- M is not the pool. It stands for what a running batch can hold; a server that admits by the peak of future use admits
+  requests whose tokens together exceed the pool, since they do not all hold their last token at once, and with the pool
+  for M Lemma 4.3 fails now and then (evidence/theorems.py counts). M here is the largest sum of input and true output
+  of requests resident together, measured in the run.
+- 4.11 bounds a time by assuming a least capacity. What it rests on is service; that is checked. A request may arrive
+  just after an attempt to admit, so the service between two attempts is added, as measured.
+- With weights T / n is T over the sum of the weights.
+
+M and that service are known at the end of a run only: worst cases are collected, and compared then. Every worst case is
+exact, no sample (pair_bounds.py). It costs one look at each other client an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.policies.service import WeightedTokens
+from headgate.simulator.engines.interface import Observer
+from headgate.simulator.measures.accounts import Account, Books
+from headgate.simulator.measures.pair_bounds import PairBounds
+from headgate.simulator.requests import SimRequest
+
+TENANTS_MAX = 128
+"""Beyond, a run is not monitored: its pairs would cost more than the run."""
+ROUNDING = 1e-9
+"""Sums of charges in another order differ by less, relative to the bound."""
+
+
+@dataclass(slots=True)
+class _Worst:
+    amount: float = 0.0
+    checked: int = 0
+
+    def note(self, amount: float) -> None:
+        self.checked += 1
+        self.amount = max(self.amount, amount)
+
+
+class TheoremMonitor(Observer):
+    """Works for any policy: `bounds()` tells who breaks them."""
+
+    def __init__(self, service: WeightedTokens) -> None:
+        self._service = service
+        self._gave_up = False
+        self._books = Books()
+        self._pairs = PairBounds()
+        self._counters, self._dispatch, self._share = _Worst(), _Worst(), _Worst()
+        self._input_max = 0.0
+        self._resident = 0.0
+        self._resident_max = 0.0
+        self._idle_arrivals: dict[str, tuple[Account, float]] = {}
+        """What the others had received when the request came."""
+        self._backlogs: dict[int, list[float]] = {}
+        """What each had received when this client's backlog began."""
+        self._gap_began = 0.0
+        self._gap_max = 0.0
+
+    # ── What happens ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueued(self, request: SimRequest, now_s: float) -> None:
+        if self._gave_up:
+            return
+        account, is_new = self._books.of(request.tenant, request.weight)
+        if is_new:
+            self._pairs.enter()
+            self._gave_up = len(self._books.all) > TENANTS_MAX
+        if not account.waiting:
+            self._books.lift(account)
+            received = self._books.values()
+            self._pairs.begin(account.number, received)
+            self._backlogs[account.number] = received
+            if not account.running:
+                others = sum(received) - received[account.number]
+                self._idle_arrivals[request.request_id] = (account, others)
+        account.waiting += 1
+        self._look_at_counters()
+
+    def attempted(self, now_s: float) -> None:
+        """What was served since the attempt before is what a request may have had to wait for this one."""
+        if self._gave_up:
+            return
+        received = sum(self._books.values())
+        self._gap_max = max(self._gap_max, received - self._gap_began)
+        self._gap_began = received
+
+    def admitted(self, request: SimRequest, now_s: float) -> None:
+        if self._gave_up:
+            return
+        weight = request.weight
+        charge = self._service.input_weight * request.arrival.input_tokens / weight
+        self._input_max = max(self._input_max, charge)
+        self._resident += self._largest(request)
+        self._resident_max = max(self._resident_max, self._resident)
+        account, _ = self._books.of(request.tenant, weight)
+        received = self._look(account)
+        self._dispatched(request, received)
+        account.waiting -= 1
+        if not account.waiting:
+            self._ends_backlog(account, received)
+        account.running += 1
+        account.add(charge, self._service.output_weight / weight, self._books.step)
+        self._look(account)
+        self._look_at_counters()
+
+    def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
+        if self._gave_up:
+            return
+        for request in requests:
+            if request.arrival.output_tokens:
+                account, _ = self._books.of(request.tenant, request.weight)
+                account.add(self._service.output_weight / request.weight, 0.0, self._books.step)
+                self._look(account)
+        self._look_at_counters()
+
+    def decoded(self, steps: int, now_s: float) -> None:
+        if self._gave_up:
+            return
+        self._books.step += steps
+        self._look_at_counters()
+
+    def finished(self, request: SimRequest, now_s: float) -> None:
+        if self._gave_up:
+            return
+        self._resident -= self._largest(request)
+        account, _ = self._books.of(request.tenant, request.weight)
+        self._look(account)
+        account.running -= 1
+        account.add(0.0, -self._service.output_weight / request.weight, self._books.step)
+
+    # ── What is looked at then ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _largest(self, request: SimRequest) -> float:
+        """Its part of w_q M."""
+        arrival = request.arrival
+        return self._service.output_weight * (arrival.input_tokens + arrival.output_tokens) / request.weight
+
+    def _look(self, account: Account) -> list[float]:
+        received = self._books.values()
+        self._pairs.look(account.number, received)
+        return received
+
+    def _look_at_counters(self) -> None:
+        counters = self._books.waiting_counters()
+        if len(counters) > 1:
+            self._counters.note(max(counters) - min(counters))
+
+    def _dispatched(self, request: SimRequest, received: Sequence[float]) -> None:
+        came = self._idle_arrivals.pop(request.request_id, None)
+        if came is not None:
+            account, before = came
+            self._dispatch.note(sum(received) - received[account.number] - before)
+
+    def _ends_backlog(self, account: Account, received: Sequence[float]) -> None:
+        self._books.left_queue(account)
+        self._pairs.end(account.number)
+        before = self._backlogs.pop(account.number)
+        before += [0.0] * (len(received) - len(before))
+        given = [now - then for now, then in zip(received, before, strict=True)]
+        active = [one for one, got in zip(self._books.all, given, strict=True) if got or one.waiting or one is account]
+        total = sum(given[one.number] * one.weight for one in active)
+        self._share.note(total / sum(one.weight for one in active) - given[account.number])
+
+    # ── At the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bounds(self) -> dict[str, dict[str, Any]]:
+        """{theorem: {worst, bound, fraction, held, checked}} in service units over weight; `checked`: how often it was
+        looked at. Empty where there were more than TENANTS_MAX clients."""
+        if self._gave_up:
+            return {}
+        unit, clients = max(self._input_max, self._resident_max), len(self._books.all)
+        gap = 2 * max(clients - 1, 0) * unit + self._gap_max
+        return {
+            "4.3": _told(self._counters.amount, unit, self._counters.checked),
+            "4.4": _told(self._pairs.backlogged_worst, 2 * unit, self._pairs.checked),
+            "4.9": _told(self._pairs.any_worst, 4 * unit, self._pairs.checked),
+            "4.11": _told(self._dispatch.amount, gap, self._dispatch.checked),
+            "4.13": _told(self._share.amount, 4 * unit, self._share.checked),
+        }
+
+
+def _told(worst: float, bound: float, checked: int) -> dict[str, Any]:
+    return {
+        "worst": worst,
+        "bound": bound,
+        "fraction": worst / bound if bound else None,
+        "held": worst <= bound * (1 + ROUNDING),
+        "checked": checked,
+    }

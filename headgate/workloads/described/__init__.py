@@ -1,0 +1,1 @@
+"""Workloads described in YAML: tenants, arrival processes, lengths and interactions."""
