@@ -30,7 +30,7 @@ from benchmarks.instant_worker import SLOTS, WORKER_ID
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Worker, WorkOrder
 from dispatcher.stores.dynamodb.store import DynamoStore
@@ -96,7 +96,7 @@ async def bench(store_name: str) -> AsyncIterator[Bench]:
         client, counter = dynamodb(url), Counter()
         client.meta.events.register("before-send.dynamodb", counter.sent)
         store = DynamoStore(client, TABLE, clock=clock, random=real_random())
-        keys = await make_tenants(store, {"tenant": Terms()}, 1000)
+        keys = await make_tenants(store, {"tenant": Share()}, 1000)
         worker = Worker(WORKER_ID, "default", worker_url, MODEL, SLOTS, alive_until=clock.now() + 3600)
         seated = await store.register(worker)
         assert seated is not None

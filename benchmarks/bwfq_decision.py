@@ -30,7 +30,7 @@ from time import perf_counter_ns
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.bwfq import TwoClocks
 from dispatcher.policies.orders.interface import Dispatched
 
@@ -102,9 +102,9 @@ class Bench:
         self.sent = 0
         rate_per_s = CAPACITY_PER_S / tenants
         self.gate = TwoClocks(SLOTS, lead_max=1e6)
-        terms = Terms(weight=1.0, rate_per_s=rate_per_s, burst=COST)
+        share = Share(weight=1.0, rate_per_s=rate_per_s, burst=COST)
         for name in self.names[::2]:
-            self.gate.set_terms(name, terms, self.now)
+            self.gate.set_share(name, share, self.now)
         self.bare = Bare(rate_per_s, COST)
         self.running: deque[tuple[str, float]] = deque()
         self.true_costs: dict[str, float] = {}
@@ -179,9 +179,9 @@ def bytes_of(use: Callable[[TwoClocks, list[str], list[str]], None]) -> float:
     names = [f"t{number}" for number in range(MEMORY_TENANTS)]
     ids = [f"i{number}" for number in range(MEMORY_TENANTS)]
     gate = TwoClocks(MEMORY_TENANTS, forget=False)
-    terms = Terms(weight=2.0, rate_per_s=3.0, burst=30.0)
+    share = Share(weight=2.0, rate_per_s=3.0, burst=30.0)
     for name in names:
-        gate.set_terms(name, terms, 0.0)
+        gate.set_share(name, share, 0.0)
     tracemalloc.start()
     use(gate, names, ids)
     gc.collect()

@@ -25,7 +25,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines import separate_prefill as engine_module
-from headgate.simulator.engines.kv_peak import KvRoom
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import Collector
@@ -128,7 +128,7 @@ def parts(trace: Path) -> dict[str, float]:
     whole_s = timed(lambda: _play(workload))
     fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))  # type: ignore[arg-type]
     policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
-    room_s = replayed(room_calls, lambda: KvRoom(load_profile().pool_tokens))
+    room_s = replayed(room_calls, lambda: KvPeak(load_profile().pool_tokens))
     scale = 1e6 / COUNTED
     engine_s = whole_s - policy_s - fed_s
     figures = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV room of it": room_s}
@@ -136,7 +136,7 @@ def parts(trace: Path) -> dict[str, float]:
     return {name: scale * seconds for name, seconds in figures.items()}
 
 
-class _CountedRoom(KvRoom):
+class _CountedKvPeak(KvPeak):
     calls: list[Call]
 
     def fits(self, prompt: int, output: int) -> bool:
@@ -158,7 +158,7 @@ def _play(
     policy: Any = make_policy("vtc")
     engine = make_engine(load_profile(), policy if policy_calls is None else _Recorded(policy, policy_calls))
     if room_calls is not None and isinstance(engine, engine_module.SimulatedEngine):
-        room = _CountedRoom(load_profile().pool_tokens)
+        room = _CountedKvPeak(load_profile().pool_tokens)
         room.calls = room_calls
         engine._room = room
     drive(workload, engine, Collector(WEIGHTED_TOKENS, 0.0))

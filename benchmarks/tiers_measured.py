@@ -127,7 +127,7 @@ class CountingQueue(TieredQueue):
 
     def preempt(self, request_id: str) -> None:
         super().preempt(request_id)
-        self.preempted_most = max(self.preempted_most, self.standing(request_id).preemptions)
+        self.preempted_most = max(self.preempted_most, self.tier_state(request_id).preemptions)
 
 
 class Monotonic:

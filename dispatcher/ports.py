@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from dispatcher.model.fleet import SEATS_MAX, Lease, Line, Pool, Snapshot, WaitingLine, Worker
+from dispatcher.model.fleet import SEATS_MAX, Lease, Pool, Snapshot, TenantQueue, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
@@ -24,13 +24,13 @@ __all__ = [
     "KeyRecord",
     "Launcher",
     "Lease",
-    "Line",
     "Pool",
     "Snapshot",
     "Store",
     "Tenant",
+    "TenantQueue",
     "TenantStore",
-    "WaitingLine",
+    "WaitingQueue",
     "WorkEvent",
     "WorkFinished",
     "WorkOrder",
@@ -86,7 +86,7 @@ class TenantStore(Protocol):
 class InvocationStore(Protocol):
     """Invocations, lines, slots. Each write method is one atomic, conditional statement."""
 
-    async def look(self, pool: str, line: str) -> Snapshot:
+    async def snapshot(self, pool: str, queue: str) -> Snapshot:
         """The pool, the line and all workers, in one request."""
         ...
 
@@ -106,11 +106,11 @@ class InvocationStore(Protocol):
         """
         ...
 
-    async def waiting_lines(self, pool: str, now: float, limit: int) -> Sequence[WaitingLine]:
+    async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
         """Lines with someone waiting: those with tat <= now first, then the rest, each by vft; at most `limit`."""
         ...
 
-    async def head_of(self, line: str) -> Invocation | None:
+    async def head_of(self, queue: str) -> Invocation | None:
         """The oldest waiting invocation of a line."""
         ...
 
@@ -171,7 +171,7 @@ class WorkerRegistry(Protocol):
         """Take a seat in the pool's directory (an own or a dead worker's one is reused); None if all are taken."""
         ...
 
-    async def beat(self, worker: Worker) -> Worker | None:
+    async def heartbeat(self, worker: Worker) -> Worker | None:
         """Renew: liveness, load, executions. Returns what is stored, its leases included; None if the seat is lost."""
         ...
 

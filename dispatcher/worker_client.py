@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.execution_token import GRANT_TTL_S, Grant, cache_salt, digest, sign
+from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
 from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
 from dispatcher.ports import Clock, Worker
 
@@ -87,13 +87,13 @@ class HttpWorkerClient:
         order = replace(order, cache_salt=cache_salt(order.tenant, self._secret))
         # Not in ASCII, which would take up to three times the bytes that the tenant's own request took.
         body = json.dumps(asdict(order), separators=(",", ":"), ensure_ascii=False).encode()
-        grant = Grant(
+        grant = ExecutionToken(
             worker=worker.id,
             tenant=order.tenant,
             invocation=order.invocation,
             attempt=order.attempt,
             slot=order.slot,
-            expires_at=self._clock.now() + GRANT_TTL_S,
+            expires_at=self._clock.now() + EXECUTION_TOKEN_TTL_S,
             body_digest=digest(body),
         )
         headers = {"authorization": f"Bearer {sign(grant, self._secret)}", "content-type": "application/json"}

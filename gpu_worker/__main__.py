@@ -81,7 +81,7 @@ async def serve(options: argparse.Namespace) -> int:
         raise
     sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
     sys.stdout.flush()
-    told = asyncio.create_task(_told_to_stop(serving, engine.hopeless))
+    told = asyncio.create_task(_stop_requested(serving, engine.hopeless))
     await agent.serve(told)
     server.should_exit = True
     await asyncio.wait({serving})
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _told_to_stop(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:
+async def _stop_requested(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:
     """By a signal; False where the HTTP face ended by itself, or no engine can be had any more."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,16 +15,16 @@ import hmac
 import json
 from dataclasses import dataclass
 
-GRANT_TTL_S = 30.0
+EXECUTION_TOKEN_TTL_S = 30.0
 """How long a grant opens a worker's door. The execution itself may last longer."""
 
 
-class GrantRefused(Exception):
+class ExecutionTokenRefused(Exception):
     """Not a grant, not signed by us, expired, or for something else. The message never repeats the grant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class ExecutionToken:
     worker: str
     tenant: str
     invocation: str
@@ -47,32 +47,34 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def sign(grant: Grant, secret: bytes) -> str:
+def sign(grant: ExecutionToken, secret: bytes) -> str:
     """The grant as a header value: payload and signature, base64url, joined by a dot."""
-    payload = json.dumps({name: getattr(grant, name) for name in Grant.__slots__}, separators=(",", ":")).encode()
+    payload = json.dumps(
+        {name: getattr(grant, name) for name in ExecutionToken.__slots__}, separators=(",", ":")
+    ).encode()
     return f"{_encode(payload)}.{_encode(_mac(payload, secret))}"
 
 
-def verify(token: str, secret: bytes, *, worker: str, body: bytes, now: float) -> Grant:
+def verify(token: str, secret: bytes, *, worker: str, body: bytes, now: float) -> ExecutionToken:
     """The grant inside `token`. Raises GrantRefused for anything but a fresh one for this worker and body."""
     grant = _opened(token, secret)
     if grant.worker != worker:
-        raise GrantRefused("the grant is for another worker")
+        raise ExecutionTokenRefused("the grant is for another worker")
     if now >= grant.expires_at:
-        raise GrantRefused("the grant has expired")
+        raise ExecutionTokenRefused("the grant has expired")
     if not hmac.compare_digest(grant.body_digest, digest(body)):
-        raise GrantRefused("the grant is for another request")
+        raise ExecutionTokenRefused("the grant is for another request")
     return grant
 
 
-def _opened(token: str, secret: bytes) -> Grant:
+def _opened(token: str, secret: bytes) -> ExecutionToken:
     try:
         payload, signature = (_decode(part) for part in token.split(".", 1))
     except (ValueError, binascii.Error):
-        raise GrantRefused("not a grant") from None
+        raise ExecutionTokenRefused("not a grant") from None
     if not hmac.compare_digest(signature, _mac(payload, secret)):
-        raise GrantRefused("the grant is not signed by this fleet")
-    return Grant(**json.loads(payload))
+        raise ExecutionTokenRefused("the grant is not signed by this fleet")
+    return ExecutionToken(**json.loads(payload))
 
 
 def _mac(payload: bytes, secret: bytes) -> bytes:

@@ -15,7 +15,7 @@ class Lease:
     tenant: str
     invocation: str
     attempt: int
-    granted_at: float
+    leased_at: float
 
     @property
     def execution(self) -> str:
@@ -58,7 +58,7 @@ SEATS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TenantQueue:
     """A tenant's clocks and its waiting invocations."""
 
     name: str
@@ -88,12 +88,12 @@ class Snapshot:
     """One consistent-enough look: every write that follows from it checks again what it relies on."""
 
     pool: Pool
-    line: Line
+    queue: TenantQueue
     workers: tuple[Worker, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingLine:
+class WaitingQueue:
     """A line as an index shows it: a hint."""
 
     name: str

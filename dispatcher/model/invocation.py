@@ -57,7 +57,7 @@ class Invocation:
     tenant: str
     id: str
     """Unique within the tenant: the caller's idempotency key, else one made at acceptance."""
-    line: str
+    queue: str
     """Whose line it waits in: the tenant's own; under the `fcfs` order everybody's."""
     pool: str
     model: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 
 
@@ -13,10 +13,10 @@ class Tenant:
     """A tenant's configuration. A limit of 0 allows none of it; limits are checked before anything is queued."""
 
     name: str
-    line: str
+    queue: str
     """The line its invocations wait in: its own name; under the `fcfs` order everybody's."""
     pool: str = "default"
-    terms: Terms = field(default_factory=Terms)
+    share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD
     models: tuple[str, ...] | None = None
     """Models it may use; None for all of the pool."""

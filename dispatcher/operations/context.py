@@ -33,7 +33,7 @@ class GateSettings:
     """Added to a worker's announced lifetime before its leases are taken away: clocks may be this far apart."""
     wait_poll_s: float = 0.25
     """How often waiting callers look whether another process dispatched them."""
-    lines_per_look: int = 100
+    queues_per_snapshot: int = 100
     """How many waiting lines one drain considers; beyond that the index decides which."""
     drain_max: int = 256
     """Most dispatches in one run of the drain: what is left is the next run's."""

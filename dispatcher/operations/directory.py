@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, Unauthorized
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock, KeyRecord, Tenant, TenantStore
 
 CACHE_S = 60.0
@@ -62,12 +62,12 @@ class Directory:
         tenant = await self._tenant(record.tenant)
         if tenant is None:
             raise Unauthorized()
-        return replace(tenant, line=EVERYBODY) if self.order == "fcfs" else tenant
+        return replace(tenant, queue=EVERYBODY) if self.order == "fcfs" else tenant
 
-    async def terms_of(self, line: str) -> Terms:
+    async def share_of(self, queue: str) -> Share:
         """What the line is owed; equal terms where it is nobody's own or its tenant is gone."""
-        tenant = None if self.order == "fcfs" else await self._tenant(line)
-        return tenant.terms if tenant is not None else Terms()
+        tenant = None if self.order == "fcfs" else await self._tenant(queue)
+        return tenant.share if tenant is not None else Share()
 
     async def tenant_named(self, name: str) -> Tenant | None:
         """For what was accepted earlier and is executed now."""

@@ -17,8 +17,8 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_backlog
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
-from dispatcher.policies.clocks import Clocks, Debit, Terms, debit, in_profile
-from dispatcher.ports import Lease, Pool, WaitingLine, Worker
+from dispatcher.policies.clocks import Clocks, Debit, Share, debit, in_profile
+from dispatcher.ports import Lease, Pool, WaitingQueue, Worker
 
 CONFLICTS_MAX = 8
 """A run gives up after this many lost races: whoever won them is draining too."""
@@ -49,7 +49,7 @@ class _View:
 
     pool: Pool
     workers: tuple[Worker, ...]
-    lines: list[WaitingLine]
+    queues: list[WaitingQueue]
 
 
 async def _run(context: Context, pool: str) -> int:
@@ -69,59 +69,66 @@ async def _run(context: Context, pool: str) -> int:
 
 async def _look(context: Context, pool: str) -> _View | None:
     """The pool with its free slots and waiting lines; None where there is nothing to do."""
-    snapshot = await context.store.look(pool, line="")
+    snapshot = await context.store.snapshot(pool, queue="")
     context.remember(snapshot.workers)
     now = context.clock.now()
     if not any(context.may_use(worker, now) and worker.free_slots() for worker in snapshot.workers):
         if pool in context.backlogs:
             await tell_backlog(context, snapshot.pool, waiting=True)
         return None
-    lines = await context.store.waiting_lines(pool, now, context.settings.lines_per_look)
-    await tell_backlog(context, snapshot.pool, waiting=bool(lines))
-    return _View(snapshot.pool, snapshot.workers, list(lines)) if lines else None
+    queues = await context.store.waiting_queues(pool, now, context.settings.queues_per_snapshot)
+    await tell_backlog(context, snapshot.pool, waiting=bool(queues))
+    return _View(snapshot.pool, snapshot.workers, list(queues)) if queues else None
 
 
 async def _dispatch_best(context: Context, view: _View) -> Written | None:
     """One dispatch of the line that is due first among those a slot is free for; None where there is none."""
     now = context.clock.now()
-    for line, terms in await _in_order(context, view, now):
-        head = await _head_in_time(context, line.name, now)
+    for queue, share in await _in_order(context, view, now):
+        head = await _head_in_time(context, queue.name, now)
         if head is None:
-            view.lines.remove(line)
+            view.queues.remove(queue)
         elif (slot := free_slot(context, view.workers, head.model, now)) is not None:
-            clocks = Clocks(line.tat, line.vft)
+            clocks = Clocks(queue.tat, queue.vft)
             scale, lead = view.pool.rate_scale, context.settings.lead_max
             charged = debit(
-                clocks, terms, head.estimate, now, view.pool.virtual_time, rate_scale=scale, lead_max=lead, in_line=True
+                clocks,
+                share,
+                head.estimate,
+                now,
+                view.pool.virtual_time,
+                rate_scale=scale,
+                lead_max=lead,
+                was_queued=True,
             )
-            return await _dispatch(context, view, line, dispatched(head, slot, charged.charge, now), charged)
+            return await _dispatch(context, view, queue, dispatched(head, slot, charged.charge, now), charged)
     return None
 
 
-async def _head_in_time(context: Context, line: str, now: float) -> Invocation | None:
+async def _head_in_time(context: Context, queue: str, now: float) -> Invocation | None:
     """The oldest that can still be served. Those before it are ended: that is no lost race, and must not end a run
     while slots are free and others wait behind them."""
     for _ in range(EXPIRED_MAX):
-        head = await context.store.head_of(line)
+        head = await context.store.head_of(queue)
         if head is None or now < head.deadline_at:
             return head
         await expire(context, head, now)
     return None
 
 
-async def _in_order(context: Context, view: _View, now: float) -> list[tuple[WaitingLine, Terms]]:
+async def _in_order(context: Context, view: _View, now: float) -> list[tuple[WaitingQueue, Share]]:
     """BWFQ's order: in profile before surplus, within either the lowest vft first."""
-    known = [(line, await context.directory.terms_of(line.name)) for line in view.lines]
+    known = [(queue, await context.directory.share_of(queue.name)) for queue in view.queues]
 
-    def due(entry: tuple[WaitingLine, Terms]) -> tuple[bool, float, str]:
-        line, terms = entry
-        return (not in_profile(Clocks(line.tat, line.vft), terms, now), line.vft, line.name)
+    def due(entry: tuple[WaitingQueue, Share]) -> tuple[bool, float, str]:
+        queue, share = entry
+        return (not in_profile(Clocks(queue.tat, queue.vft), share, now), queue.vft, queue.name)
 
     return sorted(known, key=due)
 
 
 async def _dispatch(
-    context: Context, view: _View, line: WaitingLine, invocation: Invocation, charged: Debit
+    context: Context, view: _View, queue: WaitingQueue, invocation: Invocation, charged: Debit
 ) -> Written:
     written = await context.store.dispatch(invocation, charged, invocation.dispatched_at or 0.0)
     if written is not Written.DONE:
@@ -132,7 +139,7 @@ async def _dispatch(
     else:
         context.wakeups.notify(invocation)
     virtual_time = _virtual_time(context, view, charged)
-    _apply(view, line, invocation, charged)
+    _apply(view, queue, invocation, charged)
     if virtual_time > view.pool.virtual_time:
         await context.store.note_pool(view.pool.name, virtual_time=virtual_time)
         view.pool = replace(view.pool, virtual_time=virtual_time)
@@ -144,17 +151,17 @@ def _virtual_time(context: Context, view: _View, charged: Debit) -> float:
 
     Where more lines wait than one look shows, the lowest may be among the unseen: V stays.
     """
-    if len(view.lines) >= context.settings.lines_per_look:
+    if len(view.queues) >= context.settings.queues_per_snapshot:
         return view.pool.virtual_time
-    return max(view.pool.virtual_time, min([charged.start_stamp, *(line.vft for line in view.lines)]))
+    return max(view.pool.virtual_time, min([charged.start_stamp, *(queue.vft for queue in view.queues)]))
 
 
-def _apply(view: _View, line: WaitingLine, invocation: Invocation, charged: Debit) -> None:
+def _apply(view: _View, queue: WaitingQueue, invocation: Invocation, charged: Debit) -> None:
     """Carry the dispatch over into the view, so that a run of many dispatches need not look after each."""
-    tat, vft = charged.tat.apply(line.tat), charged.vft.apply(line.vft)
-    view.lines.remove(line)
+    tat, vft = charged.tat.apply(queue.tat), charged.vft.apply(queue.vft)
+    view.queues.remove(queue)
     if tat is not None and vft is not None:
-        view.lines.append(WaitingLine(line.name, tat, vft))
+        view.queues.append(WaitingQueue(queue.name, tat, vft))
     slot = invocation.slot
     if slot is None:
         return

@@ -199,7 +199,7 @@ def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Re
         attempt=invocation.attempt,
         slot=invocation.slot.number,
         model=request.model,
-        weight=tenant.terms.weight,
+        weight=tenant.share.weight,
         tier=tenant.tier,
         deadline_at=invocation.deadline_at,
         prompt=request.prompt,

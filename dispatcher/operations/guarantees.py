@@ -18,9 +18,9 @@ ACTIVE_LINES_MAX = 1000
 async def scale_guarantees(context: Context, pool: str) -> float:
     """Set and return the pool's factor on guaranteed rates, 0 < factor <= 1."""
     workers = await context.store.workers(pool)
-    lines = await context.store.waiting_lines(pool, context.clock.now(), ACTIVE_LINES_MAX)
-    active = {line.name for line in lines} | {lease.tenant for worker in workers for lease in worker.leases.values()}
-    promised = sum([(await context.directory.terms_of(name)).rate_per_s for name in sorted(active)])
+    queues = await context.store.waiting_queues(pool, context.clock.now(), ACTIVE_LINES_MAX)
+    active = {queue.name for queue in queues} | {lease.tenant for worker in workers for lease in worker.leases.values()}
+    promised = sum([(await context.directory.share_of(name)).rate_per_s for name in sorted(active)])
     scale = rate_scale(promised, _capacity_per_s(context, workers))
     await context.store.note_pool(pool, rate_scale=scale)
     return scale

@@ -42,7 +42,7 @@ async def sweep(context: Context, pool: str) -> dict[str, int]:
 def _is_dead(context: Context, worker: Worker, lease: Lease, now: float) -> bool:
     if now > worker.alive_until + context.settings.lease_margin_s:
         return True
-    return lease.execution not in worker.live and now > lease.granted_at + context.settings.lease_grace_s
+    return lease.execution not in worker.live and now > lease.leased_at + context.settings.lease_grace_s
 
 
 async def _take_back(context: Context, worker: Worker, slot: Slot, lease: Lease) -> Written | None:

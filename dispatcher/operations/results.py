@@ -15,7 +15,7 @@ def error_result(error: AnsweredError) -> Result:
     return Result(error.status, json.dumps({**error.body(), **after}))
 
 
-def may_come_again(invocation: Invocation) -> bool:
+def is_retryable(invocation: Invocation) -> bool:
     """Its answer was to send it again later: a worker turned it away, or ended it to make room."""
     if invocation.state is not State.FAILED or invocation.result is None:
         return False

@@ -15,7 +15,7 @@ from dispatcher.model.outcomes import Dispatched, Known, Queued, Submitted, Writ
 from dispatcher.model.requests import Request
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import queued, raised
-from dispatcher.operations.results import may_come_again
+from dispatcher.operations.results import is_retryable
 from dispatcher.operations.slots import free_slot, require_worker
 from dispatcher.policies.clocks import debit, lift
 from dispatcher.ports import Snapshot, Tenant, Worker
@@ -54,7 +54,7 @@ async def submit(context: Context, submission: Submission) -> Submitted:
     """
     for number in range(TURNED_AWAY_MAX):
         submitted = await _submit(context, replace(submission, id=_numbered(submission.id, number)))
-        if not (isinstance(submitted, Known) and may_come_again(submitted.invocation)):
+        if not (isinstance(submitted, Known) and is_retryable(submitted.invocation)):
             break
     return submitted
 
@@ -65,7 +65,7 @@ async def latest(context: Context, tenant: str, invocation_id: str) -> Invocatio
     for number in range(TURNED_AWAY_MAX):
         invocation = await context.store.get(tenant, _numbered(invocation_id, number))
         found = invocation or found
-        if invocation is None or not may_come_again(invocation):
+        if invocation is None or not is_retryable(invocation):
             break
     return found
 
@@ -76,11 +76,11 @@ def _numbered(invocation_id: str, number: int) -> str:
 
 async def _submit(context: Context, submission: Submission) -> Submitted:
     tenant = submission.tenant
-    snapshot = await context.store.look(tenant.pool, tenant.line)
+    snapshot = await context.store.snapshot(tenant.pool, tenant.queue)
     context.remember(snapshot.workers)
     now = context.clock.now()
     invocation = _checked(context, submission, snapshot, now)
-    if not snapshot.pool.backlogged and snapshot.line.waiting == 0:
+    if not snapshot.pool.backlogged and snapshot.queue.waiting == 0:
         admitted = await _admit(context, tenant, invocation, snapshot, now)
         if admitted is not None:
             return admitted
@@ -104,7 +104,7 @@ def _checked(context: Context, submission: Submission, snapshot: Snapshot, now: 
     return Invocation(
         tenant=tenant.name,
         id=submission.id,
-        line=tenant.line,
+        queue=tenant.queue,
         pool=tenant.pool,
         model=request.model,
         fingerprint=request.fingerprint(),
@@ -134,8 +134,8 @@ async def _admit(
     if slot is None:
         return None
     charged = debit(
-        snapshot.line.clocks,
-        tenant.terms,
+        snapshot.queue.clocks,
+        tenant.share,
         invocation.estimate,
         now,
         snapshot.pool.virtual_time,
@@ -155,17 +155,17 @@ async def _admit(
 
 async def _enqueue(context: Context, tenant: Tenant, invocation: Invocation, snapshot: Snapshot) -> Submitted:
     for _ in range(ENQUEUE_TRIES):
-        line, pool = snapshot.line, snapshot.pool
-        step = None if line.waiting else lift(line.clocks, pool.virtual_time, lead_max=context.settings.lead_max)
+        queue, pool = snapshot.queue, snapshot.pool
+        step = None if queue.waiting else lift(queue.clocks, pool.virtual_time, lead_max=context.settings.lead_max)
         written = await context.store.enqueue(invocation, step, tenant.queue_items_max)
         if written is Written.DONE:
             queued(context, pool.name)
-            return Queued(invocation, line.waiting + 1, _wait_s(invocation, snapshot, line.waiting + 1))
+            return Queued(invocation, queue.waiting + 1, _wait_s(invocation, snapshot, queue.waiting + 1))
         if written is Written.EXISTS:
             return await _known(context, invocation)
         if written is Written.FULL:
-            raise _line_full(tenant, invocation, snapshot)
-        snapshot = await context.store.look(tenant.pool, tenant.line)
+            raise _queue_full(tenant, invocation, snapshot)
+        snapshot = await context.store.snapshot(tenant.pool, tenant.queue)
     raise StoreUnavailable("The tenant's line is changing too fast; try again.")
 
 
@@ -185,8 +185,8 @@ def _wait_s(invocation: Invocation, snapshot: Snapshot, position: int) -> float:
     return position * invocation.estimate / capacity if capacity > 0 else float(position)
 
 
-def _line_full(tenant: Tenant, invocation: Invocation, snapshot: Snapshot) -> Refused:
-    wait_s = _wait_s(invocation, snapshot, max(1, snapshot.line.waiting // 2))
+def _queue_full(tenant: Tenant, invocation: Invocation, snapshot: Snapshot) -> Refused:
+    wait_s = _wait_s(invocation, snapshot, max(1, snapshot.queue.waiting // 2))
     after_s = max(1, math.ceil(wait_s))
     message = (
         f"{tenant.queue_items_max} of this tenant's requests are waiting already, which is its limit. "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.outcomes import Written
 from dispatcher.operations.directory import new_key
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock, Ids, Store, Tenant
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -73,16 +73,16 @@ async def existing(store: Store, name: str) -> Tenant:
 
 async def booking(store: Store, clock: Clock, pool: str) -> Booking:
     """What is promised beside what the workers that are alive were measured to serve."""
-    promised = sum(tenant.terms.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
+    promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
     now = clock.now()
     alive = [worker for worker in await store.workers(pool) if now < worker.alive_until]
     return Booking(promised, sum(worker.service_per_s for worker in alive))
 
 
-def terms(weight: float, rate_per_s: float, burst: float) -> Terms:
+def share(weight: float, rate_per_s: float, burst: float) -> Share:
     """Raises ConfigurationError."""
     try:
-        return Terms(weight, rate_per_s, burst)
+        return Share(weight, rate_per_s, burst)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 

@@ -79,17 +79,17 @@ class Wakeups:
                 return
             await self._clock.sleep(self._poll_s)
             try:
-                idle = await self._look_at_pools(idle, on_poll)
+                idle = await self._check_pools(idle, on_poll)
                 if number % READ_ALL_EVERY == 0:
                     await self._read(list(self._waiters))
             except Exception as error:  # whatever it is, those who wait must not stop being looked after
                 logger.warning("a look at those who wait failed: %s", type(error).__name__)
 
-    async def _look_at_pools(self, idle_before: set[str], on_poll: Poll) -> set[str]:
+    async def _check_pools(self, idle_before: set[str], on_poll: Poll) -> set[str]:
         """Wake who was dispatched; drain where a slot was free the last time too. Returns where one is free now."""
         idle: set[str] = set()
         for pool in {waiter.pool for waiters in self._waiters.values() for waiter in waiters}:
-            workers = (await self._store.look(pool, line="")).workers
+            workers = (await self._store.snapshot(pool, queue="")).workers
             leased = {(lease.tenant, lease.invocation) for worker in workers for lease in worker.leases.values()}
             await self._read([key for key in leased if self._waits_for_dispatch(key)])
             if any(worker.takes_work(self._clock.now()) and worker.free_slots() for worker in workers):

@@ -36,7 +36,7 @@ CAPACITY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Share:
     """What a tenant is owed. Raises ValueError for a weight that is not positive, or a negative rate or burst."""
 
     weight: float = 1.0
@@ -99,21 +99,21 @@ class Debit:
     start_stamp: float
 
 
-def in_profile(clocks: Clocks, terms: Terms, now: float) -> bool:
+def in_profile(clocks: Clocks, share: Share, now: float) -> bool:
     """Whether the tenant's guarantee covers a dispatch at `now`."""
-    return terms.rate_per_s > 0 and clocks.tat <= now
+    return share.rate_per_s > 0 and clocks.tat <= now
 
 
 def debit(
     clocks: Clocks,
-    terms: Terms,
+    share: Share,
     cost: float,
     now: float,
     virtual_time: float,
     *,
     rate_scale: float = 1.0,
     lead_max: float = LEAD_MAX,
-    in_line: bool = False,
+    was_queued: bool = False,
 ) -> Debit:
     """The dispatch of `cost` service units at `now`, as steps valid while the clocks stay in today's branch.
 
@@ -125,15 +125,15 @@ def debit(
     where settlements have put it below V meanwhile, that is service which it was charged for and did not get. (Lifted
     here too, a tenant whose estimates are ten times too high got 3 of 10 slots beside an equal one, not 5.)
     """
-    floor = -inf if in_line else virtual_time
-    vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / terms.weight)
+    floor = -inf if was_queued else virtual_time
+    vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / share.weight)
     start = clocks.vft if vft.base is None else vft.base
-    rate = terms.rate_per_s * rate_scale
-    if not in_profile(clocks, terms, now):
+    rate = share.rate_per_s * rate_scale
+    if not in_profile(clocks, share, now):
         beyond = Step(None, 0.0, low=now) if rate > 0 else STAY
-        return Debit(Charge(cost, False, rate, terms.weight), beyond, vft, start)
-    tat = _clamped(clocks.tat, now - terms.burst / terms.rate_per_s, now, cost / rate)
-    return Debit(Charge(cost, True, rate, terms.weight), tat, vft, start)
+        return Debit(Charge(cost, False, rate, share.weight), beyond, vft, start)
+    tat = _clamped(clocks.tat, now - share.burst / share.rate_per_s, now, cost / rate)
+    return Debit(Charge(cost, True, rate, share.weight), tat, vft, start)
 
 
 def lift(clocks: Clocks, virtual_time: float, *, lead_max: float = LEAD_MAX) -> Step:
@@ -159,9 +159,9 @@ def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
     return min(1.0, CAPACITY_SHARE * capacity_per_s / promised_per_s)
 
 
-def is_forgettable(clocks: Clocks, terms: Terms, now: float, virtual_time: float) -> bool:
+def is_forgettable(clocks: Clocks, share: Share, now: float, virtual_time: float) -> bool:
     """Whether a tenant with nothing waiting or running is indistinguishable from one never seen."""
-    bucket_full = terms.rate_per_s == 0 or clocks.tat <= now - terms.burst / terms.rate_per_s
+    bucket_full = share.rate_per_s == 0 or clocks.tat <= now - share.burst / share.rate_per_s
     return bucket_full and clocks.vft <= virtual_time
 
 

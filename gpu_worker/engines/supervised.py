@@ -155,11 +155,11 @@ class SupervisedEngine:
             if self._dead.is_set():
                 await self._replace("it is dead")
                 continue
-            self._look_for_progress()
+            self._check_progress()
             if self._waits and self.clock.now() - self._moved_s > self.hang_s:
                 await self._replace(f"nothing came of {len(self._waits)} requests for {self.hang_s:g} s")
 
-    def _look_for_progress(self) -> None:
+    def _check_progress(self) -> None:
         """Work that gives no event yet: a long prompt in pieces takes more and more of the cache."""
         stats = self._engine.stats()
         seen = (stats.kv_use, stats.waiting, stats.running, sum(got.service for got in stats.tenants.values()))

@@ -30,7 +30,7 @@ logger = logging.getLogger("headgate.agent")
 class AgentSettings:
     """Seconds."""
 
-    beat_s: float = 2.0
+    heartbeat_s: float = 2.0
     lease_s: float = 10.0
     """How long the gate takes this worker for alive after a beat."""
     margin_s: float = 3.0
@@ -64,8 +64,8 @@ class Agent:
     capacity: Capacity = field(default_factory=Capacity)
     _seated: Worker | None = None
     _draining: bool = False
-    _beaten_at: float = 0.0
-    _beating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _heartbeat_at: float = 0.0
+    _heartbeat_task: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
         """Register, again and again while the table is away or no seat is free. Raises what the last try raised."""
@@ -92,27 +92,27 @@ class Agent:
 
     async def serve(self, until: Awaitable[object]) -> None:
         """Beat until told to stop, and on while draining: what still runs holds leases."""
-        told, beating = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({told, beating}, return_when=asyncio.FIRST_COMPLETED)
-        if beating.done():
-            logger.error("the beats ended: %s", type(beating.exception()).__name__)
+        told, heartbeating = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
+        await asyncio.wait({told, heartbeating}, return_when=asyncio.FIRST_COMPLETED)
+        if heartbeating.done():
+            logger.error("the beats ended: %s", type(heartbeating.exception()).__name__)
             await self._give_up()
         await self.drain()
         told.cancel()
-        beating.cancel()
-        await asyncio.wait({told, beating})
+        heartbeating.cancel()
+        await asyncio.wait({told, heartbeating})
 
     async def run(self) -> None:
         """Beat, and watch over the lease, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beat_on())
+            tasks.create_task(self._heartbeat_loop())
             tasks.create_task(self._watch())
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """One heartbeat, or a new registration where the seat is lost. What goes wrong is logged: the watch counts."""
         try:
-            async with self._beating:
-                await self._beat()
+            async with self._heartbeat_task:
+                await self._heartbeat()
         except (StoreUnavailable, NoSeat) as error:
             logger.warning("beat failed: %s", error)
         except Exception as error:  # a fault of ours must not end the beats unnoticed; its text may hold anything
@@ -122,7 +122,7 @@ class Agent:
         """Take no more work, finish what runs, abort what does not finish in time, leave."""
         self._draining = True
         self.executions.accepting = False
-        telling = asyncio.ensure_future(self.beat())
+        telling = asyncio.ensure_future(self.heartbeat())
         if not await self._within(self.settings.drain_s, self.executions.idle()):
             await self.executions.abort_all()
             if not await self._within(self.settings.abort_s, self.executions.idle()):
@@ -131,18 +131,18 @@ class Agent:
             logger.warning("left without telling: the seat runs out by itself")
         telling.cancel()
 
-    async def _beat_on(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
-            await self.clock.sleep(self._jittered(self.settings.beat_s))
-            await self.beat()
+            await self.clock.sleep(self._jittered(self.settings.heartbeat_s))
+            await self.heartbeat()
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         if self._seated is None:
             if not self._draining:
                 await self.register()
             return
         told = self._as_now(self._seated, now := self.clock.now())
-        stored = await self.registry.beat(told)
+        stored = await self.registry.heartbeat(told)
         if stored is None:
             logger.warning("the seat is lost: everything here belongs to others now")
             self._seated = None
@@ -153,7 +153,7 @@ class Agent:
         await self._obey(told, stored)
 
     def _renewed(self, now: float) -> None:
-        self._beaten_at = now
+        self._heartbeat_at = now
         self.executions.accepting = not self._draining
 
     async def _obey(self, told: Worker, stored: Worker) -> None:
@@ -165,7 +165,7 @@ class Agent:
     async def _watch(self) -> None:
         """The gate may soon take this worker for dead: be done before it does."""
         while True:
-            remaining = self._beaten_at + self.settings.lease_s - self.settings.margin_s - self.clock.now()
+            remaining = self._heartbeat_at + self.settings.lease_s - self.settings.margin_s - self.clock.now()
             if remaining <= 0:
                 await self._give_up()
             await self.clock.sleep(max(remaining, self.settings.watch_s))
@@ -177,7 +177,7 @@ class Agent:
 
     async def _leave(self) -> None:
         """No beat is under way then, nor comes after: it would bring back a seat that stays for its leases."""
-        async with self._beating:
+        async with self._heartbeat_task:
             seated, self._seated = self._seated, None
             try:
                 if seated is not None:

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dispatcher.model.execution_token import GrantRefused, verify
+from dispatcher.model.execution_token import ExecutionTokenRefused, verify
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock
 from gpu_worker.service.executions import Executions, Refusal
@@ -41,7 +41,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
         grant = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
         order = parse_order(body)
         if order.execution != grant.execution or order.slot != grant.slot:
-            raise GrantRefused("the grant is for another execution")
+            raise ExecutionTokenRefused("the grant is for another execution")
         lines = executions.run(executions.claim(order))
         # Begun here, not when the answer is sent: from its first line on, closing it gives the slot back.
         first = await anext(lines)
@@ -49,7 +49,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
     async def stats(request: Request) -> Response:
         if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
-            raise GrantRefused("not this fleet's")
+            raise ExecutionTokenRefused("not this fleet's")
         told = executions.engine.stats()
         tenants = {name: asdict(tenant) for name, tenant in told.tenants.items()}
         tiers = {tier: asdict(now) for tier, now in told.now.tiers.items()}
@@ -59,7 +59,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
     async def metrics(request: Request) -> Response:
         if not hmac.compare_digest(_bearer(request).encode(), metrics_token(secret).encode()):
-            raise GrantRefused("not this fleet's")
+            raise ExecutionTokenRefused("not this fleet's")
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def health(_: Request) -> Response:
@@ -128,6 +128,6 @@ async def _gone(_: Request, __: Exception) -> Response:
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     Refusal: _refused,
     OrderRefused: _refused,
-    GrantRefused: _refused,
+    ExecutionTokenRefused: _refused,
     ClientDisconnect: _gone,
 }

@@ -102,7 +102,7 @@ class SheddingSection(_Section):
     calm_s: NotNegative | None = None
     """0: a tier comes back with the first look that finds no risk."""
     calm_max_s: NotNegative | None = None
-    look_s: NotNegative | None = None
+    check_s: NotNegative | None = None
     """0: it is decided at every event."""
     retry_min_s: NotNegative | None = None
     retry_max_s: NotNegative | None = None

@@ -230,7 +230,7 @@ def _notes(options: SimulateOptions, gate: GateSpec | None, workload: Workload) 
     absent = [name for name in gate.tenants if name not in workload.tenants]
     if absent:
         notes.append(f"In {options.tenants} and not in the workload: {_some(absent)}.")
-    if gate.order == "ratio" and not any(tenant.terms.rate_per_s for tenant in gate.tenants.values()):
+    if gate.order == "ratio" and not any(tenant.share.rate_per_s for tenant in gate.tenants.values()):
         notes.append("The order ratio, as published, serves nobody without credit at an idle fleet: name a rate_per_s.")
     return notes
 

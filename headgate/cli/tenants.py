@@ -69,7 +69,7 @@ def list_(json: Json = False) -> None:
     for heading in ("tenant", "tier", "weight", "rate/s", "burst", "queue max", "max_tokens", "models"):
         table.add_column(heading)
     for tenant in tenants:
-        owed = tenant.terms
+        owed = tenant.share
         cells = [tenant.name, tenant.tier.value, f"{owed.weight:g}", f"{owed.rate_per_s:g}", f"{owed.burst:g}"]
         limits = [str(tenant.queue_items_max), str(tenant.max_tokens_max)]
         table.add_row(*cells, *limits, ", ".join(tenant.models or ("all",)))
@@ -144,15 +144,15 @@ def _changed(
         raise ConfigurationError(f"--tier: there are {', '.join(TENANT_TIERS)}, not {tier!r}")
     if (queue_max or 0) < 0 or (max_tokens or 0) < 0:
         raise ConfigurationError("--queue-max and --max-tokens are zero or more")
-    owed = tenant.terms
-    terms = operations.terms(
+    owed = tenant.share
+    share = operations.share(
         owed.weight if weight is None else weight,
         owed.rate_per_s if rate is None else rate,
         owed.burst if burst is None else burst,
     )
     return replace(
         tenant,
-        terms=terms,
+        share=share,
         tier=tenant.tier if tier is None else Tier(tier),
         queue_items_max=tenant.queue_items_max if queue_max is None else queue_max,
         max_tokens_max=tenant.max_tokens_max if max_tokens is None else max_tokens,

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Snapshot
 from headgate.demo.measure import Sample, percentile
@@ -33,15 +33,15 @@ class TenantNow:
     answered: int
 
 
-def credit(snapshot: Snapshot, terms: Terms, now: float) -> float | None:
+def credit(snapshot: Snapshot, share: Share, now: float) -> float | None:
     """What is left in the bucket: the burst at most, negative where the tenant is ahead of its guarantee."""
-    if terms.rate_per_s == 0:
+    if share.rate_per_s == 0:
         return None
-    return min(terms.burst, (now - snapshot.line.clocks.tat) * terms.rate_per_s)
+    return min(share.burst, (now - snapshot.queue.clocks.tat) * share.rate_per_s)
 
 
 def tenant_now(
-    name: str, samples: Sequence[Sample], snapshot: Snapshot | None, terms: Terms, now: float, elapsed_s: float
+    name: str, samples: Sequence[Sample], snapshot: Snapshot | None, share: Share, now: float, elapsed_s: float
 ) -> TenantNow:
     """`now` is the stack's clock, `elapsed_s` the play's."""
     own = [sample for sample in samples if sample.tenant == name]
@@ -53,7 +53,7 @@ def tenant_now(
         name=name,
         waiting=max(0, unanswered - running),
         running=running,
-        credit=credit(snapshot, terms, now) if snapshot else None,
+        credit=credit(snapshot, share, now) if snapshot else None,
         service_rate=_service_rate(own, elapsed_s),
         ttft_last_s=ttfts[-1] if ttfts else None,
         ttft_p99_s=percentile(ttfts, 0.99),

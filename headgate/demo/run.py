@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.demo.live import tenant_now, view
 from headgate.demo.measure import RunReport, report
@@ -63,8 +63,8 @@ async def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Ru
         capacity = await measure_capacity(stack, addresses, flood, options.sources.seed, console)
         scene = compose(quiet, flood, capacity, options.seconds)
         runs = {"fcfs": await play(stack, addresses, scene, {}, "without: first come, first served", console)}
-    terms = Terms(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
-    tenants = {QUIET: terms, FLOOD: terms}
+    share = Share(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
+    tenants = {QUIET: share, FLOOD: share}
     fair = options.stack.model_copy(update={"order": "bwfq", "policy": "vtc", "tenants": tenants})
     async with running(fair, console, "with headgate") as (stack, addresses):
         await measure_capacity(stack, addresses, flood, options.sources.seed, console)
@@ -101,7 +101,7 @@ async def measure_capacity(
 
 
 async def play(
-    stack: Stack, addresses: Addresses, scene: Scene, tenants: Mapping[str, Terms], title: str, console: Console
+    stack: Stack, addresses: Addresses, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
 ) -> RunReport:
     """One play of the scene, shown as it happens."""
     player = _player(stack, addresses, LAMBDA_EVERY)
@@ -144,15 +144,15 @@ def _player(stack: Stack, addresses: Addresses, lambda_every: Mapping[str, int])
 
 
 async def _watch(
-    stack: Stack, player: Player, scene: Scene, tenants: Mapping[str, Terms], title: str, console: Console
+    stack: Stack, player: Player, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
 ) -> None:
     """Redraw until cancelled; a table that cannot be read for a moment costs a moment's figures."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             rows = []
             for name in (QUIET, FLOOD):
-                snapshot = await stack.look(name)
-                terms = tenants.get(name, Terms())
-                rows.append(tenant_now(name, player.samples, snapshot, terms, stack.now(), player.elapsed_s()))
+                snapshot = await stack.snapshot(name)
+                share = tenants.get(name, Share())
+                rows.append(tenant_now(name, player.samples, snapshot, share, stack.now(), player.elapsed_s()))
             live.update(view(title, rows, len(player.samples), len(scene.arrivals), player.elapsed_s()))
             await asyncio.sleep(LIVE_EVERY_S)

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 
 SMALL_MODEL = "random:8x384"
 """Layers x width. On a CPU slow enough (some 200 tokens a second) that tenants compete for the engine: a smaller
@@ -34,7 +34,7 @@ class StackOptions(BaseModel):
     """The OpenAI face; 0 takes a free port."""
     aws_port: int = Field(default=0, ge=0, le=65535)
     """The AWS endpoint; 0 takes a free port."""
-    tenants: dict[str, Terms] = Field(default_factory=lambda: {name: Terms() for name in DEMO_TENANTS})
+    tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
     store: Literal["moto", "dynamodb-local"] = "moto"
     """Who plays DynamoDB: moto, or Amazon's DynamoDB Local where Java and its npm package are present."""

@@ -94,7 +94,7 @@ class Child:
             if not self._announced.done():
                 *lines, line = (line + chunk).split(b"\n")
                 line = line[:ANNOUNCEMENT_BYTES_MAX]
-                self._look_for_announcement(lines)
+                self._read_announcement(lines)
 
     async def _watch(self, output: asyncio.StreamReader, log: IO[bytes]) -> None:
         """Until it ended and all that it wrote is in the log."""
@@ -111,7 +111,7 @@ class Child:
                 ChildDied(f"{self.name} ended with status {self.returncode} before it was ready: {self.log_tail()}")
             )
 
-    def _look_for_announcement(self, lines: Sequence[bytes]) -> None:
+    def _read_announcement(self, lines: Sequence[bytes]) -> None:
         for line in lines:
             said = _json_object(line)
             if said is not None:

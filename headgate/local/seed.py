@@ -10,7 +10,7 @@ import boto3
 
 from dispatcher.bootstrap import RealIds
 from dispatcher.operations.directory import new_key
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Tenant, TenantStore
 from dispatcher.stores.dynamodb.store import client_config, create_table
 
@@ -56,12 +56,12 @@ async def make_queue(endpoint_url: str) -> str:
     return await asyncio.to_thread(create)
 
 
-async def make_tenants(store: TenantStore, tenants: Mapping[str, Terms], queue_items_max: int) -> dict[str, str]:
+async def make_tenants(store: TenantStore, tenants: Mapping[str, Share], queue_items_max: int) -> dict[str, str]:
     """A key for each."""
     ids = RealIds()
     keys: dict[str, str] = {}
-    for name, terms in tenants.items():
-        tenant = Tenant(name=name, line=name, terms=terms, queue_items_max=queue_items_max)
+    for name, share in tenants.items():
+        tenant = Tenant(name=name, queue=name, share=share, queue_items_max=queue_items_max)
         await store.put_tenant(tenant, expected_version=None)
         keys[name], record = new_key(name, ids.secret())
         await store.put_key(record)

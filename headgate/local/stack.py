@@ -84,12 +84,12 @@ class Stack:
         """Which part died; waits for ever while all live."""
         return await asyncio.shield(self._dead)
 
-    async def look(self, line: str) -> Snapshot | None:
+    async def snapshot(self, line: str) -> Snapshot | None:
         """A tenant's line and the pool as the gate sees them; None where the table does not answer for the moment."""
         if self._store is None:
             return None
         try:
-            return await self._store.look(POOL, line)
+            return await self._store.snapshot(POOL, line)
         except StoreUnavailable:
             return None
 
@@ -160,7 +160,7 @@ class Stack:
         on_step("waiting for the workers to register")
         async with asyncio.timeout(READY_TIMEOUT_S):
             while not self._dead.done():
-                snapshot = await self.look("")
+                snapshot = await self.snapshot("")
                 alive = [worker for worker in snapshot.workers if worker.takes_work(self.now())] if snapshot else []
                 if len(alive) >= self.options.workers:
                     self._worker = alive[0]

@@ -68,7 +68,7 @@ class Runner:
         self.tally.queued[tenant] += written is Written.DONE
 
     async def _drain(self) -> None:
-        lines = await self._world.store.waiting_lines(POOL, self._world.clock.now(), 3)
+        lines = await self._world.store.waiting_queues(POOL, self._world.clock.now(), 3)
         slot = self._free_slot(await self._world.store.workers(POOL))
         head = await self._world.store.head_of(self._random.choice(lines).name) if lines else None
         if slot is None or head is None:

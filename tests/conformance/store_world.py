@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatcher.model.invocation import Invocation, Result, Slot, State, dispatched, ended
 from dispatcher.model.outcomes import Settled, Written
-from dispatcher.policies.clocks import Terms, debit, lift, settlement
+from dispatcher.policies.clocks import Share, debit, lift, settlement
 from dispatcher.ports import Store, Worker
 
 POOL = "p"
@@ -32,7 +32,7 @@ def worker(worker_id: str = "w", slots: int = 2, **more: Any) -> Worker:
 
 def invocation(invocation_id: str, tenant: str = "a", **more: Any) -> Invocation:
     told = {
-        "line": tenant,
+        "queue": tenant,
         "pool": POOL,
         "model": "m",
         "fingerprint": f"digest of {invocation_id}",
@@ -48,15 +48,15 @@ def invocation(invocation_id: str, tenant: str = "a", **more: Any) -> Invocation
 class World:
     """A store, a clock, and every tenant on the same terms."""
 
-    def __init__(self, store: Store, clock: FakeClock, terms: Terms | None = None) -> None:
+    def __init__(self, store: Store, clock: FakeClock, share: Share | None = None) -> None:
         self.store = store
         self.clock = clock
-        self.terms = terms or Terms(weight=2.0, rate_per_s=10.0, burst=1000.0)
+        self.share = share or Share(weight=2.0, rate_per_s=10.0, burst=1000.0)
 
     async def admit(self, new: Invocation, slot: Slot) -> tuple[Written, Invocation]:
-        look = await self.store.look(new.pool, new.line)
+        snapshot = await self.store.snapshot(new.pool, new.queue)
         now = self.clock.now()
-        taken = debit(look.line.clocks, self.terms, new.estimate, now, look.pool.virtual_time)
+        taken = debit(snapshot.queue.clocks, self.share, new.estimate, now, snapshot.pool.virtual_time)
         running = dispatched(new, slot, taken.charge, now)
         return await self.store.admit(running, taken, now), running
 
@@ -66,8 +66,8 @@ class World:
         return running
 
     async def enqueue(self, new: Invocation, waiting_max: int = 100) -> Written:
-        look = await self.store.look(new.pool, new.line)
-        step = None if look.line.waiting else lift(look.line.clocks, look.pool.virtual_time)
+        snapshot = await self.store.snapshot(new.pool, new.queue)
+        step = None if snapshot.queue.waiting else lift(snapshot.queue.clocks, snapshot.pool.virtual_time)
         return await self.store.enqueue(new, step, waiting_max)
 
     async def enqueued(self, *new: Invocation) -> None:
@@ -75,9 +75,9 @@ class World:
             assert await self.enqueue(one) is Written.DONE
 
     async def dispatch(self, queued: Invocation, slot: Slot) -> tuple[Written, Invocation]:
-        look = await self.store.look(queued.pool, queued.line)
+        snapshot = await self.store.snapshot(queued.pool, queued.queue)
         now = self.clock.now()
-        taken = debit(look.line.clocks, self.terms, queued.estimate, now, look.pool.virtual_time)
+        taken = debit(snapshot.queue.clocks, self.share, queued.estimate, now, snapshot.pool.virtual_time)
         running = dispatched(queued, slot, taken.charge, now)
         return await self.store.dispatch(running, taken, now), running
 
@@ -106,8 +106,8 @@ class World:
     async def drop(self, queued: Invocation, state: State = State.EXPIRED) -> Settled:
         return await self.store.drop(ended(queued, state, self.clock.now(), result=Result(504, "late")))
 
-    async def line(self, name: str = "a") -> Any:
-        return (await self.store.look(POOL, name)).line
+    async def queue(self, name: str = "a") -> Any:
+        return (await self.store.snapshot(POOL, name)).queue
 
     async def leases(self) -> dict[tuple[str, int], str]:
         """(worker, slot) -> execution."""
@@ -115,7 +115,7 @@ class World:
         return {(one.id, number): lease.execution for one in workers for number, lease in one.leases.items()}
 
     async def waiting_names(self, limit: int = 100) -> list[str]:
-        return [line.name for line in await self.store.waiting_lines(POOL, self.clock.now(), limit)]
+        return [queue.name for queue in await self.store.waiting_queues(POOL, self.clock.now(), limit)]
 
 
 def later(one: Invocation, seconds: float) -> Invocation:

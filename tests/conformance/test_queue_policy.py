@@ -104,7 +104,7 @@ def test_a_request_put_back_is_next_again_and_what_it_was_charged_is_returned(na
     for number in range(6):
         put(policy, f"r{number}", f"t{number % 3}")
     first = admit_next(policy)
-    policy.put_back(first)
+    policy.undo_admit(first)
     assert (policy.waiting, policy.running) == (6, 0)
     assert all(got.service == 0 for got in policy.received.values())
     assert admit_next(policy) == first
@@ -118,7 +118,7 @@ def test_several_put_back_in_any_order_stand_in_line_as_they_came(name: str) -> 
     for _ in range(3):
         admit_next(policy)
     for request_id in ("r1", "r0", "r2"):
-        policy.put_back(request_id)
+        policy.undo_admit(request_id)
     assert [admit_next(policy) for _ in range(4)] == ["r0", "r1", "r2", "r3"]
 
 
@@ -241,7 +241,7 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
             if call == "end":
                 policy.finish(request_id)
             elif call == "back":
-                policy.put_back(request_id)
+                policy.undo_admit(request_id)
                 if request_id not in evicted:  # what one that was resumed received before stands
                     del true[request_id]
             else:

@@ -99,7 +99,7 @@ def test_what_is_put_back_was_never_charged(name: str, service: str, story: list
         return  # one that was preempted is charged already: that stands
     policy.admit(head.request_id)
     policy.generated(head.request_id, tokens)
-    policy.put_back(head.request_id)
+    policy.undo_admit(head.request_id)
     assert counters(policy, TENANTS) == about(before[0])
     assert {tenant: got.service for tenant, got in policy.received.items()} == about(before[1])
     again = policy.peek()
@@ -118,7 +118,7 @@ def test_one_that_was_resumed_and_is_put_back_keeps_what_it_was_charged(name: st
     policy.preempt("r")
     before = counters(policy, ["t0"]), policy.received["t0"].service
     policy.admit("r")
-    policy.put_back("r")
+    policy.undo_admit("r")
     assert (counters(policy, ["t0"]), policy.received["t0"].service) == before
     assert before[1] == 20
 

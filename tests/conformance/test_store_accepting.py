@@ -21,12 +21,12 @@ async def test_an_admitted_invocation_is_running_charged_and_leased(world: World
     await world.store.register(worker())
     running = await world.admitted(invocation("i", body="question"), SLOT)
     assert await world.store.get("a", "i") == running
-    line = await world.line()
-    assert line.clocks == Clocks(tat=START - 100 + 1, vft=5.0)
-    assert (line.waiting, line.reserved, line.spent) == (0, 10.0, 0.0)
+    queue = await world.queue()
+    assert queue.clocks == Clocks(tat=START - 100 + 1, vft=5.0)
+    assert (queue.waiting, queue.reserved, queue.spent) == (0, 10.0, 0.0)
     assert await world.leases() == {("w", 0): "a/i#1"}
     lease = (await world.store.workers(POOL))[0].leases[0]
-    assert (lease.tenant, lease.invocation, lease.attempt, lease.granted_at) == ("a", "i", 1, START)
+    assert (lease.tenant, lease.invocation, lease.attempt, lease.leased_at) == ("a", "i", 1, START)
 
 
 async def test_the_same_id_exists_whatever_else_holds(world: World) -> None:
@@ -36,7 +36,7 @@ async def test_the_same_id_exists_whatever_else_holds(world: World) -> None:
     assert (await world.admit(invocation("i"), Slot("w", 1)))[0] is Written.EXISTS
     assert await world.enqueue(invocation("i")) is Written.EXISTS
     assert await world.enqueue(invocation("i"), waiting_max=0) is Written.EXISTS
-    assert (await world.line()).reserved == 10.0
+    assert (await world.queue()).reserved == 10.0
     assert (await world.admit(invocation("i", tenant="b"), Slot("w", 1)))[0] is Written.DONE
 
 
@@ -44,10 +44,10 @@ async def test_the_same_id_exists_whatever_else_holds(world: World) -> None:
 async def test_a_slot_that_is_taken_or_not_there_conflicts(world: World, slot: Slot) -> None:
     await world.store.register(worker())
     await world.admitted(invocation("first"), SLOT)
-    before = await world.line()
+    before = await world.queue()
     assert (await world.admit(invocation("i"), slot))[0] is Written.CONFLICT
     assert await world.store.get("a", "i") is None
-    assert await world.line() == before
+    assert await world.queue() == before
     assert await world.leases() == {("w", 0): "a/first#1"}
 
 
@@ -55,9 +55,9 @@ async def test_a_slot_that_is_taken_or_not_there_conflicts(world: World, slot: S
 async def test_a_worker_that_takes_no_work_conflicts(world: World, change: dict[str, object]) -> None:
     seated = await world.store.register(worker())
     assert seated is not None
-    await world.store.beat(replace(seated, **change))
+    await world.store.heartbeat(replace(seated, **change))
     assert (await world.admit(invocation("i"), SLOT))[0] is Written.CONFLICT
-    assert (await world.line()).reserved == 0.0
+    assert (await world.queue()).reserved == 0.0
 
 
 async def test_an_arrival_does_not_overtake_its_own_line(world: World) -> None:
@@ -92,7 +92,7 @@ async def test_a_step_holds_from_edge_to_edge(
     running = dispatched(invocation("1"), Slot("w", 1), charge, START)
     assert await world.store.admit(running, then, START) is expected
     moved = 8.0 if expected is Written.DONE else 7.3
-    assert getattr((await world.line()).clocks, which) == moved
+    assert getattr((await world.queue()).clocks, which) == moved
 
 
 async def test_a_line_never_seen_reads_zero_in_conditions(world: World) -> None:
@@ -103,20 +103,20 @@ async def test_a_line_never_seen_reads_zero_in_conditions(world: World) -> None:
     assert await world.store.admit(running, above, START) is Written.CONFLICT
     upto = Debit(charge, Step(None, 0.0, low=0.0), Step(5.0, 1.0, high=0.0), 0.0)
     assert await world.store.admit(running, upto, START) is Written.DONE
-    assert (await world.line()).clocks == Clocks(0.0, 6.0)
+    assert (await world.queue()).clocks == Clocks(0.0, 6.0)
 
 
 async def test_charges_computed_from_one_look_add_up(world: World) -> None:
     """Inside one branch nothing is read, modified and written back: both of two charges count."""
     await world.store.register(worker(slots=3))
     await world.admitted(invocation("first"), SLOT)
-    clocks = (await world.line()).clocks
-    taken = debit(clocks, world.terms, 10.0, START, 0.0)
+    clocks = (await world.queue()).clocks
+    taken = debit(clocks, world.share, 10.0, START, 0.0)
     for number in (1, 2):
         running = dispatched(invocation(f"{number}"), Slot("w", number), taken.charge, START)
         assert await world.store.admit(running, taken, START) is Written.DONE
-    line = await world.line()
-    assert (line.clocks.tat, line.clocks.vft, line.reserved) == (clocks.tat + 2, clocks.vft + 10, 30.0)
+    queue = await world.queue()
+    assert (queue.clocks.tat, queue.clocks.vft, queue.reserved) == (clocks.tat + 2, clocks.vft + 10, 30.0)
 
 
 async def test_a_queued_invocation_waits_in_its_line(world: World) -> None:
@@ -125,8 +125,8 @@ async def test_a_queued_invocation_waits_in_its_line(world: World) -> None:
     assert await world.enqueue(queued) is Written.DONE
     assert await world.store.get("a", "i") == queued
     assert await world.store.head_of("a") == queued
-    line = await world.line()
-    assert (line.waiting, line.reserved, line.clocks.vft) == (1, 0.0, 40.0)
+    queue = await world.queue()
+    assert (queue.waiting, queue.reserved, queue.clocks.vft) == (1, 0.0, 40.0)
     assert await world.waiting_names() == ["a"]
 
 
@@ -136,15 +136,15 @@ async def test_the_lift_is_for_the_first_and_only_the_first(world: World) -> Non
     assert await world.store.enqueue(invocation("0"), lift, 9) is Written.DONE
     assert await world.store.enqueue(invocation("1"), lift, 9) is Written.CONFLICT
     assert await world.store.enqueue(invocation("1"), None, 9) is Written.DONE
-    assert (await world.line()).waiting == 2
-    assert (await world.line()).clocks.vft == 5.0
+    assert (await world.queue()).waiting == 2
+    assert (await world.queue()).clocks.vft == 5.0
 
 
 async def test_a_line_that_emptied_meanwhile_wants_the_lift_again(world: World) -> None:
     await world.enqueued(invocation("0"))
     await world.drop(invocation("0"))
     assert await world.store.enqueue(invocation("1"), None, 9) is Written.CONFLICT
-    assert (await world.line()).waiting == 0
+    assert (await world.queue()).waiting == 0
     assert await world.enqueue(invocation("1")) is Written.DONE
 
 
@@ -161,7 +161,7 @@ async def test_a_line_is_bounded(world: World) -> None:
         assert await world.enqueue(invocation(f"{number}"), waiting_max=3) is Written.DONE
     assert await world.enqueue(invocation("3"), waiting_max=3) is Written.FULL
     assert await world.store.get("a", "3") is None
-    assert (await world.line()).waiting == 3
+    assert (await world.queue()).waiting == 3
     assert await world.enqueue(invocation("0", tenant="b"), waiting_max=3) is Written.DONE
 
 
@@ -177,7 +177,7 @@ async def test_a_line_is_first_come_first_served(world: World) -> None:
 
 
 async def test_a_shared_line_holds_several_tenants(world: World) -> None:
-    await world.enqueued(invocation("i", "a", line="all"), later(invocation("i", "b", line="all"), -1))
+    await world.enqueued(invocation("i", "a", queue="all"), later(invocation("i", "b", queue="all"), -1))
     head = await world.store.head_of("all")
     assert head is not None
     assert head.tenant == "b"
@@ -207,4 +207,4 @@ async def test_a_request_too_long_to_keep_is_refused(world: World) -> None:
         await world.enqueue(invocation("1", body="é" * TEXT_BYTES_MAX))
     with pytest.raises(RequestTooLarge):
         await world.admit(invocation("2", tenant="b", body="é" * TEXT_BYTES_MAX), SLOT)
-    assert (await world.line()).waiting == 1
+    assert (await world.queue()).waiting == 1

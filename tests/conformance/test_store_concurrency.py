@@ -81,7 +81,7 @@ async def test_one_head_goes_to_one_of_many(place: Place) -> None:
     outcomes = await asyncio.gather(*(world.dispatch(invocation("i"), slot) for slot in slots))
     assert [written for written, _ in outcomes].count(Written.DONE) == 1
     assert len(await world.leases()) == 1
-    assert (await world.line()).waiting == 0
+    assert (await world.queue()).waiting == 0
 
 
 async def test_a_full_line_takes_exactly_its_bound(place: Place) -> None:
@@ -95,7 +95,7 @@ async def test_a_full_line_takes_exactly_its_bound(place: Place) -> None:
 
     outcomes = await asyncio.gather(*(until_decided(number) for number in range(7)))
     assert Counter(outcomes) == {Written.DONE: 3, Written.FULL: 4}
-    assert (await world.line()).waiting == 3
+    assert (await world.queue()).waiting == 3
 
 
 async def test_workers_that_start_together_get_a_seat_each(place: Place) -> None:
@@ -120,12 +120,12 @@ async def _verify(world: World, tallies: Sequence[Tally]) -> None:
     running = {execution: cost for tally in tallies for execution, cost in tally.running.items()}
     assert sorted((await world.leases()).values()) == sorted(running), "slots are exactly what runs"
     for tenant in TENANTS:
-        line = await world.line(tenant)
+        queue = await world.queue(tenant)
         left = sum(tally.queued[tenant] for tally in tallies)
         costs = [cost for execution, cost in running.items() if execution.startswith(f"{tenant}/")]
-        assert line.waiting == left
-        assert line.reserved == pytest.approx(sum(costs), abs=1e-9)
-        assert line.spent == pytest.approx(sum(tally.spent[tenant] for tally in tallies), abs=1e-9)
+        assert queue.waiting == left
+        assert queue.reserved == pytest.approx(sum(costs), abs=1e-9)
+        assert queue.spent == pytest.approx(sum(tally.spent[tenant] for tally in tallies), abs=1e-9)
         assert (tenant in await world.waiting_names()) is bool(left)
         assert await _queue_length(world, tenant) == left
 

@@ -105,12 +105,12 @@ SEQUENCES = [
 
 @pytest.mark.parametrize("faults", SEQUENCES)
 async def test_an_admission_is_applied_once(faulty: Faulty, faults: list[Fault]) -> None:
-    look = await faulty.store.look(POOL, "a")
-    assert look.line.waiting == 0
+    snapshot = await faulty.store.snapshot(POOL, "a")
+    assert snapshot.queue.waiting == 0
     written, _ = await _faulted(faulty, faults, lambda: faulty.admit(invocation("i"), SLOT), reads=1)
     assert written is Written.DONE
-    line = await faulty.line()
-    assert (line.reserved, line.clocks.vft) == (10.0, 5.0)
+    queue = await faulty.queue()
+    assert (queue.reserved, queue.clocks.vft) == (10.0, 5.0)
     assert await faulty.leases() == {("w", 0): "a/i#1"}
 
 
@@ -121,14 +121,14 @@ async def test_a_life_under_faults_leaves_an_exact_ledger(faulty: Faulty, faults
     await faulty.enqueued(later(invocation("j"), 1))
     written, running = await _faulted(faulty, faults, lambda: faulty.dispatch(invocation("i"), SLOT), reads=1)
     assert written is Written.DONE
-    assert (await faulty.line()).waiting == 1
+    assert (await faulty.queue()).waiting == 1
     assert await _faulted(faulty, faults, lambda: faulty.requeue(running)) is Settled.SETTLED
-    assert (await faulty.line()).waiting == 2
+    assert (await faulty.queue()).waiting == 2
     again = await faulty.dispatched(invocation("i", attempt=1), SLOT)
     assert await _faulted(faulty, faults, lambda: faulty.settle(again)) is Settled.SETTLED
     assert await _faulted(faulty, faults, lambda: faulty.drop(invocation("j"))) is Settled.SETTLED
-    line = await faulty.line()
-    assert (line.waiting, line.reserved, line.spent, line.clocks.vft) == (0, 0.0, 8.0, 4.0)
+    queue = await faulty.queue()
+    assert (queue.waiting, queue.reserved, queue.spent, queue.clocks.vft) == (0, 0.0, 8.0, 4.0)
     assert await faulty.leases() == {}
 
 
@@ -147,7 +147,7 @@ async def test_a_settlement_by_another_is_not_taken_for_ones_own(faulty: Faulty,
 
     faulty.client.faults = [anothers]
     assert await faulty.settle(running) is Settled.FENCED
-    assert (await faulty.line()).spent == 8.0
+    assert (await faulty.queue()).spent == 8.0
 
 
 @pytest.mark.parametrize("fault", AMBIGUOUS)
@@ -172,11 +172,11 @@ async def test_a_table_that_is_gone_fails_closed_after_a_bounded_number_of_tries
     start = faulty.clock.now()
     faulty.client.faults = [fault] * 1000
     with pytest.raises(StoreUnavailable):
-        await faulty.store.look(POOL, "a")
+        await faulty.store.snapshot(POOL, "a")
     assert faulty.client.requests - tries == TRIES_MAX
     assert 0 < faulty.clock.now() - start < 5
     faulty.client.faults = []
-    assert (await faulty.store.look(POOL, "a")).line.waiting == 0
+    assert (await faulty.store.snapshot(POOL, "a")).queue.waiting == 0
 
 
 async def test_a_request_that_dynamodb_calls_wrong_is_not_repeated(faulty: Faulty) -> None:
@@ -198,11 +198,11 @@ async def test_keys_left_unprocessed_are_asked_for_again(faulty: Faulty) -> None
         return {**answer, "UnprocessedKeys": {table: {**request, "Keys": keys[1::2]}}}
 
     await faulty.admitted(invocation("i"), SLOT)
-    expected = await faulty.store.look(POOL, "a")
+    expected = await faulty.store.snapshot(POOL, "a")
     faulty.client.faults = [half, half]
-    assert await faulty.store.look(POOL, "a") == expected
+    assert await faulty.store.snapshot(POOL, "a") == expected
     assert len(expected.workers) == 1
-    assert expected.line.reserved == 10.0
+    assert expected.queue.reserved == 10.0
 
 
 def test_the_client_leaves_retries_to_the_store() -> None:
@@ -228,8 +228,8 @@ async def test_a_worker_that_beats_again_keeps_the_seat_it_was_about_to_lose(fau
     """Timeline: the newcomer reads the directory, the silent worker beats, the newcomer writes."""
     (silent,) = await faulty.store.workers(POOL)
     faulty.clock.time = silent.alive_until + 1
-    beats = _interposed(faulty, lambda world: world.store.beat(replace(silent, alive_until=3e9)))
-    faulty.client.faults = [_well, beats]
+    heartbeats = _interposed(faulty, lambda world: world.store.heartbeat(replace(silent, alive_until=3e9)))
+    faulty.client.faults = [_well, heartbeats]
     seated = await faulty.store.register(worker("new", alive_until=3e9))
     assert [one.id for one in await faulty.store.workers(POOL)] == ["w", "new"]
     assert seated is not None

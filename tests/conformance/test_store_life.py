@@ -23,8 +23,8 @@ async def seated(world: World) -> World:
     return world
 
 
-async def head(world: World, line: str = "a") -> Invocation:
-    found = await world.store.head_of(line)
+async def head(world: World, queue: str = "a") -> Invocation:
+    found = await world.store.head_of(queue)
     assert found is not None
     return found
 
@@ -34,12 +34,12 @@ async def test_a_dispatch_moves_everything_together(seated: World) -> None:
     running = await seated.dispatched(await head(seated), SLOT)
     assert await seated.store.get("a", "0") == running
     assert (await head(seated)).id == "1"
-    line = await seated.line()
-    assert (line.waiting, line.reserved, line.clocks) == (1, 10.0, Clocks(START - 99, 5.0))
+    queue = await seated.queue()
+    assert (queue.waiting, queue.reserved, queue.clocks) == (1, 10.0, Clocks(START - 99, 5.0))
     assert await seated.leases() == {("w", 0): "a/0#1"}
     assert await seated.waiting_names() == ["a"]
     await seated.dispatched(await head(seated), Slot("w", 1))
-    assert (await seated.line()).waiting == 0
+    assert (await seated.queue()).waiting == 0
     assert await seated.store.head_of("a") is None
     assert await seated.waiting_names() == []
 
@@ -50,8 +50,8 @@ async def test_nothing_is_dispatched_twice(seated: World) -> None:
     await seated.dispatched(first, SLOT)
     assert (await seated.dispatch(first, Slot("w", 1)))[0] is Written.CONFLICT
     assert (await seated.dispatch(invocation("never seen"), Slot("w", 1)))[0] is Written.CONFLICT
-    line = await seated.line()
-    assert (line.waiting, line.reserved) == (1, 10.0)
+    queue = await seated.queue()
+    assert (queue.waiting, queue.reserved) == (1, 10.0)
 
 
 async def test_a_taken_slot_leaves_the_invocation_waiting(seated: World) -> None:
@@ -59,7 +59,7 @@ async def test_a_taken_slot_leaves_the_invocation_waiting(seated: World) -> None
     await seated.dispatched(await head(seated), SLOT)
     assert (await seated.dispatch(await head(seated), SLOT))[0] is Written.CONFLICT
     assert (await head(seated)).id == "1"
-    assert (await seated.line()).waiting == 1
+    assert (await seated.queue()).waiting == 1
 
 
 async def test_a_clock_out_of_its_branch_leaves_the_invocation_waiting(seated: World) -> None:
@@ -94,13 +94,13 @@ async def test_detach_wants_a_queued_invocation_with_its_request(seated: World) 
 
 async def test_settlement_replaces_the_estimate_by_the_truth(seated: World) -> None:
     running = await seated.admitted(invocation("i", body="q"), SLOT)
-    before = (await seated.line()).clocks
+    before = (await seated.queue()).clocks
     seated.clock.time += 5
     assert await seated.settle(running, served=8.0) is Settled.SETTLED
-    line = await seated.line()
-    assert line.clocks.tat == pytest.approx(before.tat - 0.2)
-    assert line.clocks.vft == pytest.approx(before.vft - 1.0)
-    assert (line.reserved, line.spent) == (0.0, 8.0)
+    queue = await seated.queue()
+    assert queue.clocks.tat == pytest.approx(before.tat - 0.2)
+    assert queue.clocks.vft == pytest.approx(before.vft - 1.0)
+    assert (queue.reserved, queue.spent) == (0.0, 8.0)
     assert await seated.leases() == {}
     stored = await seated.store.get("a", "i")
     assert stored == replace(
@@ -118,10 +118,10 @@ async def test_settlement_replaces_the_estimate_by_the_truth(seated: World) -> N
 async def test_a_second_settlement_is_fenced_and_charges_nothing(seated: World) -> None:
     running = await seated.admitted(invocation("i"), SLOT)
     await seated.settle(running)
-    before = await seated.line()
+    before = await seated.queue()
     assert await seated.settle(running, served=99.0) is Settled.FENCED
     assert await seated.requeue(running) is Settled.FENCED
-    assert await seated.line() == before
+    assert await seated.queue() == before
     assert (await seated.store.get("a", "i")).served == 8.0
     assert await seated.settle(replace(running, id="never seen")) is Settled.FENCED
 
@@ -135,17 +135,17 @@ async def test_an_old_attempt_is_fenced_by_a_later_one(seated: World) -> None:
     assert await seated.settle(first) is Settled.FENCED
     assert await seated.requeue(first) is Settled.FENCED
     assert await seated.leases() == {("w", 0): "a/i#2"}
-    assert (await seated.line()).spent == 0.0
+    assert (await seated.queue()).spent == 0.0
     assert await seated.settle(second) is Settled.SETTLED
 
 
 async def test_requeue_undoes_the_dispatch(seated: World) -> None:
     await seated.enqueued(invocation("0", body="q"), later(invocation("1"), 1))
-    before = await seated.line()
+    before = await seated.queue()
     running = await seated.dispatched(await head(seated), SLOT)
     assert await seated.requeue(running) is Settled.SETTLED
     assert await head(seated) == retried(running)
-    after = await seated.line()
+    after = await seated.queue()
     assert (after.waiting, after.reserved, after.spent) == (2, 0.0, 0.0)
     assert after.clocks.vft == pytest.approx(before.clocks.vft)
     assert await seated.leases() == {}
@@ -159,8 +159,8 @@ async def test_a_slot_given_to_another_stays_the_others(seated: World) -> None:
     await seated.admitted(invocation("other", tenant="b"), SLOT)
     assert await seated.settle(lost) is Settled.SETTLED
     assert await seated.leases() == {("w", 0): "b/other#1"}
-    line = await seated.line()
-    assert (line.reserved, line.spent) == (0.0, 8.0)
+    queue = await seated.queue()
+    assert (queue.reserved, queue.spent) == (0.0, 8.0)
 
 
 async def test_an_invocation_outlives_its_worker(seated: World) -> None:
@@ -170,7 +170,7 @@ async def test_an_invocation_outlives_its_worker(seated: World) -> None:
     await seated.store.leave(holder)
     assert list(await seated.store.workers(POOL)) == []
     assert await seated.requeue(running) is Settled.SETTLED
-    assert (await seated.line()).waiting == 1
+    assert (await seated.queue()).waiting == 1
 
 
 async def test_free_slot_takes_only_the_lease_it_names(seated: World) -> None:
@@ -190,8 +190,8 @@ async def test_drop_ends_a_waiting_invocation_once(seated: World, others: int) -
     stored = await seated.store.get("a", "0")
     assert stored is not None
     assert (stored.state, stored.result, stored.body) == (State.EXPIRED, Result(504, "late"), None)
-    line = await seated.line()
-    assert (line.waiting, line.reserved) == (others, 0.0)
+    queue = await seated.queue()
+    assert (queue.waiting, queue.reserved) == (others, 0.0)
     assert bool(await seated.waiting_names()) is bool(others)
 
 
@@ -202,7 +202,7 @@ async def test_drop_is_fenced_by_a_dispatch_and_by_a_later_attempt(seated: World
     assert await seated.drop(seen) is Settled.FENCED
     await seated.requeue(running)
     assert await seated.drop(seen) is Settled.FENCED
-    assert (await seated.line()).waiting == 1
+    assert (await seated.queue()).waiting == 1
 
 
 async def test_an_answer_too_long_is_an_error_and_the_charge_stands(seated: World) -> None:
@@ -213,7 +213,7 @@ async def test_an_answer_too_long_is_an_error_and_the_charge_stands(seated: Worl
     assert stored.result is not None
     assert (stored.state, stored.result.status, stored.served) == (State.FAILED, 500, 8.0)
     assert json.loads(stored.result.body)["error"]["code"] == "result_too_large"
-    assert (await seated.line()).spent == 8.0
+    assert (await seated.queue()).spent == 8.0
 
 
 async def test_the_ledger_is_exact_to_the_last_digit(world: World) -> None:
@@ -226,9 +226,9 @@ async def test_the_ledger_is_exact_to_the_last_digit(world: World) -> None:
     ]
     for one, served in zip(running, costs[::-1], strict=True):
         await world.settle(one, served=served)
-    line = await world.line()
-    assert line.reserved == 0.0
-    assert line.spent == 125012349.678903
+    queue = await world.queue()
+    assert queue.reserved == 0.0
+    assert queue.spent == 125012349.678903
 
 
 async def test_changed_terms_do_not_distort_what_is_in_flight(seated: World) -> None:
@@ -239,4 +239,4 @@ async def test_changed_terms_do_not_distort_what_is_in_flight(seated: World) -> 
     assert stored.charge == running.charge
     over = ended(running, State.FAILED, START, served=0.0)
     assert await seated.store.settle(over, *settlement(running.charge, 0.0)) is Settled.SETTLED
-    assert (await seated.line()).clocks == Clocks(START - 100, 0.0)
+    assert (await seated.queue()).clocks == Clocks(START - 100, 0.0)

@@ -32,14 +32,14 @@ async def waits(world: World, name: str, tat: float, vft: float) -> None:
 
 async def test_those_in_profile_come_first_then_the_rest_each_by_vft(world: World) -> None:
     await world.store.register(worker(slots=1))
-    lines = {
+    queues = {
         "beyond-low": (START + 1, 1.0),
         "due-high": (START - 5, 9.0),
         "due-low": (START, 4.0),
         "beyond-high": (START + 0.001, 3.0),
         "due-mid": (START - 50, 5.5),
     }
-    for name, (tat, vft) in lines.items():
+    for name, (tat, vft) in queues.items():
         await waits(world, name, tat, vft)
     order = ["due-low", "due-mid", "due-high", "beyond-low", "beyond-high"]
     assert await world.waiting_names() == order
@@ -47,9 +47,9 @@ async def test_those_in_profile_come_first_then_the_rest_each_by_vft(world: Worl
         assert await world.waiting_names(limit=limit or 1) == order[: limit or 1]
     world.clock.time += 0.5
     assert await world.waiting_names() == ["beyond-high", "due-low", "due-mid", "due-high", "beyond-low"]
-    shown = await world.store.waiting_lines(POOL, START, 1)
+    shown = await world.store.waiting_queues(POOL, START, 1)
     assert (shown[0].tat, shown[0].vft) == (START, 4.0)
-    assert list(await world.store.waiting_lines("another pool", START, 9)) == []
+    assert list(await world.store.waiting_queues("another pool", START, 9)) == []
 
 
 async def test_the_index_follows_the_clocks_of_a_waiting_line(world: World) -> None:
@@ -58,7 +58,7 @@ async def test_the_index_follows_the_clocks_of_a_waiting_line(world: World) -> N
     await world.enqueued(invocation("1", tenant="a"), invocation("1", tenant="b"))
     assert await world.waiting_names() == ["b", "a"]
     await world.settle(running, served=0.0)
-    assert [line.vft for line in await world.store.waiting_lines(POOL, START, 9)] == [0.0, 0.0]
+    assert [queue.vft for queue in await world.store.waiting_queues(POOL, START, 9)] == [0.0, 0.0]
     head = await world.store.head_of("b")
     assert head is not None
     await world.enqueued(later(invocation("2", tenant="b"), 1))
@@ -67,26 +67,26 @@ async def test_the_index_follows_the_clocks_of_a_waiting_line(world: World) -> N
 
 
 async def test_a_pool_never_seen_starts_at_zero(world: World) -> None:
-    assert (await world.store.look(POOL, "a")).pool == Pool(POOL)
+    assert (await world.store.snapshot(POOL, "a")).pool == Pool(POOL)
 
 
 async def test_virtual_time_never_falls(world: World) -> None:
     for time, expected in ((5.0, 5.0), (4.0, 5.0), (5.0, 5.0), (7.25, 7.25), (0.0, 7.25)):
         await world.store.note_pool(POOL, virtual_time=time)
-        assert (await world.store.look(POOL, "a")).pool.virtual_time == expected
+        assert (await world.store.snapshot(POOL, "a")).pool.virtual_time == expected
     await world.store.note_pool(POOL, virtual_time=8.99999)
-    assert (await world.store.look(POOL, "a")).pool.virtual_time == 8.999
+    assert (await world.store.snapshot(POOL, "a")).pool.virtual_time == 8.999
 
 
 async def test_hints_are_set_alone_and_together(world: World) -> None:
     await world.store.note_pool(POOL, backlogged=True)
     await world.store.note_pool(POOL, rate_scale=0.5)
-    assert (await world.store.look(POOL, "a")).pool == Pool(POOL, 0.0, True, 0.5)
+    assert (await world.store.snapshot(POOL, "a")).pool == Pool(POOL, 0.0, True, 0.5)
     await world.store.note_pool(POOL, virtual_time=3.0, backlogged=False)
     await world.store.note_pool(POOL, virtual_time=2.0, backlogged=True, rate_scale=0.25)
-    assert (await world.store.look(POOL, "a")).pool == Pool(POOL, 3.0, True, 0.25)
+    assert (await world.store.snapshot(POOL, "a")).pool == Pool(POOL, 3.0, True, 0.25)
     await world.store.note_pool(POOL)
-    assert (await world.store.look("q", "a")).pool == Pool("q")
+    assert (await world.store.snapshot("q", "a")).pool == Pool("q")
 
 
 async def test_overdue_finds_those_whose_deadline_has_passed(world: World) -> None:

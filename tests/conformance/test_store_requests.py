@@ -59,10 +59,10 @@ async def test_the_fast_path_is_two_requests(counted: Counted) -> None:
 async def test_queueing_is_two_requests_and_three_where_the_slot_was_lost(counted: Counted) -> None:
     assert await counted.enqueue(invocation("i")) is Written.DONE
     assert counted.take() == ["BatchGetItem", "TransactWriteItems"]
-    look = await counted.store.look(POOL, "b")
+    snapshot = await counted.store.snapshot(POOL, "b")
     assert (await counted.admit(invocation("j", tenant="b"), Slot("w", 9)))[0] is Written.CONFLICT
     counted.take()
-    assert look.line.waiting == 0
+    assert snapshot.queue.waiting == 0
     assert await counted.enqueue(invocation("j", tenant="b")) is Written.DONE
     assert counted.take() == ["BatchGetItem", "TransactWriteItems"]
 
@@ -121,9 +121,9 @@ Call = Callable[[World], Awaitable[object]]
 @pytest.mark.parametrize(
     ("call", "operations"),
     [
-        pytest.param(lambda w: w.store.look(POOL, "a"), ["BatchGetItem"], id="look"),
+        pytest.param(lambda w: w.store.snapshot(POOL, "a"), ["BatchGetItem"], id="snapshot"),
         pytest.param(lambda w: w.store.workers(POOL), ["BatchGetItem"], id="workers"),
-        pytest.param(lambda w: w.store.waiting_lines(POOL, START, 50), ["Query"], id="waiting_lines"),
+        pytest.param(lambda w: w.store.waiting_queues(POOL, START, 50), ["Query"], id="waiting_lines"),
         pytest.param(lambda w: w.store.head_of("nobody"), ["Query"], id="head_of, nobody"),
         pytest.param(lambda w: w.store.get("a", "0"), ["GetItem"], id="get"),
         pytest.param(lambda w: w.store.get_many([("a", str(n)) for n in range(100)]), ["BatchGetItem"], id="get_many"),
@@ -132,7 +132,7 @@ Call = Callable[[World], Awaitable[object]]
         pytest.param(lambda w: w.store.detach("a", "0"), ["UpdateItem"], id="detach"),
         pytest.param(lambda w: w.store.overdue(POOL, START + 500, 9), ["Query", "Query", "BatchGetItem"], id="overdue"),
         pytest.param(lambda w: w.store.note_pool(POOL, virtual_time=2.0, backlogged=True), ["UpdateItem"], id="note"),
-        pytest.param(lambda w: w.store.beat(worker()), ["UpdateItem"], id="beat"),
+        pytest.param(lambda w: w.store.heartbeat(worker()), ["UpdateItem"], id="beat"),
         pytest.param(lambda w: w.store.register(worker("x")), ["BatchGetItem", "UpdateItem"], id="register"),
         pytest.param(lambda w: w.store.leave(worker()), ["DeleteItem"], id="leave"),
         pytest.param(lambda w: w.store.get_tenant("a"), ["GetItem"], id="get_tenant"),

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Written
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import KeyRecord, Tenant
 from tests.conformance.store_world import START, World, invocation, worker
 
-FULL = Tenant("a", "line", "pool", Terms(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, 3)
+FULL = Tenant("a", "line", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, 3)
 
 
 async def test_a_tenant_is_read_as_it_was_written(world: World) -> None:

@@ -22,7 +22,7 @@ FULL = worker(
 async def test_a_worker_takes_a_seat_and_is_seen(world: World) -> None:
     assert await world.store.register(FULL) == FULL
     assert list(await world.store.workers(POOL)) == [FULL]
-    assert (await world.store.look(POOL, "a")).workers == (FULL,)
+    assert (await world.store.snapshot(POOL, "a")).workers == (FULL,)
     assert list(await world.store.workers("another")) == []
 
 
@@ -32,7 +32,7 @@ async def test_seats_are_given_in_turn_until_they_are_all_taken(world: World) ->
         assert seated is not None
         assert seated.seat == number
     assert await world.store.register(worker("late")) is None
-    assert len((await world.store.look(POOL, "a")).workers) == SEATS_MAX
+    assert len((await world.store.snapshot(POOL, "a")).workers) == SEATS_MAX
     world.clock.time = START + 1000
     seated = await world.store.register(worker("late", alive_until=START + 2000))
     assert seated is not None
@@ -68,22 +68,22 @@ async def test_a_beat_renews_and_returns_the_leases(world: World) -> None:
     assert seated is not None
     running = await world.admitted(invocation("i"), Slot("w", 1))
     told = replace(seated, alive_until=START + 2000, draining=True, kv_use=0.5, live=frozenset({"a/i#1"}))
-    beaten = await world.store.beat(told)
-    assert beaten is not None
-    assert {number: lease.execution for number, lease in beaten.leases.items()} == {1: "a/i#1"}
-    assert replace(beaten, leases={}) == told
-    assert await world.store.workers(POOL) == [beaten] or list(await world.store.workers(POOL)) == [beaten]
+    renewed = await world.store.heartbeat(told)
+    assert renewed is not None
+    assert {number: lease.execution for number, lease in renewed.leases.items()} == {1: "a/i#1"}
+    assert replace(renewed, leases={}) == told
+    assert await world.store.workers(POOL) == [renewed] or list(await world.store.workers(POOL)) == [renewed]
     await world.settle(running)
-    assert (await world.store.beat(told)) == told
+    assert (await world.store.heartbeat(told)) == told
 
 
 async def test_a_beat_on_a_lost_seat_is_none(world: World) -> None:
-    assert await world.store.beat(worker()) is None
+    assert await world.store.heartbeat(worker()) is None
     seated = await world.store.register(worker(alive_until=START + 1))
     assert seated is not None
     world.clock.time = START + 2
     await world.store.register(worker("other"))
-    assert await world.store.beat(seated) is None
+    assert await world.store.heartbeat(seated) is None
     assert [one.id for one in await world.store.workers(POOL)] == ["other"]
 
 

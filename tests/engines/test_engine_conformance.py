@@ -154,11 +154,11 @@ async def test_after_a_flood_who_is_next(kind: str, home: Path, policy_name: str
     lift puts b level with z at worst, and a tie goes by name.
     """
     policy, calls = recorded(policy_name)
-    look = policy.peek
+    snapshot = policy.peek
 
     def peek() -> QueueRequest | None:
         admitted = sum(call == "admit" for call, _ in calls)
-        return look() if admitted < 2 or ("enqueue", "b") in calls else None
+        return snapshot() if admitted < 2 or ("enqueue", "b") in calls else None
 
     policy.peek = peek  # type: ignore[method-assign]
     async with engine_of(kind, policy, home) as engine:

@@ -31,10 +31,10 @@ class BatchModel:
         self.policy.enqueue(QueueRequest(request_id, job.tenant, job.input_tokens, job.weight, job.output_tokens))
         return request_id
 
-    def step(self, *, put_back_last: bool = False) -> None:
+    def step(self, *, undo_last_admit: bool = False) -> None:
         admitted = self.admit()
-        if put_back_last and admitted:
-            self.put_back(admitted[-1])
+        if undo_last_admit and admitted:
+            self.undo_admit(admitted[-1])
         self.decode()
 
     def admit(self) -> list[str]:
@@ -46,8 +46,8 @@ class BatchModel:
         self.admitted += admitted
         return admitted
 
-    def put_back(self, request_id: str) -> None:
-        self.policy.put_back(request_id)
+    def undo_admit(self, request_id: str) -> None:
+        self.policy.undo_admit(request_id)
         del self.running[request_id]
         self.admitted.remove(request_id)
 
@@ -108,7 +108,7 @@ class LiteralVtc:
         self.batch[r] = k
         self.remove(r)  # line 26
 
-    def put_back(self, r: str) -> None:
+    def undo_admit(self, r: str) -> None:
         k = self.batch.pop(r)
         self.c[k] -= self.W_P * self.jobs[r].input_tokens / self.jobs[r].weight
         self.q.append((r, k))

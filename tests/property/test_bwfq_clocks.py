@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.bwfq import TwoClocks
 from tests.support.gate_driver import TENANTS, Driver, Op, stories
 from tests.support.reference_gate import ReferenceGate
@@ -14,7 +14,7 @@ LEAD_MAX = 16.0
 
 
 @settings(max_examples=1000, deadline=None)
-@given(played=stories(terms_change=False))
+@given(played=stories(share_change=False))
 def test_every_decision_and_clock_is_that_of_the_definitions(played: list[Op]) -> None:
     gate, reference = TwoClocks(2, lead_max=LEAD_MAX, forget=False), ReferenceGate(2, lead_max=LEAD_MAX)
     fast, slow = Driver(gate), Driver(reference)
@@ -23,10 +23,10 @@ def test_every_decision_and_clock_is_that_of_the_definitions(played: list[Op]) -
         slow.play(op)
         assert fast.decisions == slow.decisions
         assert gate.virtual_time == reference.virtual_time
-    for tenant, line in reference.lines.items():
-        burst_s = _burst_s(reference.terms.get(tenant, Terms()))
-        assert gate.clocks_of(tenant).vft == line.clocks.vft
-        assert max(gate.clocks_of(tenant).tat, fast.now - burst_s) == max(line.clocks.tat, fast.now - burst_s)
+    for tenant, queue in reference.queues.items():
+        burst_s = _burst_s(reference.share.get(tenant, Share()))
+        assert gate.clocks_of(tenant).vft == queue.clocks.vft
+        assert max(gate.clocks_of(tenant).tat, fast.now - burst_s) == max(queue.clocks.tat, fast.now - burst_s)
 
 
 @settings(max_examples=1000, deadline=None)
@@ -49,7 +49,7 @@ def test_nobody_overtakes_one_who_waits_more_than_its_weight_allows(played: list
     """Costs equal and known: while i waits for its turn, j gets at most w_j / w_i + 1 dispatches."""
     driver = Driver(TwoClocks(slots))
     for name, weight in WEIGHTS.items():
-        driver.gate.set_terms(name, Terms(weight=weight), driver.now)
+        driver.gate.set_share(name, Share(weight=weight), driver.now)
     overtaken: dict[str, dict[str, int]] = {}
     for arrives, pick in played:
         seen = len(driver.dispatches)
@@ -73,11 +73,11 @@ def test_heaps_and_memory_stay_in_proportion(played: list[Op]) -> None:
     for op in played * 3:
         driver.play(op)
         entries = len(gate._ready) + len(gate._surplus) + len(gate._later)
-        assert entries <= 4 * gate._lines + 64 + 2 * 32 * 3
+        assert entries <= 4 * gate._queues + 64 + 2 * 32 * 3
         assert gate.tenants <= len(TENANTS)
         assert len(gate._idle) <= gate.tenants
         assert len(gate._held) == len(driver.waiting) + len(driver.running)
 
 
-def _burst_s(terms: Terms) -> float:
-    return terms.burst / terms.rate_per_s if terms.rate_per_s else 0.0
+def _burst_s(share: Share) -> float:
+    return share.burst / share.rate_per_s if share.rate_per_s else 0.0

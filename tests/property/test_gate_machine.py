@@ -85,14 +85,14 @@ async def slots_are_free_and_never_shared(made: Storm) -> None:
 async def the_ledger_is_exact(made: Storm) -> None:
     """I4."""
     for tenant in TENANTS:
-        line = (await made.store.look(POOL, tenant)).line
-        assert line.reserved == 0.0
-        assert line.spent == sum(one.served for one in made.store.everything() if one.tenant == tenant)
+        queue = (await made.store.snapshot(POOL, tenant)).queue
+        assert queue.reserved == 0.0
+        assert queue.spent == sum(one.served for one in made.store.everything() if one.tenant == tenant)
 
 
 def lines_stayed_bounded(made: Storm) -> None:
     """I7."""
-    assert made.store.longest_line <= WAITING_MAX
+    assert made.store.longest_queue <= WAITING_MAX
 
 
 def nothing_was_left_to_the_reaper_without_need(made: Storm) -> None:

@@ -18,7 +18,7 @@ def test_next_is_the_lowest_counter_of_those_below_the_cap(story: list[Call], ca
     run = Story(policy)
     for number, call in enumerate(story):
         run.tell(number, call)
-        may = [tenant for tenant in policy._lines if fits(policy, tenant, cap)]
+        may = [tenant for tenant in policy._queues if fits(policy, tenant, cap)]
         expected = min(may, key=lambda tenant: (policy.counter(tenant), tenant), default=None)
         head = policy.peek()
         assert (None if head is None else head.tenant) == expected
@@ -26,7 +26,7 @@ def test_next_is_the_lowest_counter_of_those_below_the_cap(story: list[Call], ca
 
 def fits(policy: CappedTokenCounter, tenant: str, cap: int) -> bool:
     mine = [held for held in policy._running.values() if held.request.tenant == tenant]
-    head = policy._lines[tenant].head()
+    head = policy._queues[tenant].head()
     outputs = [(held.request.output_tokens, policy._output_now(held)) for held in mine]
     outputs.append((head.request.output_tokens, head.output_tokens))
     inputs = sum(held.request.input_tokens for held in (*mine, head))
@@ -71,7 +71,7 @@ def test_a_charge_that_is_returned_makes_its_tenant_next_again() -> None:
     policy.admit("a0")
     policy.admit("b0")
     assert policy.peek() is not None, "looked at with the charge"
-    policy.put_back("a0")
+    policy.undo_admit("a0")
     head = policy.peek()
     assert head is not None
     assert head.request_id == "a0"

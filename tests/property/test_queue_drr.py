@@ -71,7 +71,7 @@ def test_with_a_tiny_quantum_it_orders_as_vtc_does(schedule: list[tuple[str, int
             shadow.arrive(job)
             continue
         while (head := policy.peek()) is not None and model._fits(head.request_id):
-            lowest = min(vtc.counter(tenant) for tenant in vtc._lines)
+            lowest = min(vtc.counter(tenant) for tenant in vtc._queues)
             assert vtc.counter(head.tenant) - lowest < 0.2  # counters are multiples of a quarter
             for policy_, batch in ((policy, model), (vtc, shadow)):
                 policy_.admit(head.request_id)

@@ -53,6 +53,6 @@ def test_the_benchmark_has_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vtc_pick, "PICKS", 50)
     rows = [vtc_pick.measure(tenants, policy) for tenants, policy in ((10, "vtc"), (20, "wsc"))]
     assert all(rows[1][column] for column in ("pick", "whole", "bare_heap", "scan"))
-    header, *lines = vtc_pick.table(rows, "vtc").splitlines()[1:]
+    header, *queues = vtc_pick.table(rows, "vtc").splitlines()[1:]
     assert " ".join(header.split()) == "tenants pick whole bare_heap scan scan / pick pick / first log / first"
-    assert [line.split()[0] for line in lines] == ["10", "20"]
+    assert [queue.split()[0] for queue in queues] == ["10", "20"]

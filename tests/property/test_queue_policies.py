@@ -40,7 +40,7 @@ def test_the_same_schedule_as_algorithm_2_read_literally(schedule: list[tuple[st
                 job = Job(f"t{number}", *size, weight=2.0 ** (number % 3))
                 literal.arrive(model.arrive(job), job)
             elif call == "step":
-                step_both(model, literal, put_back_last=bool(number))
+                step_both(model, literal, undo_last_admit=bool(number))
             elif literal.q:
                 request_id = literal.q[number % len(literal.q)][0]
                 policy.cancel(request_id)
@@ -51,14 +51,14 @@ def test_the_same_schedule_as_algorithm_2_read_literally(schedule: list[tuple[st
             assert {tenant: policy.counter(tenant) for tenant in waiting} == {t: literal.c[t] for t in waiting}
 
 
-def step_both(model: BatchModel, literal: LiteralVtc, *, put_back_last: bool) -> None:
+def step_both(model: BatchModel, literal: LiteralVtc, *, undo_last_admit: bool) -> None:
     admitted = model.admit()
     for request_id in admitted:
         assert literal.pick() == request_id
         literal.admit(request_id)
-    if put_back_last and admitted:
-        model.put_back(admitted[-1])
-        literal.put_back(admitted[-1])
+    if undo_last_admit and admitted:
+        model.undo_admit(admitted[-1])
+        literal.undo_admit(admitted[-1])
     before = set(model.running)
     model.decode()
     for request_id in before:
@@ -79,7 +79,7 @@ def test_lemma_4_3_counters_of_waiting_tenants_stay_together(
             model.arrive(Job(f"t{number}", *size))
         elif call == "step":
             model.step()
-        counters = [policy.counter(tenant) for tenant in policy._lines]
+        counters = [policy.counter(tenant) for tenant in policy._queues]
         assert not counters or max(counters) - min(counters) <= U
 
 

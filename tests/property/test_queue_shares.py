@@ -61,7 +61,7 @@ def test_the_check_fails_one_that_is_unfair(unfair: type[QueuePolicy]) -> None:
 def test_the_check_fails_one_that_ignores_weights() -> None:
     class Unweighted(FavouriteFirst):
         def _next_tenant(self) -> str | None:
-            received = {tenant: self.received[tenant].service for tenant in self._lines}
+            received = {tenant: self.received[tenant].service for tenant in self._queues}
             return min(received, key=lambda tenant: (received[tenant], tenant), default=None)
 
     check(Unweighted(), [(1.2, 1.0), (0.9, 1.0)])

@@ -96,7 +96,7 @@ def test_stages_that_wait_together_all_go_first_once_one_was_admitted_and_not_be
         put(policy, request_id, "plan" if request_id[0] == "a" else "")
     policy.admit("a1")
     assert serve(policy) == "a0"
-    policy.put_back("a1")
+    policy.undo_admit("a1")
     assert serve(policy) == "a1"
 
 
@@ -108,7 +108,7 @@ def test_a_first_stage_that_is_put_back_is_not_under_way() -> None:
     head = policy.peek()
     assert head is not None
     assert head.request_id == "b1"
-    policy.put_back("b0")
+    policy.undo_admit("b0")
     assert serve(policy) == "a0"
 
 
@@ -119,7 +119,7 @@ def test_a_stage_that_is_put_back_leaves_the_others_of_its_interaction_first() -
     assert serve(policy) == "a0"
     policy.admit("a1")
     assert policy.peek() is not None
-    policy.put_back("a1")
+    policy.undo_admit("a1")
     assert [serve(policy) for _ in range(3)] == ["a1", "a2", "b0"]
 
 
@@ -157,14 +157,14 @@ def test_whom_it_picks_against_a_scan(story: list[Call], lead_max: float, stages
         if head is None:
             assert not run.waiting
             continue
-        lowest = min(policy.counter(tenant) for tenant in policy._lines)
+        lowest = min(policy.counter(tenant) for tenant in policy._queues)
         first = [run.requests[request_id] for request_id in run.waiting if under_way(policy, run, request_id, stages)]
         if first and min(policy.counter(request.tenant) for request in first) - lowest <= lead_max:
             assert head in first
             assert policy.counter(head.tenant) == min(policy.counter(request.tenant) for request in first)
         else:
             assert policy.counter(head.tenant) == lowest
-            assert head == policy._lines[head.tenant].head().request
+            assert head == policy._queues[head.tenant].head().request
 
 
 def under_way(policy: WeightedServiceCounter, run: Story, request_id: str, stages: int) -> bool:

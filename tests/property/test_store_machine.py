@@ -156,10 +156,10 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.invocations[one.tenant, one.id] = replace(one, detached=True)
 
     @rule(name=st.sampled_from(sorted(SLOTS)), draining=st.booleans())
-    def beat(self, name: str, draining: bool) -> None:
+    def heartbeat(self, name: str, draining: bool) -> None:
         seat = sorted(SLOTS).index(name)
         told = replace(worker(name, SLOTS[name], alive_until=2e9), seat=seat, draining=draining)
-        assert self.ask(lambda world: world.store.beat(told)) is not None
+        assert self.ask(lambda world: world.store.heartbeat(told)) is not None
         (self.model.draining.add if draining else self.model.draining.discard)(name)
 
     @rule(seconds=st.floats(-3.0, 30.0))
@@ -168,20 +168,20 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(time=st.floats(0.0, 500.0))
     def note(self, time: float) -> None:
-        before = self.ask(lambda world: world.store.look(POOL, "a")).pool.virtual_time
+        before = self.ask(lambda world: world.store.snapshot(POOL, "a")).pool.virtual_time
         self.ask(lambda world: world.store.note_pool(POOL, virtual_time=time))
-        after = self.ask(lambda world: world.store.look(POOL, "a")).pool.virtual_time
+        after = self.ask(lambda world: world.store.snapshot(POOL, "a")).pool.virtual_time
         assert before <= after <= max(before, time)
 
     @invariant()
     def the_ledger_is_exact(self) -> None:
         for tenant in ("a", "b"):
-            line = self.ask(lambda world, tenant=tenant: world.line(tenant))
+            queue = self.ask(lambda world, tenant=tenant: world.queue(tenant))
             running = self.model.of(tenant, State.RUNNING)
-            assert line.waiting == len(self.model.of(tenant, State.QUEUED))
-            assert line.reserved == pytest.approx(sum(one.estimate for one in running), abs=1e-9)
-            assert line.reserved >= 0.0
-            assert line.spent == pytest.approx(self.model.served[tenant], abs=1e-9)
+            assert queue.waiting == len(self.model.of(tenant, State.QUEUED))
+            assert queue.reserved == pytest.approx(sum(one.estimate for one in running), abs=1e-9)
+            assert queue.reserved >= 0.0
+            assert queue.spent == pytest.approx(self.model.served[tenant], abs=1e-9)
 
     @invariant()
     def slots_are_what_runs(self) -> None:
@@ -194,13 +194,13 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def lines_are_shown_while_they_wait_and_in_order(self) -> None:
         now = self.clock.now()
-        shown = self.ask(lambda world: world.store.waiting_lines(POOL, now, 10))
-        assert {line.name for line in shown} == {one for one in ("a", "b") if self.model.of(one, State.QUEUED)}
-        keys = [(line.tat > now, line.vft) for line in shown]
+        shown = self.ask(lambda world: world.store.waiting_queues(POOL, now, 10))
+        assert {queue.name for queue in shown} == {one for one in ("a", "b") if self.model.of(one, State.QUEUED)}
+        keys = [(queue.tat > now, queue.vft) for queue in shown]
         assert keys == sorted(keys)
-        for line in shown:
-            head = self.ask(lambda world, line=line: world.store.head_of(line.name))
-            assert head.id == min(self.model.of(line.name, State.QUEUED), key=lambda one: one.queue_key).id
+        for queue in shown:
+            head = self.ask(lambda world, queue=queue: world.store.head_of(queue.name))
+            assert head.id == min(self.model.of(queue.name, State.QUEUED), key=lambda one: one.queue_key).id
 
     def pick(self, data: st.DataObject) -> Invocation:
         return self.model.invocations[data.draw(st.sampled_from(sorted(self.model.invocations)))]

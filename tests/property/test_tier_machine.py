@@ -78,7 +78,7 @@ class TierMachine(RuleBasedStateMachine):
     @rule(number=numbers)
     def an_admission_comes_to_nothing(self, number: int) -> None:
         fresh = [request_id for request_id, live in self.model.running.items() if live.entered]
-        self.model.put_back(fresh[number % len(fresh)])
+        self.model.undo_admit(fresh[number % len(fresh)])
 
     @invariant()
     def holds(self) -> None:

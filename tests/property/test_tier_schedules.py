@@ -41,7 +41,7 @@ def live_through(random: Random) -> Counter[str]:
             work += some_arrival(random, model)
         entered = model.pass_()
         if entered and random.random() < 0.05:
-            model.put_back(entered[-1])
+            model.undo_admit(entered[-1])
             wasted += 1
         model.check()
         model.step(at_once=random.random() < 0.7)

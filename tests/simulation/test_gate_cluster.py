@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import new_gate
 from headgate.evidence.bwfq.floods import RUNS, measure
 from headgate.evidence.bwfq.played import HELD, ORDERS_PLAYED, play, play_paper
@@ -99,7 +99,7 @@ def test_held_requests_wait_for_a_credit_and_nobody_else() -> None:
     assert any(
         released > request.arrival_s for released, request in zip(held.released_s, workload.requests, strict=True)
     )
-    terms = workload.credits()
+    share = workload.credits()
     for sender in workload.senders:
         times = sorted(
             released
@@ -107,7 +107,7 @@ def test_held_requests_wait_for_a_credit_and_nobody_else() -> None:
             if request.tenant == sender.name
         )
         assert all(
-            number <= terms[sender.name].rate_per_s * at + 1e-6 for number, at in enumerate(times, 1)
+            number <= share[sender.name].rate_per_s * at + 1e-6 for number, at in enumerate(times, 1)
         )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_the_runs_that_decided_the_order_are_deterministic(name: str) -> None:
 def test_terms_reach_the_gate() -> None:
     sent = [ClusterRequest(0.0, name, 1.0) for _ in range(40) for name in "ab"]
     run = run_cluster(
-        new_gate("bwfq", slots=1), sent, terms={"a": Terms(3.0), "b": Terms(1.0)}, until_s=20.0
+        new_gate("bwfq", slots=1), sent, share={"a": Share(3.0), "b": Share(1.0)}, until_s=20.0
     )  # fmt: skip
     shares = run.shares(4.0, 20.0)
     assert shares["a"] == pytest.approx(0.75, abs=0.07)

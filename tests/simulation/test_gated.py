@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
@@ -35,7 +35,7 @@ RUN = RunSpec(BOTH, "fcfs", load_profile())
 
 
 def gated(order: str = "bwfq", slots: int = 8, **changes: object) -> Run:
-    spec = GateSpec(slots, order, {"quiet": GateTenant(Terms(1.0, 200.0, 2000.0))}, **changes)  # type: ignore[arg-type]
+    spec = GateSpec(slots, order, {"quiet": GateTenant(Share(1.0, 200.0, 2000.0))}, **changes)  # type: ignore[arg-type]
     return simulate_gated(GatedSpec(RUN, spec))
 
 
@@ -116,10 +116,10 @@ def test_the_gates_file(tmp_path: Path) -> None:
     path.write_text("slots: 4\ntenants:\n  a: {weight: 2, rate_per_s: 10, burst: 100, tier: premium}\n  b:\n")
     spec = read_gate(path, order="bwfq")
     assert spec.slots == 4
-    assert spec.tenants["a"].terms == Terms(2.0, 10.0, 100.0)
+    assert spec.tenants["a"].share == Share(2.0, 10.0, 100.0)
     assert spec.tenants["b"] == GateTenant()
     path.write_text("slots: 4\na: {weight: 2}\n")
-    assert read_gate(path, order="bwfq").tenants["a"].terms.weight == 2.0
+    assert read_gate(path, order="bwfq").tenants["a"].share.weight == 2.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.simulator.engines.kv_peak import KvRoom
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
@@ -33,7 +33,7 @@ moves = st.lists(st.one_of(sizes, st.integers(1, 30)), max_size=40)
 
 @given(st.integers(20, 300), moves)
 def test_what_fits_is_what_never_fills_the_pool_when_played_out(pool_tokens: int, moves: list[object]) -> None:
-    room, batch = KvRoom(pool_tokens), list[Played]()
+    room, batch = KvPeak(pool_tokens), list[Played]()
     for move in moves:
         if isinstance(move, int):
             steps = min(move, min((one.left for one in batch), default=0))
@@ -56,5 +56,5 @@ def test_what_fits_is_what_never_fills_the_pool_when_played_out(pool_tokens: int
 
 @given(st.integers(2, 300), st.integers(1, 300), st.integers(0, 300))
 def test_an_empty_room_admits_whatever_it_could_ever_hold(pool_tokens: int, prompt: int, output: int) -> None:
-    room = KvRoom(pool_tokens)
+    room = KvPeak(pool_tokens)
     assert room.fits(prompt, output) == room.could_hold(prompt, output)

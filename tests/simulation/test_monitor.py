@@ -196,8 +196,8 @@ def test_counters_are_as_far_apart_as_the_policys_own(arriving: list[Arrival], w
     policy, apart = make_policy("vtc"), [0.0]
 
     class Looking(TheoremMonitor):
-        def _look_at_counters(self) -> None:
-            super()._look_at_counters()
+        def _check_counters(self) -> None:
+            super()._check_counters()
             (counters,) = policy.counters()
             apart.append(max(counters.values(), default=0.0) - min(counters.values(), default=0.0))
 

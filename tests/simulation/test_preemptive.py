@@ -68,7 +68,7 @@ class Checked(PreemptiveEngine):
         protected = {one for one in self.batch.running if one.protected}
         step = super()._planned()
         assert protected <= set(self.batch.running)
-        self.look()
+        self.snapshot()
         for one in step.decoding:
             assert one.length <= one.blocks * self.profile.block_tokens
         assert len(set(step.decoding)) == len(step.decoding)
@@ -82,10 +82,10 @@ class Checked(PreemptiveEngine):
         began_s = self.now_s
         finished = super()._taken(step)
         assert self.now_s > began_s
-        self.look()
+        self.snapshot()
         return finished
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         room, running = self.batch.room, self.batch.running
         assert len(set(running)) == len(running)
         assert room.free >= 0

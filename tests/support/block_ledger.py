@@ -15,7 +15,7 @@ class Ledger:
         self.received: dict[str, list[int]] = {}
         self.given: dict[Tier, float] = {}
         self.counters: dict[tuple[Tier, str], float] = {}
-        self._lines: dict[Tier, dict[str, int]] = {tier: {} for tier in Tier}
+        self._queues: dict[Tier, dict[str, int]] = {tier: {} for tier in Tier}
         self._last_left: dict[Tier, str] = {}
         self._got: dict[str, int] = {}
         """By request: output tokens, the most that it had; from its admission on."""
@@ -23,19 +23,19 @@ class Ledger:
 
     def joins(self, request: QueueRequest) -> None:
         tier, tenant = request.tier, request.tenant
-        line = self._lines[tier]
-        if tenant not in line:
-            level = min((self.counters[tier, other] for other in line), default=None)
+        queue = self._queues[tier]
+        if tenant not in queue:
+            level = min((self.counters[tier, other] for other in queue), default=None)
             if level is None and tier in self._last_left:
                 level = self.counters[tier, self._last_left[tier]]
             self.counters[tier, tenant] = max(self.counters.get((tier, tenant), 0.0), level or 0.0)
-        line[tenant] = line.get(tenant, 0) + 1
+        queue[tenant] = queue.get(tenant, 0) + 1
 
     def leaves_line(self, request: QueueRequest) -> None:
-        line = self._lines[request.tier]
-        line[request.tenant] -= 1
-        if not line[request.tenant]:
-            del line[request.tenant]
+        queue = self._queues[request.tier]
+        queue[request.tenant] -= 1
+        if not queue[request.tenant]:
+            del queue[request.tenant]
             self._last_left[request.tier] = request.tenant
 
     def admitted(self, request: QueueRequest) -> None:
@@ -57,8 +57,8 @@ class Ledger:
         if request.request_id in self._fresh:
             del self._got[request.request_id]
             self._give(request, -request.input_tokens, 0)
-        line = self._lines[request.tier]
-        line[request.tenant] = line.get(request.tenant, 0) + 1
+        queue = self._queues[request.tier]
+        queue[request.tenant] = queue.get(request.tenant, 0) + 1
 
     def check(self, policy: TieredQueue) -> None:
         got = {tenant: [each.input_tokens, each.output_tokens] for tenant, each in policy.received.items()}

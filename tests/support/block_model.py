@@ -151,10 +151,10 @@ class BlockModel:
             if live.generated >= live.output_tokens:
                 self.leave(request_id, "finished")
 
-    def put_back(self, request_id: str) -> None:
+    def undo_admit(self, request_id: str) -> None:
         """One that the last pass admitted, and no step since."""
         live = self._out(request_id)
-        self.policy.put_back(request_id)
+        self.policy.undo_admit(request_id)
         self.ledger.returns(live.request)
         live.admissions -= 1
         live.entered = False
@@ -172,9 +172,9 @@ class BlockModel:
         self.ended[request_id] = how
 
     def kept(self) -> list[Live]:
-        standing = self.policy.standing
+        tier_state = self.policy.tier_state
         order = keep_order(
-            self.residents(), self.policy.rank_of, lambda request_id: standing(request_id).protected(self.settings)
+            self.residents(), self.policy.rank_of, lambda request_id: tier_state(request_id).protected(self.settings)
         )
         return [self.running[resident.request_id] for resident in order]
 

@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher.model.invocation import Invocation, State
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
@@ -56,8 +56,8 @@ class Gate:
         app.state.context = context or self.context
         return Caller(app, None if tenant is None else self.keys[tenant])
 
-    async def add_tenant(self, name: str, terms: Terms | None = None, **limits: Any) -> Tenant:
-        tenant = Tenant(name, name, terms=terms or Terms(), **limits)
+    async def add_tenant(self, name: str, share: Share | None = None, **limits: Any) -> Tenant:
+        tenant = Tenant(name, name, share=share or Share(), **limits)
         await self.store.put_tenant(tenant, expected_version=None)
         self.keys[name], record = new_key(name, self.ids.secret())
         await self.store.put_key(record)
@@ -69,10 +69,10 @@ class Gate:
         assert seated is not None
         return seated
 
-    async def beat(self, worker: Worker, **changes: Any) -> Worker:
+    async def heartbeat(self, worker: Worker, **changes: Any) -> Worker:
         """The worker says what it runs, and what else the test has it say."""
         live = frozenset(name for name, on in self.workers.live.items() if on == worker.id)
-        stored = await self.store.beat(replace(worker, **{"live": live, **changes}))
+        stored = await self.store.heartbeat(replace(worker, **{"live": live, **changes}))
         assert stored is not None
         return stored
 
@@ -87,7 +87,7 @@ class Gate:
         return found
 
     async def spent(self, tenant: str) -> float:
-        return (await self.store.look(POOL, tenant)).line.spent
+        return (await self.store.snapshot(POOL, tenant)).queue.spent
 
     async def leases(self) -> dict[tuple[str, int], str]:
         """(worker, slot) -> execution."""
@@ -108,8 +108,8 @@ class Gate:
         assert await self.leases() == {}
         assert self.workers.live == {}
         for name in [*self.keys, "everybody"]:
-            line = (await self.store.look(POOL, name)).line
-            assert (line.waiting, line.reserved) == (0, 0.0), line
+            queue = (await self.store.snapshot(POOL, name)).queue
+            assert (queue.waiting, queue.reserved) == (0, 0.0), queue
         assert all(context.wakeups.waiting == 0 for context in self.contexts)
 
 

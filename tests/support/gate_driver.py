@@ -8,18 +8,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Dispatched
 
 TENANTS = ("a", "b", "c", "d", "e")
 # Powers of two and small whole numbers: sums of them are exact in any order.
 COSTS = (0.0, 0.5, 1.0, 4.0, 64.0)
-TERMS = (
-    Terms(),
-    Terms(weight=4.0),
-    Terms(rate_per_s=1.0),
-    Terms(rate_per_s=1.0, burst=8.0),
-    Terms(weight=0.5, rate_per_s=4.0, burst=2.0),
+SHARES = (
+    Share(),
+    Share(weight=4.0),
+    Share(rate_per_s=1.0),
+    Share(rate_per_s=1.0, burst=8.0),
+    Share(weight=0.5, rate_per_s=4.0, burst=2.0),
 )
 
 
@@ -37,21 +37,21 @@ class Op:
     dt: float
 
 
-def story(seed: int, length: int, terms_change: bool) -> list[Op]:
+def story(seed: int, length: int, share_change: bool) -> list[Op]:
     """`length` operations after each tenant was given terms; how frequent each kind is, is drawn anew for each seed."""
     random = Random(seed)
     weights = [8 * random.random() + 1, 8 * random.random() + 1, *(random.random() for _ in RARE)]
-    if not terms_change:
+    if not share_change:
         weights[KINDS.index("set_terms")] = 0
     steps_s = random.choice(((0.0, 0.25), (0.0, 0.25, 1.0), (0.0, 1.0, 16.0)))
-    given = [Op("set_terms", number, random.randrange(len(TERMS)), 0.0) for number in range(len(TENANTS))]
+    given = [Op("set_terms", number, random.randrange(len(SHARES)), 0.0) for number in range(len(TENANTS))]
     kinds = random.choices(KINDS, weights, k=length)
     return given + [Op(kind, random.randrange(60), random.randrange(5), random.choice(steps_s)) for kind in kinds]
 
 
-def stories(*, terms_change: bool = True) -> st.SearchStrategy[list[Op]]:
+def stories(*, share_change: bool = True) -> st.SearchStrategy[list[Op]]:
     """A failing one shrinks to its shortest failing beginning."""
-    return st.builds(story, st.integers(0, 2**32), st.integers(0, 250), st.just(terms_change))
+    return st.builds(story, st.integers(0, 2**32), st.integers(0, 250), st.just(share_change))
 
 
 class Driver:
@@ -98,8 +98,8 @@ class Driver:
         for dispatched in self.gate.set_slots(op.value, self.now):
             self._woken(dispatched)
 
-    def set_terms(self, op: Op) -> None:
-        self.gate.set_terms(TENANTS[op.pick % len(TENANTS)], TERMS[op.value], self.now)
+    def set_share(self, op: Op) -> None:
+        self.gate.set_share(TENANTS[op.pick % len(TENANTS)], SHARES[op.value], self.now)
 
     def set_capacity(self, op: Op) -> None:
         self.gate.set_capacity((None, 1.0, 2.0, 4.0, 16.0)[op.value], self.now)

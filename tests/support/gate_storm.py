@@ -21,7 +21,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, execute_detached
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.policies.clocks import Debit, Step, Terms
+from dispatcher.policies.clocks import Debit, Share, Step
 from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate import POOL, Gate
@@ -32,10 +32,10 @@ from tests.support.worker_client import FULL, UNREACHABLE, WELL, Act, ScriptedWo
 
 CALM_S = 30.0
 SWEEP_S = 10.0
-BEAT_S = 2.0
+HEARTBEAT_S = 2.0
 ALIVE_S = 10.0
 WAITING_MAX = 4
-TENANTS = {"a": Terms(), "b": Terms(weight=3.0), "owed": Terms(rate_per_s=20.0, burst=100.0)}
+TENANTS = {"a": Share(), "b": Share(weight=3.0), "owed": Share(rate_per_s=20.0, burst=100.0)}
 TROUBLE = [UNREACHABLE, FULL, dies_after(0), dies_after(2), refuses(400), refuses(500), Act(aborts_after=1)]
 SLOW, LONG = Act(token_s=2.0), Act(token_s=5.0)
 
@@ -65,7 +65,7 @@ class Books(MemoryStore):
         super().__init__(clock)
         self.accepted: dict[Key, Invocation] = {}
         self.ends: defaultdict[Key, list[Invocation]] = defaultdict(list)
-        self.longest_line = 0
+        self.longest_queue = 0
 
     async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         written = await super().admit(invocation, debit, now)
@@ -74,8 +74,8 @@ class Books(MemoryStore):
     async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
         def apply() -> Written:
             written = self._invocations.enqueue(invocation, lift, waiting_max, self._clock.now())
-            waiting = self._invocations.line(invocation.line).waiting
-            self.longest_line = max(self.longest_line, waiting if written is Written.DONE else 0)
+            waiting = self._invocations.queue(invocation.queue).waiting
+            self.longest_queue = max(self.longest_queue, waiting if written is Written.DONE else 0)
             return written
 
         return self._accepted(invocation, await self._request("enqueue", apply))
@@ -143,7 +143,7 @@ class Storm:
         """Until everything that was accepted has ended, and everybody was answered."""
         self.table = FlakyTable(self.weather, self.random, self.gate.clock, self.calm_at)
         self.store.faults = self.table
-        around = [asyncio.ensure_future(work) for work in (self._beats(), self._sweeps(), self._consumer())]
+        around = [asyncio.ensure_future(work) for work in (self._heartbeats(), self._sweeps(), self._consumer())]
         callers = [asyncio.ensure_future(self._caller(number)) for number in range(self.weather.arrivals)]
         _, hanging = await asyncio.wait(callers, timeout=1000)
         assert not hanging, "a caller was never answered"
@@ -161,7 +161,7 @@ class Storm:
         tenant = draw.choice(sorted(TENANTS))
         name = f"{number}" if draw.random() < 0.8 else f"{draw.randrange(self.weather.arrivals)}"
         asking = Submission(
-            tenant=Tenant(tenant, tenant, terms=TENANTS[tenant], queue_items_max=WAITING_MAX),
+            tenant=Tenant(tenant, tenant, share=TENANTS[tenant], queue_items_max=WAITING_MAX),
             request=asked(max_tokens=3),
             id=name,
             deadline_s=draw.choice([3.0, 10.0, 40.0]),
@@ -200,7 +200,7 @@ class Storm:
             return error
         return collected
 
-    async def _beats(self) -> None:
+    async def _heartbeats(self) -> None:
         """Workers beat whatever the weather; one may be killed, and its successor takes work."""
         dies_at = self.gate.clock.now() + self.random.random() * CALM_S if self.weather.worker_dies else None
         while True:
@@ -209,8 +209,8 @@ class Storm:
                 if dies_at is not None and now >= dies_at and worker.id == "w0":
                     self.gate.workers.dead.add("w0")
                 if worker.id not in self.gate.workers.dead:
-                    self.store._seats.beat(self._as_now(worker, now))
-            await asyncio.sleep(BEAT_S)
+                    self.store._seats.heartbeat(self._as_now(worker, now))
+            await asyncio.sleep(HEARTBEAT_S)
 
     def _as_now(self, worker: Worker, now: float) -> Worker:
         live = frozenset(name for name, on in self.gate.workers.live.items() if on == worker.id)
@@ -250,9 +250,9 @@ class Storm:
 
     def _check_lines(self) -> None:
         for tenant in TENANTS:
-            line = self.store._invocations.line(tenant)
-            assert line.reserved >= 0.0
-            assert line.spent >= 0.0
+            queue = self.store._invocations.queue(tenant)
+            assert queue.reserved >= 0.0
+            assert queue.spent >= 0.0
 
 
 async def storm(weather: Weather) -> Storm:
@@ -264,8 +264,8 @@ async def storm(weather: Weather) -> Storm:
         is_trouble = draw.random() < weather.workers_fail
         workers.acts.append(draw.choice(TROUBLE) if is_trouble else draw.choice([WELL, WELL, SLOW, LONG]))
     gate = Gate(clock, store, workers, FakeLauncher(), CountingIds())
-    for tenant, terms in TENANTS.items():
-        await gate.add_tenant(tenant, terms, queue_items_max=WAITING_MAX)
+    for tenant, share in TENANTS.items():
+        await gate.add_tenant(tenant, share, queue_items_max=WAITING_MAX)
     for name in ("w0", "w1"):
         await gate.add_worker(name, slots=2, alive_s=ALIVE_S)
     for _ in range(weather.processes):

@@ -17,7 +17,7 @@ from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.execute import Collected, Render
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Tenant, Worker, WorkOrder
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.virtual_time import LoopClock
@@ -104,8 +104,8 @@ class World:
             settings=GateSettings(**settings),  # type: ignore[arg-type]
         )
 
-    async def add_tenant(self, name: str, terms: Terms | None = None, **limits: object) -> Tenant:
-        tenant = Tenant(name, name, terms=terms or Terms(), **limits)  # type: ignore[arg-type]
+    async def add_tenant(self, name: str, share: Share | None = None, **limits: object) -> Tenant:
+        tenant = Tenant(name, name, share=share or Share(), **limits)  # type: ignore[arg-type]
         await self.store.put_tenant(tenant, expected_version=None)
         self.keys[name], record = new_key(name, self.ids.secret())
         await self.store.put_key(record)
@@ -152,9 +152,9 @@ class World:
     async def at_rest(self, *names: str) -> None:
         """No slot taken, nothing waiting, nothing reserved."""
         for name in names or self.tenants:
-            snapshot = await self.store.look("default", name)
-            assert snapshot.line.waiting == 0
-            assert snapshot.line.reserved == 0.0
+            snapshot = await self.store.snapshot("default", name)
+            assert snapshot.queue.waiting == 0
+            assert snapshot.queue.reserved == 0.0
             assert all(not worker.leases for worker in snapshot.workers)
 
 

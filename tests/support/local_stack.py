@@ -75,11 +75,11 @@ def line_state(stack: Running, tenant: str) -> dict[str, float]:
     return {name: float(value["N"]) for name, value in found.get("Item", {}).items() if "N" in value}
 
 
-def eventually(look, holds, timeout_s: float = 60):
+def eventually(snapshot, holds, timeout_s: float = 60):
     """What `look` gives once it holds; fails with the last look after a bound that only a defect reaches."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = look()
+        found = snapshot()
         if holds(found):
             return found
         assert time.monotonic() < deadline, f"never held; last: {found}"

@@ -75,10 +75,10 @@ def _may_leave(model: BlockModel, head: QueueRequest) -> list[Resident]:
     found: list[Resident] = []
     for one in model.residents():
         often = one.preemptions >= settings.preemptions_max
-        standing = policy.standing(one.request_id)
-        if one.entered or standing.owed or (often and settings.at_limit == "promote") or not settings.preemption:
+        tier_state = policy.tier_state(one.request_id)
+        if one.entered or tier_state.owed or (often and settings.at_limit == "promote") or not settings.preemption:
             continue
-        below = one.tier.rank > head.tier.rank and standing.rank > policy.rank_of(head.request_id)
+        below = one.tier.rank > head.tier.rank and tier_state.rank > policy.rank_of(head.request_id)
         ahead = _counter(model, one.request_id) - _counter(model, head.request_id)
         within = one.tier is head.tier and ahead > settings.lead_max
         if (below and head.tier is not Tier.BACKGROUND) or within:
@@ -104,10 +104,10 @@ def reserved_still(model: BlockModel) -> int:
 
 def _place(model: BlockModel, head: QueueRequest) -> tuple[float, ...]:
     """The system's, those promoted, those owed most in shares, then by effective rank."""
-    policy, shares, standing = model.policy, model.policy.shares, model.policy.standing(head.request_id)
+    policy, shares, tier_state = model.policy, model.policy.shares, model.policy.tier_state(head.request_id)
     if head.tier is Tier.SYSTEM:
         return (0.0,)
-    if standing.promoted(model.settings):
+    if tier_state.promoted(model.settings):
         return 1.0, head.tier.rank
     if shares.behind(head.tier) > model.settings.share_slack and model.settings.share(head.tier):
         return 2.0, -shares.behind(head.tier) / model.settings.share(head.tier), head.tier.rank

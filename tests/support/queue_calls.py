@@ -90,9 +90,9 @@ class Story:
         self.admitted.append(head.request_id)
         self._fresh.add(head.request_id)
 
-    def steps(self, steps: int, besides: Sequence[str] = ()) -> None:
-        self.policies[0].decoded(steps, besides)
-        generating = [request_id for request_id in self.running if request_id not in besides]
+    def steps(self, steps: int, excluding: Sequence[str] = ()) -> None:
+        self.policies[0].decoded(steps, excluding)
+        generating = [request_id for request_id in self.running if request_id not in excluding]
         for request_id in [request_id for _ in range(steps) for request_id in generating]:
             self._tokens[request_id] = self._tokens.get(request_id, 0) + 1
             for policy in self.policies[1:]:
@@ -111,7 +111,7 @@ class Story:
             self.end(request_id)
         elif what == "evict" or (what == "back" and request_id in self._fresh):
             for policy in self.policies:
-                (policy.preempt if what == "evict" else policy.put_back)(request_id)
+                (policy.preempt if what == "evict" else policy.undo_admit)(request_id)
             self.running.remove(request_id)
             self.waiting.append(request_id)
             if what == "evict":

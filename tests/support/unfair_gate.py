@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.policies.orders.single_queue import SingleLine
+from dispatcher.policies.orders.single_queue import SingleQueue
 
 
-class Favourite(SingleLine):
+class Favourite(SingleQueue):
     """First come, first served, but for one tenant that goes before all others."""
 
     def __init__(self, slots: int, *, favourite: str) -> None:

@@ -10,7 +10,7 @@ class FavouriteFirst(VirtualTokenCounter):
     """VTC, but the tenant that comes first by name goes before all others whenever it has something waiting."""
 
     def _next_tenant(self) -> str | None:
-        return min(self._lines, default=None)
+        return min(self._queues, default=None)
 
 
 class NearlyFair(VirtualTokenCounter):

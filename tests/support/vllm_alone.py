@@ -372,7 +372,7 @@ class Alone:
             return request
 
         def starts() -> None:
-            order = [self.policy.keeping(name) for name in self.running]
+            order = [self.policy.eviction_key(name) for name in self.running]
             assert order == sorted(order), "vLLM would not evict the least urgent"
             step_starts()
 
@@ -387,17 +387,17 @@ class Alone:
         assert resident.tier.rank > head.tier.rank or (
             resident.tier is head.tier and settings.lead_max < float("inf")
         ), f"{resident.tier} was evicted for {head.tier}"
-        assert not self.policy.standing(resident.request_id).protected(settings)
+        assert not self.policy.tier_state(resident.request_id).protected(settings)
 
     def _check_reserve(self, request: Request) -> None:
         """It was let in, or is about to be skipped and holds nothing."""
         manager, settings = self.scheduler.kv_cache_manager, self.policy.settings
         (held,) = manager.get_block_ids(request.request_id)
-        if not held or not settings.premium_reserve or self.policy.standing(request.request_id).tier in RESERVED_FOR:
+        if not held or not settings.premium_reserve or self.policy.tier_state(request.request_id).tier in RESERVED_FOR:
             return
         used = 0
         for one in self.scheduler.running:
-            if self.policy.standing(one.request_id).tier in RESERVED_FOR:
+            if self.policy.tier_state(one.request_id).tier in RESERVED_FOR:
                 blocks = manager.get_blocks(one.request_id).blocks[0]
                 used += sum(block.ref_cnt - (block.block_id in held) == 1 for block in blocks)
         reserve = ceil(settings.premium_reserve * self.setup.blocks)
@@ -429,7 +429,7 @@ class Alone:
         assert len(scheduler.waiting) == len(waiting) == policy.waiting
         assert len(running) == policy.running <= self.setup.batch
         for tier in Tier:
-            assert policy.waiting_in(tier) == sum(policy.standing(name).tier is tier for name in waiting)
+            assert policy.waiting_in(tier) == sum(policy.tier_state(name).tier is tier for name in waiting)
         assert scheduler.deferred_waiting <= set(scheduler.waiting)
 
     def _check_swap(self) -> None:
@@ -495,9 +495,9 @@ class Alone:
             scheduler._reports,
             scheduler._reports._observed,
         ):
-            _empty(holder, besides=_KEPT_BY_DESIGN)
+            _empty(holder, excluding=_KEPT_BY_DESIGN)
         for inner in policy._tiers.values():
-            for kept in (inner._waiting, inner._running, inner._lines, inner._received._requests):
+            for kept in (inner._waiting, inner._running, inner._queues, inner._received._requests):
                 assert not kept
         assert not scheduler._unsent
         assert not scheduler._dropping
@@ -508,11 +508,11 @@ _KEPT_BY_DESIGN = {"_tiers", "_evictable", "_began"}
 """Policies of the tiers there are; counts that are 0 again; the step that `check_the_end` makes and never runs."""
 
 
-def _empty(holder: Any, besides: set[str]) -> None:
+def _empty(holder: Any, excluding: set[str]) -> None:
     for name, value in vars(holder).items():
         if isinstance(value, Counter):
             assert not any(value.values()), name
-        elif isinstance(value, dict | set | list | deque) and name not in besides:
+        elif isinstance(value, dict | set | list | deque) and name not in excluding:
             assert not value, f"{type(holder).__name__}.{name} keeps {value}"
 
 

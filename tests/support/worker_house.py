@@ -11,12 +11,12 @@ from random import Random
 import httpx
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.execution_token import Grant, digest, sign
+from dispatcher.model.execution_token import ExecutionToken, digest, sign
 from dispatcher.model.fleet import Lease, Worker
 from dispatcher.model.invocation import Invocation, Slot, dispatched
 from dispatcher.model.outcomes import Written
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
-from dispatcher.policies.clocks import Clocks, Terms, debit
+from dispatcher.policies.clocks import Clocks, Share, debit
 from dispatcher.policies.tiers import Tier
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
@@ -109,7 +109,7 @@ class House:
         """The same as a server sees it: a connection that can stop reading, and break."""
         raw = encoded(work)
         expires_at = self.clock.now() + 30
-        grant = Grant("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
+        grant = ExecutionToken("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
         return Call(
             self.app, "POST", "/v1/execute", headers={"authorization": f"Bearer {sign(grant, SECRET)}"}, body=raw
         )
@@ -121,7 +121,7 @@ class House:
     async def leased(self, work: WorkOrder) -> Lease:
         """A lease as a dispatch leaves it; the agent has joined."""
         now = self.clock.now()
-        charged = debit(Clocks(), Terms(), 1.0, now, 0.0)
+        charged = debit(Clocks(), Share(), 1.0, now, 0.0)
         queued = Invocation(work.tenant, work.invocation, "a", POOL, MODEL, "f", now, work.deadline_at, 1.0, 1)
         running = dispatched(queued, Slot("w", work.slot), charged.charge, now)
         assert await self.store.admit(running, charged, now) is Written.DONE

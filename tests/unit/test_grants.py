@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.execution_token import Grant, GrantRefused, digest, sign, verify
+from dispatcher.model.execution_token import ExecutionToken, ExecutionTokenRefused, digest, sign, verify
 
 SECRET = b"sixteen characters and more"
-GRANT = Grant("w", "a", "i", 1, 0, 100.0, digest(b"body"))
+GRANT = ExecutionToken("w", "a", "i", 1, 0, 100.0, digest(b"body"))
 TOKEN = sign(GRANT, SECRET)
 
 
@@ -29,7 +29,7 @@ def test_opens_for_what_it_was_signed_for_to_its_last_moment() -> None:
     "wrong", [{"secret": b"other"}, {"worker": "v"}, {"worker": ""}, {"body": b"else"}, {"body": b""}, {"now": 100.0}]
 )
 def test_and_for_nothing_else(wrong: dict[str, object]) -> None:
-    with pytest.raises(GrantRefused):
+    with pytest.raises(ExecutionTokenRefused):
         opened(**wrong)  # type: ignore[arg-type]
 
 
@@ -37,13 +37,13 @@ def test_and_for_nothing_else(wrong: dict[str, object]) -> None:
     "token", ["", ".", "a.b", "a", "§.§", "e30.e30", "a" * 10_000, TOKEN + ".", TOKEN[:-1], "." + TOKEN]
 )
 def test_what_is_no_grant(token: str) -> None:
-    with pytest.raises(GrantRefused):
+    with pytest.raises(ExecutionTokenRefused):
         opened(token)
 
 
 @given(st.text(max_size=200))
 def test_no_text_opens_or_breaks_it(token: str) -> None:
-    with pytest.raises(GrantRefused):
+    with pytest.raises(ExecutionTokenRefused):
         opened(token)
 
 
@@ -53,20 +53,20 @@ def test_one_bit_of_the_payload_changed_and_it_opens_nothing(bit: int) -> None:
     raw = bytearray(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     raw[bit // 8 % len(raw)] ^= 1 << bit % 8
     changed = base64.urlsafe_b64encode(raw).decode().rstrip("=")
-    with pytest.raises(GrantRefused):
+    with pytest.raises(ExecutionTokenRefused):
         opened(f"{changed}.{signature}")
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Grant)])
+@pytest.mark.parametrize("name", [field.name for field in fields(ExecutionToken)])
 def test_every_field_is_under_the_signature(name: str) -> None:
     other: object = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
     payload = sign(replace(GRANT, **{name: other}), b"the forger's own").partition(".")[0]
-    with pytest.raises(GrantRefused):
+    with pytest.raises(ExecutionTokenRefused):
         opened(f"{payload}.{TOKEN.partition('.')[2]}")
 
 
 def test_what_refuses_does_not_repeat_the_grant() -> None:
-    with pytest.raises(GrantRefused) as refused:
+    with pytest.raises(ExecutionTokenRefused) as refused:
         opened(worker="v")
     assert TOKEN not in str(refused.value)
     assert json.dumps(GRANT.tenant) not in str(refused.value)

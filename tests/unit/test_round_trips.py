@@ -59,7 +59,7 @@ class Gate:
         alive_until = self.context.clock.now() + 3600
         await self.store.register(Worker("w", "default", "http://w", MODEL, slots, alive_until=alive_until))
         await self.context.directory.tenant_of(key)
-        await self.context.store.look("default", "a")
+        await self.context.store.snapshot("default", "a")
         return key
 
     async def accept(self, key: str) -> Dispatched | Queued:
@@ -124,7 +124,7 @@ def test_two_are_sent_until_the_worker_is_called_whoever_asks_and_how_often(gate
                 pass
             await gate.context.finish()
         assert workers.counts == [FAST_PATH_MAX] * 3
-        assert (await gate.store.look("default", "a")).pool.virtual_time > 0  # told all the same
+        assert (await gate.store.snapshot("default", "a")).pool.virtual_time > 0  # told all the same
 
     asyncio.run(story())
 
@@ -149,21 +149,21 @@ def test_losing_the_race_for_the_slot_is_three(gate: Gate) -> None:
 
     async def story() -> None:
         key = await gate.ready(slots=1)
-        look = gate.store.look
-        stale = await look("default", "a")
+        snapshot = gate.store.snapshot
+        stale = await snapshot("default", "a")
         await gate.accept(key)
         await gate.context.finish()
 
-        async def as_it_was(pool: str, line: str) -> Any:
-            await look(pool, line)  # counted as it would be
+        async def as_it_was(pool: str, queue: str) -> Any:
+            await snapshot(pool, queue)  # counted as it would be
             return stale
 
-        gate.store.look = as_it_was  # type: ignore[method-assign]
+        gate.store.snapshot = as_it_was  # type: ignore[method-assign]
         gate.sent.clear()
         accepted = await gate.accept(key)
         await gate.context.finish()
         count = len(gate.sent)
-        gate.store.look = look  # type: ignore[method-assign]
+        gate.store.snapshot = snapshot  # type: ignore[method-assign]
         assert isinstance(accepted, Queued)
         assert count == QUEUED_MAX
 

@@ -245,12 +245,12 @@ def test_a_skipped_request_is_as_if_it_had_never_been_looked_at(made: Configured
     for number in range(3):
         alone.ask(f"g{number}", prompt(8, number), 2, grammar=True, tenant="a", weight=2.0)
     alone.ask("ready", prompt(8, 3), 6, tenant="b")
-    before = standings(alone)
+    before = tier_states(alone)
     alone.step(3)
     assert alone.running == ["ready"]
-    after = standings(alone)
+    after = tier_states(alone)
     assert {name: after[name] for name in before if name != "ready"} == {
-        name: standing for name, standing in before.items() if name != "ready"
+        name: tier_state for name, tier_state in before.items() if name != "ready"
     }
     assert alone.policy.counter("a") == 0.0
     for number in range(3):
@@ -260,9 +260,9 @@ def test_a_skipped_request_is_as_if_it_had_never_been_looked_at(made: Configured
     assert alone.asked["g1"].ends == [("error", None)]
 
 
-def standings(alone: Alone) -> dict[str, tuple[Any, ...]]:
+def tier_states(alone: Alone) -> dict[str, tuple[Any, ...]]:
     """What counts of those that wait."""
-    found = [alone.policy.standing(request.request_id) for request in alone.scheduler.waiting]
+    found = [alone.policy.tier_state(request.request_id) for request in alone.scheduler.waiting]
     return {
         one.request.request_id: (one.since_s, one.waited_s, one.charged, one.output_tokens, one.preemptions)
         for one in found
@@ -282,7 +282,7 @@ def test_a_tentative_pass_leaves_nothing(made: Configured, clock: Clock) -> None
         received = {name: (got.input_tokens, got.output_tokens, got.service) for name, got in policy.received.items()}
         shares = [(policy.shares.given(tier), policy.shares.behind(tier), policy.shares.owed(tier)) for tier in Tier]
         heads = [head.request_id for head in policy.heads()]
-        return policy.counters(), received, shares, policy.shares.all, heads, standings(alone), policy.may_preempt()
+        return policy.counters(), received, shares, policy.shares.all, heads, tier_states(alone), policy.may_preempt()
 
     clock.now_s += 7.0
     scheduler.admission.begins(clock.now_s)
@@ -291,7 +291,7 @@ def test_a_tentative_pass_leaves_nothing(made: Configured, clock: Clock) -> None
     assert scheduler.waiting.peek_request().request_id == "r0"
     scheduler.waiting.pass_ends()
     now = all_of_it()
-    assert {clock.now_s - wait[0] + wait[1] for wait in standings(alone).values()} == {7.0}
+    assert {clock.now_s - wait[0] + wait[1] for wait in tier_states(alone).values()} == {7.0}
     assert without_since(now) == without_since(expected)
     alone.run()
     alone.check_the_end()
@@ -299,8 +299,8 @@ def test_a_tentative_pass_leaves_nothing(made: Configured, clock: Clock) -> None
 
 def without_since(found: Any) -> object:
     """A wait goes on: from when, and what was before that, may be split another way."""
-    *others, standing, last = found
-    return others, {name: values[2:] for name, values in standing.items()}, last
+    *others, tier_state, last = found
+    return others, {name: values[2:] for name, values in tier_state.items()}, last
 
 
 @BOTH
@@ -408,7 +408,7 @@ def test_a_reset_of_the_cache_charges_nobody_for_what_was_dropped(made: Configur
     alone.step(steps)
     assert alone.under_way
     assert alone.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert [alone.policy.standing(name).preemptions for name in ("a", "b")] == [1, 1]
+    assert [alone.policy.tier_state(name).preemptions for name in ("a", "b")] == [1, 1]
     for _ in range(4):
         alone.step()
         assert alone.policy.received["a"].output_tokens == len(alone.asked["a"].tokens)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from heapq import heappop, heapreplace
 from math import fsum, inf
 
-from dispatcher.policies.clocks import LEAD_MAX, Terms
+from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.orders.bwfq_heaps import SWEEP_EVERY
 from dispatcher.policies.orders.bwfq_queue import Tenant, Waiting
 from dispatcher.policies.orders.bwfq_tenants import RememberedTenants
@@ -41,7 +41,7 @@ from dispatcher.policies.orders.interface import (
     registered,
 )
 
-_DEFAULT_TERMS = Terms()
+_DEFAULT_SHARE = Share()
 _new = tuple.__new__  # a third of the time of calling the class; the fields are those of the named tuple, in order
 
 
@@ -98,8 +98,8 @@ class TwoClocks(RememberedTenants):
             raise held_already(invocation_id)
         found = self._tenants.get(tenant)
         if found is None:
-            found = self._tenants[tenant] = Tenant(tenant, self._terms.get(tenant, _DEFAULT_TERMS))
-            self._look_at_idle()
+            found = self._tenants[tenant] = Tenant(tenant, self._share.get(tenant, _DEFAULT_SHARE))
+            self._check_idle()
         tail = found.tail
         if tail is None:
             virtual_time = self._virtual_time
@@ -119,7 +119,7 @@ class TwoClocks(RememberedTenants):
         found.waiting += 1
         if tail is None:
             found.head = waiting
-            self._lines += 1
+            self._queues += 1
             self._place(found, waiting)
         else:
             tail.after = waiting
@@ -147,11 +147,11 @@ class TwoClocks(RememberedTenants):
             if tenant.head is not None:
                 self._place(tenant, tenant.head)
         tenant.running -= 1
-        if self._virtual_time < tenant.vft and not self._lines and self._free >= 0:
+        if self._virtual_time < tenant.vft and not self._queues and self._free >= 0:
             self._virtual_time = tenant.vft
         if not tenant.running and tenant.head is None:
             self._fell_idle(tenant)
-        if self._lines and self._free >= 0:
+        if self._queues and self._free >= 0:
             return self._dispatch_next()
         self._free += 1
         return None
@@ -167,7 +167,7 @@ class TwoClocks(RememberedTenants):
         tenant.remove(waiting)
         if tenant.head is None:
             tenant.entry = tenant.later_entry = None
-            self._lines -= 1
+            self._queues -= 1
             if not tenant.running:
                 self._fell_idle(tenant)
         elif was_head:
@@ -180,7 +180,7 @@ class TwoClocks(RememberedTenants):
         self._free += checked_slots(slots) - self._slots
         self._slots = slots
         dispatched = []
-        while self._lines and self._free > 0:
+        while self._queues and self._free > 0:
             self._free -= 1
             dispatched.append(self._dispatch_next())
         return tuple(dispatched)
@@ -208,7 +208,7 @@ class TwoClocks(RememberedTenants):
         dispatched = self._dispatch(tenant, head.invocation_id, head.cost, in_profile, others_vft)
         if following is None:
             tenant.tail = tenant.entry = tenant.later_entry = None
-            self._lines -= 1
+            self._queues -= 1
             heappop(heap)
             return dispatched
         following.before = None

@@ -25,7 +25,7 @@ SWEEP_EVERY = 32
 class WaitingTenants:
     def __init__(self, now: float) -> None:
         self._now = now
-        self._lines = 0
+        self._queues = 0
         self._ready: list[Entry] = []
         self._surplus: list[Entry] = []
         self._later: list[Entry] = []
@@ -53,7 +53,7 @@ class WaitingTenants:
 
     def _sweep(self) -> None:
         """Rid the heaps of dead entries where these outnumber the live ones, at most two for each line."""
-        if len(self._surplus) + len(self._ready) + len(self._later) <= 4 * self._lines + SLACK:
+        if len(self._surplus) + len(self._ready) + len(self._later) <= 4 * self._queues + SLACK:
             return
         for heap in (self._ready, self._surplus):
             heap[:] = [entry for entry in heap if entry[2].entry is entry]

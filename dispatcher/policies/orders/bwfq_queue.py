@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 
 Entry = tuple[float, int, "Tenant"]
 """In a heap: a clock's value, the arrival of the tenant's oldest request (no two alike), and the tenant."""
@@ -36,7 +36,7 @@ class Tenant:
         "waiting", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, terms: Terms) -> None:
+    def __init__(self, name: str, share: Share) -> None:
         self.name = name
         self.tat = -inf
         self.vft = 0.0
@@ -47,14 +47,14 @@ class Tenant:
         self.entry: Entry | None = None
         self.later_entry: Entry | None = None
         self.in_idle = False
-        self.take(terms)
+        self.take(share)
 
-    def take(self, terms: Terms) -> None:
+    def take(self, share: Share) -> None:
         """Whoever has no guarantee has no bucket either: its tat means nothing, and is that of one never seen."""
-        self.weight = terms.weight
-        self.rate_per_s = terms.rate_per_s
-        self.burst_s = terms.burst / terms.rate_per_s if terms.rate_per_s else 0.0
-        if not terms.rate_per_s:
+        self.weight = share.weight
+        self.rate_per_s = share.rate_per_s
+        self.burst_s = share.burst / share.rate_per_s if share.rate_per_s else 0.0
+        if not share.rate_per_s:
             self.tat = -inf
 
     def forget(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from dispatcher.policies.clocks import Clocks, Terms, rate_scale
+from dispatcher.policies.clocks import Clocks, Share, rate_scale
 from dispatcher.policies.orders.bwfq_heaps import WaitingTenants
 from dispatcher.policies.orders.bwfq_queue import Tenant
 from dispatcher.policies.orders.interface import later
@@ -30,7 +30,7 @@ class RememberedTenants(WaitingTenants):
         self._promised_per_s = 0.0
         self._promised_to = 0
         self._scale = 1.0
-        self._terms: dict[str, Terms] = {}
+        self._share: dict[str, Share] = {}
         self._tenants: dict[str, Tenant] = {}
         self._idle: deque[Tenant] = deque()
 
@@ -49,9 +49,9 @@ class RememberedTenants(WaitingTenants):
         found = self._tenants.get(tenant)
         return Clocks(-inf, 0.0) if found is None else Clocks(found.tat, found.vft)
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
         self._now = later(self._now, now)
-        self._terms[tenant] = terms
+        self._share[tenant] = share
         found = self._tenants.get(tenant)
         if found is None:
             return
@@ -59,7 +59,7 @@ class RememberedTenants(WaitingTenants):
         if active and found.rate_per_s:
             self._promise(-found.rate_per_s, -1)
         forgettable = found.is_forgettable(self._now, self._virtual_time)
-        found.take(terms)
+        found.take(share)
         if active and found.rate_per_s:
             self._promise(found.rate_per_s, 1)
         if not active and forgettable:
@@ -95,9 +95,9 @@ class RememberedTenants(WaitingTenants):
             if not tenant.in_idle:
                 tenant.in_idle = True
                 self._idle.append(tenant)
-            self._look_at_idle()
+            self._check_idle()
 
-    def _look_at_idle(self) -> None:
+    def _check_idle(self) -> None:
         """Forget the tenant that was longest not looked at, or put it off."""
         idle = self._idle
         if not idle:

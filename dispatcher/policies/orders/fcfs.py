@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import registered
-from dispatcher.policies.orders.single_queue import SingleLine
+from dispatcher.policies.orders.single_queue import SingleQueue
 
 
 @registered("fcfs")
-class FirstComeFirstServed(SingleLine):
+class FirstComeFirstServed(SingleQueue):
     """`lead_max` is taken as every order takes it, and not used: no order of arrival runs ahead."""
 
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple, Protocol
 
-from dispatcher.policies.clocks import Charge, Terms
+from dispatcher.policies.clocks import Charge, Share
 
 
 # Decisions are named tuples, not frozen dataclasses: as immutable, and made in a third of the time, once a decision.
@@ -102,7 +102,7 @@ class Gate(Protocol):
         """So many may run from now on. Returns what new slots were given to; what runs is never cut short."""
         ...
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
         """What the tenant is owed from now on. Until told, a tenant has the default Terms."""
         ...
 

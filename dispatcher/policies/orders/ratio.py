@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from dispatcher.policies.clocks import LEAD_MAX, Terms
+from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.orders.interface import Decision, Dispatched, Queued, checked_slots, later, registered
-from dispatcher.policies.orders.single_queue import SingleLine
+from dispatcher.policies.orders.single_queue import SingleQueue
 
-_DEFAULT_RATE_PER_S = Terms().rate_per_s
+_DEFAULT_RATE_PER_S = Share().rate_per_s
 
 
 class Credits:
@@ -49,7 +49,7 @@ class Credits:
         self.updated_at = now
 
 
-class Ratio(SingleLine):
+class Ratio(SingleQueue):
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX, wake: bool = False) -> None:
         super().__init__(slots)
         self._wake = wake
@@ -87,13 +87,13 @@ class Ratio(SingleLine):
             self._note_stranded(self._waiting.keys() - self._ever_stranded)
         return ()
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
         self._now = later(self._now, now)
-        self._rates[tenant] = terms.rate_per_s
+        self._rates[tenant] = share.rate_per_s
         account = self._credits.get(tenant)
         if account is not None:
             account.update(self._now)
-            account.rate_per_s = terms.rate_per_s
+            account.rate_per_s = share.rate_per_s
 
     def _goes_at_once(self, tenant: str) -> bool:
         """Algorithm 1, line 3. To drain on arrival is to let an arrival go: with slots free, nobody else waits."""

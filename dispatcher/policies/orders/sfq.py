@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.policies.clocks import LEAD_MAX, Terms
+from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.orders.bwfq import TwoClocks
 from dispatcher.policies.orders.interface import registered
 
@@ -25,5 +25,5 @@ class StartTimeFairQueueing(TwoClocks):
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX) -> None:
         super().__init__(slots, lead_max=inf)
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
-        super().set_terms(tenant, Terms(weight=terms.weight), now)
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
+        super().set_share(tenant, Share(weight=share.weight), now)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from math import fsum
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import (
     Decision,
     Dispatched,
@@ -30,7 +30,7 @@ Entry = tuple[float, int, Dispatched]
 """Priority, number of arrival, and the dispatch that it will be."""
 
 
-class SingleLine(ABC):
+class SingleQueue(ABC):
     def __init__(self, slots: int) -> None:
         self._slots = checked_slots(slots)
         self._now = float("-inf")
@@ -103,7 +103,7 @@ class SingleLine(ABC):
             dispatched.append(head)
         return tuple(dispatched)
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
         self._now = later(self._now, now)
 
     def set_capacity(self, capacity_per_s: float | None, now: float) -> None:

@@ -25,7 +25,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from math import fsum, inf
 
-from dispatcher.policies.clocks import LEAD_MAX, Terms
+from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.orders.interface import (
     Decision,
     Dispatched,
@@ -44,11 +44,11 @@ DEBT_MAX_S = 5.0
 SLACK = 64
 """Dead entries kept in the heap, beyond twice as many as live ones, before they are swept out."""
 
-Entry = tuple[float, int, "Line"]
+Entry = tuple[float, int, "TenantQueue"]
 """tat (infinite without a rate), arrival of the oldest request, and whose it is."""
 
 
-class Line:
+class TenantQueue:
     """A tenant: its clock, and its requests that wait, by id, in order of arrival: (number of the arrival, cost)."""
 
     __slots__ = ("burst_s", "entry", "name", "rate_per_s", "tat", "waiting")
@@ -60,10 +60,10 @@ class Line:
         self.waiting: dict[str, tuple[int, float]] = {}
         self.entry: Entry | None = None
 
-    def take(self, terms: Terms) -> None:
-        self.rate_per_s = terms.rate_per_s
-        self.burst_s = terms.burst / terms.rate_per_s if terms.rate_per_s else 0.0
-        if not terms.rate_per_s:
+    def take(self, share: Share) -> None:
+        self.rate_per_s = share.rate_per_s
+        self.burst_s = share.burst / share.rate_per_s if share.rate_per_s else 0.0
+        if not share.rate_per_s:
             self.tat = -inf
 
 
@@ -78,9 +78,9 @@ class VirtualClock:
         self._now = -inf
         self._arrivals = 0
         self._settled = 0.0
-        self._lines: dict[str, Line] = {}
+        self._queues: dict[str, TenantQueue] = {}
         self._heap: list[Entry] = []
-        self._waiting: dict[str, Line] = {}
+        self._waiting: dict[str, TenantQueue] = {}
         self._running: dict[str, Dispatched] = {}
 
     @property
@@ -104,28 +104,28 @@ class VirtualClock:
         return self._settled
 
     def waiting_of(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return 0 if line is None else len(line.waiting)
+        queue = self._queues.get(tenant)
+        return 0 if queue is None else len(queue.waiting)
 
     def tat_of(self, tenant: str) -> float:
         """Its theoretical arrival time in seconds; of a tenant never seen, or without a rate, the distant past."""
-        line = self._lines.get(tenant)
-        return -inf if line is None else line.tat
+        queue = self._queues.get(tenant)
+        return -inf if queue is None else queue.tat
 
     def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
         self._now = later(self._now, now)
         checked_cost(cost, "cost")
         if invocation_id in self._running or invocation_id in self._waiting:
             raise held_already(invocation_id)
-        line = self._line(tenant)
+        queue = self._queue(tenant)
         if len(self._running) < self._slots:
-            return self._dispatch(line, invocation_id, cost)
+            return self._dispatch(queue, invocation_id, cost)
         self._arrivals += 1
-        line.waiting[invocation_id] = (self._arrivals, cost)
-        self._waiting[invocation_id] = line
-        if line.entry is None:
-            self._place(line)
-        return Queued(tenant, invocation_id, len(line.waiting))
+        queue.waiting[invocation_id] = (self._arrivals, cost)
+        self._waiting[invocation_id] = queue
+        if queue.entry is None:
+            self._place(queue)
+        return Queued(tenant, invocation_id, len(queue.waiting))
 
     def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
         self._now = later(self._now, now)
@@ -134,19 +134,19 @@ class VirtualClock:
         if ended is None:
             raise not_running(invocation_id)
         self._settled += true_cost
-        line = self._lines[ended.tenant]
-        if true_cost != ended.cost and ended.rate_per_s and line.rate_per_s:
-            line.tat += (true_cost - ended.cost) / ended.rate_per_s
-            self._place(line)
+        queue = self._queues[ended.tenant]
+        if true_cost != ended.cost and ended.rate_per_s and queue.rate_per_s:
+            queue.tat += (true_cost - ended.cost) / ended.rate_per_s
+            self._place(queue)
         return self._dispatch_next()
 
     def cancel(self, invocation_id: str, now: float) -> bool:
         self._now = later(self._now, now)
-        line = self._waiting.pop(invocation_id, None)
-        if line is None:
+        queue = self._waiting.pop(invocation_id, None)
+        if queue is None:
             return False
-        del line.waiting[invocation_id]
-        self._place(line)
+        del queue.waiting[invocation_id]
+        self._place(queue)
         return True
 
     def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
@@ -154,29 +154,29 @@ class VirtualClock:
         self._slots = checked_slots(slots)
         return tuple(iter(self._dispatch_next, None))
 
-    def set_terms(self, tenant: str, terms: Terms, now: float) -> None:
+    def set_share(self, tenant: str, share: Share, now: float) -> None:
         self._now = later(self._now, now)
-        line = self._line(tenant)
-        line.take(terms)
-        self._place(line)
+        queue = self._queue(tenant)
+        queue.take(share)
+        self._place(queue)
 
     def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
         self._now = later(self._now, now)
 
-    def _line(self, tenant: str) -> Line:
-        found = self._lines.get(tenant)
+    def _queue(self, tenant: str) -> TenantQueue:
+        found = self._queues.get(tenant)
         if found is None:
-            found = self._lines[tenant] = Line(tenant)
+            found = self._queues[tenant] = TenantQueue(tenant)
         return found
 
-    def _place(self, line: Line) -> None:
+    def _place(self, queue: TenantQueue) -> None:
         """One live entry where something waits, wherever the clock stands now; earlier ones die."""
-        if not line.waiting:
-            line.entry = None
+        if not queue.waiting:
+            queue.entry = None
             return
-        arrival, _ = next(iter(line.waiting.values()))
-        line.entry = (line.tat if line.rate_per_s else inf, arrival, line)
-        heappush(self._heap, line.entry)
+        arrival, _ = next(iter(queue.waiting.values()))
+        queue.entry = (queue.tat if queue.rate_per_s else inf, arrival, queue)
+        heappush(self._heap, queue.entry)
         if len(self._heap) > 2 * len(self._waiting) + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].entry is entry]
             heapify(self._heap)
@@ -188,20 +188,20 @@ class VirtualClock:
         entry = heappop(self._heap)
         while entry[2].entry is not entry:
             entry = heappop(self._heap)
-        line = entry[2]
-        invocation_id = next(iter(line.waiting))
-        _, cost = line.waiting.pop(invocation_id)
+        queue = entry[2]
+        invocation_id = next(iter(queue.waiting))
+        _, cost = queue.waiting.pop(invocation_id)
         del self._waiting[invocation_id]
-        dispatched = self._dispatch(line, invocation_id, cost)
-        self._place(line)
+        dispatched = self._dispatch(queue, invocation_id, cost)
+        self._place(queue)
         return dispatched
 
-    def _dispatch(self, line: Line, invocation_id: str, cost: float) -> Dispatched:
-        in_profile, rate, now = False, line.rate_per_s, self._now
+    def _dispatch(self, queue: TenantQueue, invocation_id: str, cost: float) -> Dispatched:
+        in_profile, rate, now = False, queue.rate_per_s, self._now
         if rate:
-            in_profile = line.tat <= now
-            line.tat = min(max(line.tat, now - line.burst_s) + cost / rate, now + self._debt_max_s)
-        dispatched = Dispatched(line.name, invocation_id, cost, in_profile, rate)
+            in_profile = queue.tat <= now
+            queue.tat = min(max(queue.tat, now - queue.burst_s) + cost / rate, now + self._debt_max_s)
+        dispatched = Dispatched(queue.name, invocation_id, cost, in_profile, rate)
         self._running[invocation_id] = dispatched
         return dispatched
 

@@ -14,7 +14,7 @@ from dispatcher.model.fleet import Lease
 from dispatcher.model.invocation import Invocation, Slot, State, retried
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import STAY, Debit, Step
-from dispatcher.stores.dynamodb import queues as lines
+from dispatcher.stores.dynamodb import queues
 from dispatcher.stores.dynamodb.expressions import Statement
 from dispatcher.stores.dynamodb.items import ending_attributes, execution_attributes, invocation_item, waiting_item
 from dispatcher.stores.dynamodb.layout import EXPIRY, PARTITION, invocation_key, waiting_key
@@ -41,11 +41,11 @@ class DynamoInvocations:
         self._retention_s = retention_s
         self._is_last: dict[str, bool] = {}
 
-    def remember_last(self, line: str, *, is_last: bool) -> None:
+    def remember_last(self, queue: str, *, is_last: bool) -> None:
         """Whether the next to leave a line is its last, as far as was seen: a hint that saves a request."""
         if len(self._is_last) >= COUNTS_REMEMBERED_MAX:
             self._is_last.clear()
-        self._is_last[line] = is_last
+        self._is_last[queue] = is_last
 
     # ── Accepting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -54,11 +54,11 @@ class DynamoInvocations:
         seat = await self._claimed(invocation, now)
         if seat is None:
             return await self._there(invocation) or Written.CONFLICT
-        line = lines.charged(invocation, debit)
+        queue = queues.charged(invocation, debit)
         # Somebody of the same tenant began to wait after the look: an arrival must not overtake.
-        lines.require_nobody_waiting(line)
+        queues.require_empty_queue(queue)
         try:
-            await self._transact([self._new(invocation, nonce), self._update(line), self._update(seat)])
+            await self._transact([self._new(invocation, nonce), self._update(queue), self._update(seat)])
         except ConditionFailed as refused:
             return _existing(refused, nonce) or Written.CONFLICT
         return Written.DONE
@@ -67,17 +67,17 @@ class DynamoInvocations:
         if waiting_max <= 0:
             return await self._there(invocation) or Written.FULL
         nonce = self._requests.nonce()
-        line = lines.lifted(invocation, lift)
+        queue = queues.lifted(invocation, lift)
         if lift is not None:
             # Somebody of the same tenant joined first, and was lifted: a second lift could carry the clock too far.
-            lines.require_nobody_waiting(line)
+            queues.require_empty_queue(queue)
         else:
             # The last one left meanwhile: without the lift the tenant would come back with an old, low stamp.
-            line.require(line.compares("waiting", ">=", 1))
+            queue.require(queue.compares("waiting", ">=", 1))
             # The bound holds whatever arrives at once.
-            line.require(line.compares("waiting", "<", waiting_max))
-        lines.join(line, invocation.pool)
-        statements = [self._new(invocation, nonce), self._update(line), self._waiting(invocation)]
+            queue.require(queue.compares("waiting", "<", waiting_max))
+        queues.join(queue, invocation.pool)
+        statements = [self._new(invocation, nonce), self._update(queue), self._waiting(invocation)]
         try:
             await self._transact(statements)
         except ConditionFailed as refused:
@@ -92,13 +92,13 @@ class DynamoInvocations:
             return Written.CONFLICT
 
         async def attempt(nonce: str, last: bool) -> None:
-            line = lines.charged(invocation, debit)
-            lines.quit_queue(line, last=last)
+            queue = queues.charged(invocation, debit)
+            queues.quit_queue(queue, last=last)
             # Two dispatchers chose the same head, or its caller let go: exactly one moves it on, knowing which it is.
             moved = self._in_state(invocation, State.QUEUED, invocation.attempt - 1)
             moved.require(moved.compares("detached", "=", invocation.detached))
             moved.set_all(execution_attributes(invocation, nonce))
-            statements = [self._update(moved), self._update(line), self._update(seat), self._left(invocation)]
+            statements = [self._update(moved), self._update(queue), self._update(seat), self._left(invocation)]
             await self._transact(statements)
 
         done = await self._quitting(invocation, debit.tat, debit.vft, attempt)
@@ -106,40 +106,40 @@ class DynamoInvocations:
 
     async def requeue(self, invocation: Invocation, tat: Step, vft: Step) -> Settled:
         queued = retried(invocation)
-        line = lines.refunded(invocation, tat, vft)
-        lines.join(line, invocation.pool)
+        queue = queues.refunded(invocation, tat, vft)
+        queues.join(queue, invocation.pool)
 
         def changed(nonce: str) -> Statement:
             moved = self._in_state(invocation, State.RUNNING, invocation.attempt)
             moved.set_all(execution_attributes(queued, nonce))
             return moved
 
-        return await self._stop(invocation, changed, line, [self._waiting(queued)])
+        return await self._stop(invocation, changed, queue, [self._waiting(queued)])
 
     # ── Ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def settle(self, ended: Invocation, tat: Step, vft: Step) -> Settled:
         kept = fitting(ended)
-        line = lines.refunded(ended, tat, vft)
-        line.add("spent", service(ended.served))
+        queue = queues.refunded(ended, tat, vft)
+        queue.add("spent", service(ended.served))
 
         def changed(nonce: str) -> Statement:
             moved = self._in_state(ended, State.RUNNING, ended.attempt)
             moved.set_all(ending_attributes(kept, nonce, self._retention_s))
             return moved
 
-        return await self._stop(ended, changed, line, [])
+        return await self._stop(ended, changed, queue, [])
 
     async def drop(self, ended: Invocation) -> Settled:
         kept = fitting(ended)
 
         async def attempt(nonce: str, last: bool) -> None:
-            line = lines.untouched(ended)
-            lines.quit_queue(line, last=last)
+            queue = queues.untouched(ended)
+            queues.quit_queue(queue, last=last)
             # It was dispatched a moment ago, or dropped already: it is no longer this one's to end.
             moved = self._in_state(ended, State.QUEUED, ended.attempt)
             moved.set_all(ending_attributes(kept, nonce, self._retention_s))
-            await self._transact([self._update(moved), self._update(line), self._left(ended)])
+            await self._transact([self._update(moved), self._update(queue), self._left(ended)])
 
         dropped = await self._quitting(ended, STAY, STAY, attempt)
         return Settled.SETTLED if dropped else Settled.FENCED
@@ -164,7 +164,7 @@ class DynamoInvocations:
         self, invocation: Invocation, tat: Step, vft: Step, attempt: Callable[[str, bool], Awaitable[None]]
     ) -> bool:
         """Take an invocation out of its line: tried with the count last seen, and again where only that was wrong."""
-        nonce, last = self._requests.nonce(), self._is_last.get(invocation.line, True)
+        nonce, last = self._requests.nonce(), self._is_last.get(invocation.queue, True)
         for _ in range(COUNT_TRIES_MAX):
             try:
                 await attempt(nonce, last)
@@ -172,21 +172,21 @@ class DynamoInvocations:
                 if (refused.old[INVOCATION] or {}).get("nonce") == nonce:
                     return True
                 others = any(refused.failed[:LINE] + refused.failed[LINE + 1 :])
-                if others or not lines.only_the_count_differed(refused.old[LINE], tat, vft):
+                if others or not queues.only_the_count_differed(refused.old[LINE], tat, vft):
                     return False
                 last = (refused.old[LINE] or {})["waiting"] == 1
             else:
-                self._is_last.pop(invocation.line, None)
+                self._is_last.pop(invocation.queue, None)
                 return True
         return False
 
     async def _stop(
-        self, ran: Invocation, changed: Callable[[str], Statement], line: Statement, more: Statements
+        self, ran: Invocation, changed: Callable[[str], Statement], queue: Statement, more: Statements
     ) -> Settled:
         """End or put back a running invocation, with its slot where it still holds one."""
         nonce = self._requests.nonce()
         seat = await self._released(ran)
-        base = [self._update(changed(nonce)), self._update(line), *more]
+        base = [self._update(changed(nonce)), self._update(queue), *more]
         try:
             await self._transact(base + ([self._update(seat)] if seat is not None else []))
         except ConditionFailed as refused:

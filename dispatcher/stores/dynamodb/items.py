@@ -7,10 +7,10 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from dispatcher.model.fleet import Lease, Line, Pool, WaitingLine, Worker
+from dispatcher.model.fleet import Lease, Pool, TenantQueue, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, Result, Slot, State
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.policies.clocks import Charge, Clocks, Terms
+from dispatcher.policies.clocks import Charge, Clocks, Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.stores.dynamodb.attributes import Item
 from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
@@ -23,11 +23,11 @@ __all__ = ["table_definition"]
 def tenant_item(tenant: Tenant) -> Item:
     return {
         "name": tenant.name,
-        "line": tenant.line,
+        "line": tenant.queue,
         "pool": tenant.pool,
-        "weight": tenant.terms.weight,
-        "rate_per_s": tenant.terms.rate_per_s,
-        "burst": tenant.terms.burst,
+        "weight": tenant.share.weight,
+        "rate_per_s": tenant.share.rate_per_s,
+        "burst": tenant.share.burst,
         "tier": tenant.tier.value,
         "models": tenant.models,
         "queue_items_max": tenant.queue_items_max,
@@ -40,9 +40,9 @@ def to_tenant(item: Item) -> Tenant:
     models = item.get("models")
     return Tenant(
         name=item["name"],
-        line=item["line"],
+        queue=item["line"],
         pool=item["pool"],
-        terms=Terms(float(item["weight"]), float(item["rate_per_s"]), float(item["burst"])),
+        share=Share(float(item["weight"]), float(item["rate_per_s"]), float(item["burst"])),
         tier=Tier(item["tier"]),
         models=None if models is None else tuple(models),
         queue_items_max=int(item["queue_items_max"]),
@@ -70,7 +70,7 @@ def invocation_item(invocation: Invocation, nonce: str) -> Item:
     return {
         "tenant": invocation.tenant,
         "id": invocation.id,
-        "line": invocation.line,
+        "line": invocation.queue,
         "pool": invocation.pool,
         "model": invocation.model,
         "fingerprint": invocation.fingerprint,
@@ -118,7 +118,7 @@ def to_invocation(item: Item) -> Invocation:
     return Invocation(
         tenant=item["tenant"],
         id=item["id"],
-        line=item["line"],
+        queue=item["line"],
         pool=item["pool"],
         model=item["model"],
         fingerprint=item["fingerprint"],
@@ -142,8 +142,8 @@ def to_invocation(item: Item) -> Invocation:
 
 
 def _charge_item(charge: Charge) -> Item:
-    terms = {"rate_per_s": charge.rate_per_s, "weight": charge.weight}
-    return {"cost": charge.cost, "in_profile": charge.in_profile, **terms}
+    share = {"rate_per_s": charge.rate_per_s, "weight": charge.weight}
+    return {"cost": charge.cost, "in_profile": charge.in_profile, **share}
 
 
 def _to_charge(item: Item) -> Charge:
@@ -162,14 +162,14 @@ def is_expired(item: Mapping[str, Any], now: float) -> bool:
 # ── Lines and pools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_line(name: str, item: Item | None) -> Line:
+def to_queue(name: str, item: Item | None) -> TenantQueue:
     number = (item or {}).get
     clocks = Clocks(float(number("tat", 0)), float(number("vft", 0)))
-    return Line(name, clocks, int(number("waiting", 0)), float(number("reserved", 0)), float(number("spent", 0)))
+    return TenantQueue(name, clocks, int(number("waiting", 0)), float(number("reserved", 0)), float(number("spent", 0)))
 
 
-def to_waiting_line(item: Item) -> WaitingLine:
-    return WaitingLine(item["line"], float(item["tat"]), float(item["vft"]))
+def to_waiting_queue(item: Item) -> WaitingQueue:
+    return WaitingQueue(item["line"], float(item["tat"]), float(item["vft"]))
 
 
 def to_pool(name: str, item: Item | None) -> Pool:
@@ -227,7 +227,7 @@ def lease_item(lease: Lease) -> Item:
         "tenant": lease.tenant,
         "invocation": lease.invocation,
         "attempt": lease.attempt,
-        "granted_at": lease.granted_at,
+        "granted_at": lease.leased_at,
         "execution": lease.execution,
     }
 

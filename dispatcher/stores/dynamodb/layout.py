@@ -83,12 +83,12 @@ def invocation_key(tenant: str, invocation_id: str) -> Key:
     return {PARTITION: f"TENANT#{tenant}", SORT: f"I#{invocation_id}"}
 
 
-def line_key(name: str) -> Key:
+def queue_key(name: str) -> Key:
     return {PARTITION: f"LINE#{name}", SORT: "STATE"}
 
 
 def waiting_key(invocation: Invocation) -> Key:
-    return {PARTITION: f"LINE#{invocation.line}", SORT: f"{QUEUE_PREFIX}{invocation.queue_key}"}
+    return {PARTITION: f"LINE#{invocation.queue}", SORT: f"{QUEUE_PREFIX}{invocation.queue_key}"}
 
 
 def pool_key(name: str) -> Key:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dispatcher.model.fleet import Snapshot
 from dispatcher.stores.dynamodb.expressions import Statement
-from dispatcher.stores.dynamodb.items import to_line, to_pool, to_worker
-from dispatcher.stores.dynamodb.layout import PARTITION, SORT, Key, line_key, pool_key
+from dispatcher.stores.dynamodb.items import to_pool, to_queue, to_worker
+from dispatcher.stores.dynamodb.layout import PARTITION, SORT, Key, pool_key, queue_key
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
 from dispatcher.stores.dynamodb.workers import DynamoWorkers, seat_keys
@@ -18,13 +18,13 @@ class DynamoPools:
         self._reads = reads
         self._workers = workers
 
-    async def look(self, pool: str, line: str) -> Snapshot:
+    async def snapshot(self, pool: str, queue: str) -> Snapshot:
         """Pool, line and every seat: one request."""
         seats = seat_keys(pool)
-        found = await self._reads.items([pool_key(pool), line_key(line), *seats])
+        found = await self._reads.items([pool_key(pool), queue_key(queue), *seats])
         seated = [to_worker(found[_at(key)]) for key in seats if _at(key) in found]
-        state, waiting = found.get(_at(pool_key(pool))), found.get(_at(line_key(line)))
-        return Snapshot(to_pool(pool, state), to_line(line, waiting), self._workers.remembered(pool, seated))
+        state, waiting = found.get(_at(pool_key(pool))), found.get(_at(queue_key(queue)))
+        return Snapshot(to_pool(pool, state), to_queue(queue, waiting), self._workers.remembered(pool, seated))
 
     async def note(self, pool: str, time: float | None, backlogged: bool | None, rate_scale: float | None) -> None:
         """One request; two where V has already been raised further by another and there are hints to set."""

@@ -6,7 +6,7 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.policies.clocks import STAY, Debit, Step
 from dispatcher.stores.dynamodb.attributes import Item
 from dispatcher.stores.dynamodb.expressions import Statement
-from dispatcher.stores.dynamodb.layout import WAITING_POOL, line_key
+from dispatcher.stores.dynamodb.layout import WAITING_POOL, queue_key
 from dispatcher.stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, service, stepped
 
 
@@ -14,27 +14,27 @@ def charged(invocation: Invocation, debit: Debit) -> Statement:
     """Take a dispatch's debit from the clocks."""
     # Another charge of the tenant moved a clock over the edge at which its step was computed (in profile or not, ahead
     # of V or not): the decision no longer stands. Inside the branch, concurrent charges simply add up.
-    statement = _moved(invocation.line, debit.tat, debit.vft)
+    statement = _moved(invocation.queue, debit.tat, debit.vft)
     statement.add("reserved", service(debit.charge.cost))
     return statement
 
 
 def refunded(ran: Invocation, tat: Step, vft: Step) -> Statement:
     """Replace the estimate by what `tat` and `vft` say: valid in any branch, so without a condition."""
-    statement = _moved(ran.line, tat, vft)
+    statement = _moved(ran.queue, tat, vft)
     statement.add("reserved", -service(ran.charge.cost if ran.charge is not None else 0.0))
     return statement
 
 
 def lifted(invocation: Invocation, lift: Step | None) -> Statement:
-    return _moved(invocation.line, STAY, lift or STAY)
+    return _moved(invocation.queue, STAY, lift or STAY)
 
 
 def untouched(invocation: Invocation) -> Statement:
-    return _moved(invocation.line, STAY, STAY)
+    return _moved(invocation.queue, STAY, STAY)
 
 
-def require_nobody_waiting(statement: Statement) -> None:
+def require_empty_queue(statement: Statement) -> None:
     statement.require(statement.absent("waiting"), statement.compares("waiting", "=", 0))
 
 
@@ -61,9 +61,9 @@ def only_the_count_differed(old: Item | None, tat: Step, vft: Step) -> bool:
     return tat_moved is not None and stepped(vft, old.get("vft", ZERO), VFT_PLACE) is not None
 
 
-def _moved(line: str, tat: Step, vft: Step) -> Statement:
-    statement = Statement(line_key(line))
-    statement.set("line", line)
+def _moved(queue: str, tat: Step, vft: Step) -> Statement:
+    statement = Statement(queue_key(queue))
+    statement.set("line", queue)
     statement.move("tat", tat, TAT_PLACE)
     statement.move("vft", vft, VFT_PLACE)
     return statement

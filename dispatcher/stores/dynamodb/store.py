@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from botocore.config import Config
 
-from dispatcher.model.fleet import Lease, Snapshot, WaitingLine, Worker
+from dispatcher.model.fleet import Lease, Snapshot, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
@@ -110,8 +110,8 @@ class DynamoStore:
 
     # ── Invocations ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def look(self, pool: str, line: str) -> Snapshot:
-        return await self._pools.look(pool, line)
+    async def snapshot(self, pool: str, queue: str) -> Snapshot:
+        return await self._pools.snapshot(pool, queue)
 
     async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         return await self._invocations.admit(invocation, debit, now)
@@ -119,12 +119,12 @@ class DynamoStore:
     async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
         return await self._invocations.enqueue(invocation, lift, waiting_max)
 
-    async def waiting_lines(self, pool: str, now: float, limit: int) -> Sequence[WaitingLine]:
-        return await self._queue.waiting_lines(pool, now, limit)
+    async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
+        return await self._queue.waiting_queues(pool, now, limit)
 
-    async def head_of(self, line: str) -> Invocation | None:
-        head, is_last = await self._queue.head_of(line)
-        self._invocations.remember_last(line, is_last=is_last)
+    async def head_of(self, queue: str) -> Invocation | None:
+        head, is_last = await self._queue.head_of(queue)
+        self._invocations.remember_last(queue, is_last=is_last)
         return head
 
     async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
@@ -168,8 +168,8 @@ class DynamoStore:
     async def register(self, worker: Worker) -> Worker | None:
         return await self._workers.register(worker)
 
-    async def beat(self, worker: Worker) -> Worker | None:
-        return await self._workers.beat(worker)
+    async def heartbeat(self, worker: Worker) -> Worker | None:
+        return await self._workers.heartbeat(worker)
 
     async def leave(self, worker: Worker) -> None:
         await self._workers.leave(worker)

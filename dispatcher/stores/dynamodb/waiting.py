@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.model.fleet import WaitingLine
+from dispatcher.model.fleet import WaitingQueue
 from dispatcher.model.invocation import Invocation, State
 from dispatcher.stores.dynamodb.attributes import Item, encode
-from dispatcher.stores.dynamodb.items import to_invocation, to_waiting_line
+from dispatcher.stores.dynamodb.items import to_invocation, to_waiting_queue
 from dispatcher.stores.dynamodb.layout import (
     BY_TAT,
     BY_VFT,
@@ -17,7 +17,7 @@ from dispatcher.stores.dynamodb.layout import (
     SORT,
     WAITING_POOL,
     invocation_key,
-    line_key,
+    queue_key,
 )
 from dispatcher.stores.dynamodb.reads import Reads
 
@@ -31,24 +31,24 @@ class DynamoQueue:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
 
-    async def waiting_lines(self, pool: str, now: float, limit: int) -> Sequence[WaitingLine]:
+    async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
         """One request while at most PAGE_LINES lines wait; two beyond.
 
         Beyond, those in profile are the PAGE_LINES of lowest tat (and any of lowest vft): more than that are in profile
         at once only while guarantees are overbooked.
         """
-        page, complete = await self._lines(BY_VFT, pool)
-        seen = {line.name: line for line in page}
+        page, complete = await self._queues(BY_VFT, pool)
+        seen = {queue.name: queue for queue in page}
         if not complete:
-            due, _ = await self._lines(BY_TAT, pool, until=now)
-            seen.update((line.name, line) for line in due)
-        ordered = sorted(seen.values(), key=lambda line: (line.tat > now, line.vft, line.name))
+            due, _ = await self._queues(BY_TAT, pool, until=now)
+            seen.update((queue.name, queue) for queue in due)
+        ordered = sorted(seen.values(), key=lambda queue: (queue.tat > now, queue.vft, queue.name))
         return ordered[:limit]
 
-    async def head_of(self, line: str) -> tuple[Invocation | None, bool]:
+    async def head_of(self, queue: str) -> tuple[Invocation | None, bool]:
         """The oldest waiting invocation, and whether it is the only one: two requests."""
         for _ in range(HEAD_TRIES_MAX):
-            pointers = await self._reads.partition(line_key(line)[PARTITION], QUEUE_PREFIX, limit=2)
+            pointers = await self._reads.partition(queue_key(queue)[PARTITION], QUEUE_PREFIX, limit=2)
             if not pointers:
                 return None, True
             head = await self._reads.item(invocation_key(pointers[0]["tenant"], pointers[0]["id"]))
@@ -60,7 +60,7 @@ class DynamoQueue:
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
         """A request a waiting line, and one per 100 found: for a sweep, not for a request's way."""
         late: list[Item] = []
-        for name in await self._all_lines(pool):
+        for name in await self._all_queues(pool):
             late += await self._late_of(name, now)
             if len(late) >= limit:
                 break
@@ -68,7 +68,7 @@ class DynamoQueue:
         found = map(to_invocation, (await self._reads.items(keys)).values())
         return [invocation for invocation in found if invocation.state is State.QUEUED]
 
-    async def _lines(self, index: str, pool: str, until: float | None = None) -> tuple[list[WaitingLine], bool]:
+    async def _queues(self, index: str, pool: str, until: float | None = None) -> tuple[list[WaitingQueue], bool]:
         """The first page of an index, and whether it is all."""
         condition, names, values = _of_pool(pool)
         if until is not None:
@@ -76,10 +76,10 @@ class DynamoQueue:
             values = {**values, ":until": encode(until)}
         pages = self._reads.query(condition, names, values, limit=PAGE_LINES, IndexName=index)
         async for page in pages:
-            return [to_waiting_line(item) for item in page], len(page) < PAGE_LINES
+            return [to_waiting_queue(item) for item in page], len(page) < PAGE_LINES
         return [], True
 
-    async def _all_lines(self, pool: str) -> list[str]:
+    async def _all_queues(self, pool: str) -> list[str]:
         names: list[str] = []
         async for page in self._reads.query(*_of_pool(pool), IndexName=BY_VFT):
             names += [item["line"] for item in page]
@@ -87,10 +87,10 @@ class DynamoQueue:
                 break
         return names
 
-    async def _late_of(self, line: str, now: float) -> list[Item]:
+    async def _late_of(self, queue: str, now: float) -> list[Item]:
         condition = "#pk = :pk AND begins_with(#sk, :prefix)"
         names = {"#pk": PARTITION, "#sk": SORT, "#deadline": "deadline_at"}
-        values = {":pk": encode(line_key(line)[PARTITION]), ":prefix": encode(QUEUE_PREFIX), ":now": encode(now)}
+        values = {":pk": encode(queue_key(queue)[PARTITION]), ":prefix": encode(QUEUE_PREFIX), ":now": encode(now)}
         late: list[Item] = []
         async for page in self._reads.query(condition, names, values, FilterExpression="#deadline <= :now"):
             late += page

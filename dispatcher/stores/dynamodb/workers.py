@@ -40,7 +40,7 @@ class DynamoWorkers:
                 return taken
         return None
 
-    async def beat(self, worker: Worker) -> Worker | None:
+    async def heartbeat(self, worker: Worker) -> Worker | None:
         # The seat was given to another while this worker was silent: it must not answer for the other's leases.
         statement = _occupied(seat_key(worker.pool, worker.seat), worker.id)
         statement.set_all(worker_item(worker))

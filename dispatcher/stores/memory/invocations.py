@@ -10,9 +10,9 @@ from decimal import Decimal
 from dispatcher.model.invocation import Invocation, State, retried
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import STAY, Debit, Step
-from dispatcher.ports import Lease, Line, WaitingLine, Worker
+from dispatcher.ports import Lease, TenantQueue, WaitingQueue, Worker
 from dispatcher.stores.limits import checked_body, fitting
-from dispatcher.stores.memory.queues import InvocationKey, LineRecord, WaitingIndex
+from dispatcher.stores.memory.queues import InvocationKey, QueueRecord, WaitingIndex
 from dispatcher.stores.memory.workers import MemorySeats
 from dispatcher.stores.numbers import service
 
@@ -25,22 +25,22 @@ class MemoryInvocations:
         self._retention_s = retention_s
         self._invocations: dict[InvocationKey, Invocation] = {}
         self._expiries: deque[tuple[float, InvocationKey]] = deque()
-        self._lines: dict[str, LineRecord] = {}
+        self._queues: dict[str, QueueRecord] = {}
         self._indexes: dict[str, WaitingIndex] = {}
 
     # ── Reads ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def line(self, name: str) -> Line:
-        record = self._lines.get(name)
-        return record.view() if record is not None else Line(name)
+    def queue(self, name: str) -> TenantQueue:
+        record = self._queues.get(name)
+        return record.view() if record is not None else TenantQueue(name)
 
-    def waiting_lines(self, pool: str, now: float, limit: int) -> list[WaitingLine]:
+    def waiting_queues(self, pool: str, now: float, limit: int) -> list[WaitingQueue]:
         index = self._indexes.get(pool)
         return index.first(now, limit) if index is not None else []
 
-    def head_of(self, line: str) -> Invocation | None:
-        record = self._lines.get(line)
-        return self._invocations[record.queue[0][1]] if record is not None and record.queue else None
+    def head_of(self, queue: str) -> Invocation | None:
+        record = self._queues.get(queue)
+        return self._invocations[record.entries[0][1]] if record is not None and record.entries else None
 
     def get_many(self, ids: Iterable[InvocationKey], now: float) -> list[Invocation]:
         self._purge(now)
@@ -49,7 +49,7 @@ class MemoryInvocations:
     def overdue(self, pool: str, now: float, limit: int) -> list[Invocation]:
         index = self._indexes.get(pool)
         names = index.names() if index is not None else []
-        waiting = (self._invocations[key] for name in names for _, key in self._lines[name].queue)
+        waiting = (self._invocations[key] for name in names for _, key in self._queues[name].entries)
         late: list[Invocation] = []
         for invocation in waiting:
             if len(late) >= limit:
@@ -65,10 +65,10 @@ class MemoryInvocations:
         checked_body(invocation.body)
         if _key(invocation) in self._invocations:
             return Written.EXISTS
-        line = self._line(invocation.line)
-        moved = line.stepped(debit.tat, debit.vft)
+        queue = self._queue(invocation.queue)
+        moved = queue.stepped(debit.tat, debit.vft)
         worker = self._claimable(invocation, now)
-        if line.queue or moved is None or worker is None:
+        if queue.entries or moved is None or worker is None:
             return Written.CONFLICT
         self._start(invocation, worker, debit, moved, now)
         return Written.DONE
@@ -78,54 +78,54 @@ class MemoryInvocations:
         checked_body(invocation.body)
         if _key(invocation) in self._invocations:
             return Written.EXISTS
-        line = self._line(invocation.line)
-        if len(line.queue) >= waiting_max:
+        queue = self._queue(invocation.queue)
+        if len(queue.entries) >= waiting_max:
             return Written.FULL
-        moved = line.stepped(STAY, lift or STAY)
-        if bool(line.queue) is (lift is not None) or moved is None:
+        moved = queue.stepped(STAY, lift or STAY)
+        if bool(queue.entries) is (lift is not None) or moved is None:
             return Written.CONFLICT
-        line.tat, line.vft = moved
+        queue.tat, queue.vft = moved
         self._invocations[_key(invocation)] = invocation
-        self._join(line, invocation)
+        self._join(queue, invocation)
         return Written.DONE
 
     def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         stored = self._invocations.get(_key(invocation))
         if stored is None or stored.state is not State.QUEUED or stored.attempt != invocation.attempt - 1:
             return Written.CONFLICT
-        line = self._line(invocation.line)
-        moved = line.stepped(debit.tat, debit.vft)
+        queue = self._queue(invocation.queue)
+        moved = queue.stepped(debit.tat, debit.vft)
         worker = self._claimable(invocation, now)
         if stored.detached is not invocation.detached or moved is None or worker is None:
             return Written.CONFLICT
-        self._quit(line, stored)
+        self._quit(queue, stored)
         self._start(replace(invocation, body=stored.body), worker, debit, moved, now)
         return Written.DONE
 
     def settle(self, ended: Invocation, tat: Step, vft: Step) -> Settled:
         if not self._runs(ended):
             return Settled.FENCED
-        line = self._line(ended.line)
-        self._refund(line, ended, tat, vft)
-        line.spent += service(ended.served)
+        queue = self._queue(ended.queue)
+        self._refund(queue, ended, tat, vft)
+        queue.spent += service(ended.served)
         self._end(ended)
         return Settled.SETTLED
 
     def requeue(self, invocation: Invocation, tat: Step, vft: Step) -> Settled:
         if not self._runs(invocation):
             return Settled.FENCED
-        line = self._line(invocation.line)
-        self._refund(line, invocation, tat, vft)
+        queue = self._queue(invocation.queue)
+        self._refund(queue, invocation, tat, vft)
         queued = retried(invocation)
         self._invocations[_key(queued)] = queued
-        self._join(line, queued)
+        self._join(queue, queued)
         return Settled.SETTLED
 
     def drop(self, ended: Invocation) -> Settled:
         stored = self._invocations.get(_key(ended))
         if stored is None or stored.state is not State.QUEUED or stored.attempt != ended.attempt:
             return Settled.FENCED
-        self._quit(self._line(ended.line), stored)
+        self._quit(self._queue(ended.queue), stored)
         self._end(ended)
         return Settled.SETTLED
 
@@ -138,8 +138,8 @@ class MemoryInvocations:
 
     # ── Parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _line(self, name: str) -> LineRecord:
-        return self._lines.setdefault(name, LineRecord(name))
+    def _queue(self, name: str) -> QueueRecord:
+        return self._queues.setdefault(name, QueueRecord(name))
 
     def _claimable(self, invocation: Invocation, now: float) -> Worker | None:
         slot = invocation.slot
@@ -150,23 +150,23 @@ class MemoryInvocations:
         return stored is not None and stored.state is State.RUNNING and stored.attempt == invocation.attempt
 
     def _start(self, running: Invocation, worker: Worker, debit: Debit, moved: Sequence[Decimal], now: float) -> None:
-        line = self._line(running.line)
-        line.tat, line.vft = moved
-        line.reserved += service(debit.charge.cost)
-        self._reindex(line)
+        queue = self._queue(running.queue)
+        queue.tat, queue.vft = moved
+        queue.reserved += service(debit.charge.cost)
+        self._reindex(queue)
         if running.slot is not None:
             lease = Lease(running.tenant, running.id, running.attempt, now)
             self._seats.claim(worker, running.slot.number, lease)
         self._invocations[_key(running)] = running
 
-    def _refund(self, line: LineRecord, ran: Invocation, tat: Step, vft: Step) -> None:
+    def _refund(self, queue: QueueRecord, ran: Invocation, tat: Step, vft: Step) -> None:
         """The estimate is replaced: the clocks, the reservation and the slot."""
-        moved = line.stepped(tat, vft)
+        moved = queue.stepped(tat, vft)
         if moved is None:
             raise ValueError("a settlement's steps must be valid in every branch")
-        line.tat, line.vft = moved
-        line.reserved -= service(ran.charge.cost if ran.charge is not None else 0.0)
-        self._reindex(line)
+        queue.tat, queue.vft = moved
+        queue.reserved -= service(ran.charge.cost if ran.charge is not None else 0.0)
+        self._reindex(queue)
         self._seats.release(ran.pool, ran.slot, f"{ran.tenant}/{ran.id}#{ran.attempt}")
 
     def _end(self, ended: Invocation) -> None:
@@ -174,27 +174,27 @@ class MemoryInvocations:
         self._invocations[key] = replace(fitting(ended), body=None)
         self._expiries.append(((ended.ended_at or 0.0) + self._retention_s, key))
 
-    def _join(self, line: LineRecord, queued: Invocation) -> None:
-        line.queue.append((queued.queue_key, _key(queued)))
-        line.queue.sort()
-        if line.waiting_pool not in (None, queued.pool):
-            self._index(line.waiting_pool or "").remove(line.name)
-        line.waiting_pool = queued.pool
-        self._reindex(line)
+    def _join(self, queue: QueueRecord, queued: Invocation) -> None:
+        queue.entries.append((queued.queue_key, _key(queued)))
+        queue.entries.sort()
+        if queue.waiting_pool not in (None, queued.pool):
+            self._index(queue.waiting_pool or "").remove(queue.name)
+        queue.waiting_pool = queued.pool
+        self._reindex(queue)
 
-    def _quit(self, line: LineRecord, queued: Invocation) -> None:
-        line.queue.remove((queued.queue_key, _key(queued)))
-        self._reindex(line)
+    def _quit(self, queue: QueueRecord, queued: Invocation) -> None:
+        queue.entries.remove((queued.queue_key, _key(queued)))
+        self._reindex(queue)
 
-    def _reindex(self, line: LineRecord) -> None:
-        if line.waiting_pool is None:
+    def _reindex(self, queue: QueueRecord) -> None:
+        if queue.waiting_pool is None:
             return
-        index = self._index(line.waiting_pool)
-        if line.queue:
-            index.put(line)
+        index = self._index(queue.waiting_pool)
+        if queue.entries:
+            index.put(queue)
         else:
-            index.remove(line.name)
-            line.waiting_pool = None
+            index.remove(queue.name)
+            queue.waiting_pool = None
 
     def _index(self, pool: str) -> WaitingIndex:
         return self._indexes.setdefault(pool, WaitingIndex())
@@ -204,8 +204,8 @@ class MemoryInvocations:
         while self._expiries and self._expiries[0][0] <= now:
             _, key = self._expiries.popleft()
             gone = self._invocations.pop(key, None)
-            if gone is not None and gone.line in self._lines and self._lines[gone.line].is_blank():
-                del self._lines[gone.line]
+            if gone is not None and gone.queue in self._queues and self._queues[gone.queue].is_blank():
+                del self._queues[gone.queue]
 
 
 def _key(invocation: Invocation) -> InvocationKey:

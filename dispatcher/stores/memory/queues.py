@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from dispatcher.policies.clocks import Clocks, Step
-from dispatcher.ports import Line, WaitingLine
+from dispatcher.ports import TenantQueue, WaitingQueue
 from dispatcher.stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, exact, stepped
 
 InvocationKey = tuple[str, str]
@@ -15,7 +15,7 @@ InvocationKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class LineRecord:
+class QueueRecord:
     name: str
     tat: Decimal = ZERO
     vft: Decimal = ZERO
@@ -23,12 +23,12 @@ class LineRecord:
     spent: Decimal = ZERO
     waiting_pool: str | None = None
     """The pool in whose index the line stands; None while nothing waits."""
-    queue: list[tuple[str, InvocationKey]] = field(default_factory=list)
+    entries: list[tuple[str, InvocationKey]] = field(default_factory=list)
     """(queue key, invocation) in order of arrival."""
 
-    def view(self) -> Line:
+    def view(self) -> TenantQueue:
         clocks = Clocks(float(self.tat), float(self.vft))
-        return Line(self.name, clocks, len(self.queue), float(self.reserved), float(self.spent))
+        return TenantQueue(self.name, clocks, len(self.entries), float(self.reserved), float(self.spent))
 
     def stepped(self, tat: Step, vft: Step) -> tuple[Decimal, Decimal] | None:
         """Both clocks moved, or None where one has left its step's branch."""
@@ -38,7 +38,7 @@ class LineRecord:
 
     def is_blank(self) -> bool:
         """Whether it reads like a line never seen."""
-        return not (self.queue or self.tat or self.vft or self.reserved or self.spent)
+        return not (self.entries or self.tat or self.vft or self.reserved or self.spent)
 
 
 class WaitingIndex:
@@ -52,11 +52,11 @@ class WaitingIndex:
     def __len__(self) -> int:
         return len(self._clocks)
 
-    def put(self, line: LineRecord) -> None:
-        self.remove(line.name)
-        self._clocks[line.name] = (line.tat, line.vft)
-        insort(self._by_tat, (line.tat, line.name))
-        insort(self._by_vft, (line.vft, line.name))
+    def put(self, queue: QueueRecord) -> None:
+        self.remove(queue.name)
+        self._clocks[queue.name] = (queue.tat, queue.vft)
+        insort(self._by_tat, (queue.tat, queue.name))
+        insort(self._by_vft, (queue.vft, queue.name))
 
     def remove(self, name: str) -> None:
         clocks = self._clocks.pop(name, None)
@@ -69,7 +69,7 @@ class WaitingIndex:
         """By vft."""
         return [name for _, name in self._by_vft]
 
-    def first(self, now: float, limit: int) -> list[WaitingLine]:
+    def first(self, now: float, limit: int) -> list[WaitingQueue]:
         """Those in profile first, then the rest, each by vft."""
         instant = exact(now)
         chosen = self._in_profile(instant, limit)
@@ -78,7 +78,7 @@ class WaitingIndex:
                 break
             if self._clocks[name][0] > instant:
                 chosen.append(name)
-        return [WaitingLine(name, *map(float, self._clocks[name])) for name in chosen]
+        return [WaitingQueue(name, *map(float, self._clocks[name])) for name in chosen]
 
     def _in_profile(self, now: Decimal, limit: int) -> list[str]:
         """Sorts the few, or walks by vft until enough of the many are met: about sqrt(lines x limit) steps."""

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import Debit, Step
-from dispatcher.ports import Clock, KeyRecord, Lease, Pool, Snapshot, Tenant, WaitingLine, Worker
+from dispatcher.ports import Clock, KeyRecord, Lease, Pool, Snapshot, Tenant, WaitingQueue, Worker
 from dispatcher.stores.limits import RETENTION_S
 from dispatcher.stores.memory.invocations import MemoryInvocations
 from dispatcher.stores.memory.tenants import MemoryTenants
@@ -41,7 +41,7 @@ WRITES = frozenset(
         "drop",
         "detach",
         "register",
-        "beat",
+        "heartbeat",
         "leave",
         "free_slot",
     ]
@@ -111,8 +111,8 @@ class MemoryStore:
 
     # ── Invocations ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def look(self, pool: str, line: str) -> Snapshot:
-        return await self._request("look", lambda: self._snapshot(pool, line))
+    async def snapshot(self, pool: str, queue: str) -> Snapshot:
+        return await self._request("snapshot", lambda: self._snapshot(pool, queue))
 
     async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         admit = self._invocations.admit
@@ -122,11 +122,11 @@ class MemoryStore:
         enqueue = self._invocations.enqueue
         return await self._request("enqueue", lambda: enqueue(invocation, lift, waiting_max, self._clock.now()))
 
-    async def waiting_lines(self, pool: str, now: float, limit: int) -> Sequence[WaitingLine]:
-        return await self._request("waiting_lines", partial(self._invocations.waiting_lines, pool, now, limit))
+    async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
+        return await self._request("waiting_lines", partial(self._invocations.waiting_queues, pool, now, limit))
 
-    async def head_of(self, line: str) -> Invocation | None:
-        return await self._request("head_of", partial(self._invocations.head_of, line))
+    async def head_of(self, queue: str) -> Invocation | None:
+        return await self._request("head_of", partial(self._invocations.head_of, queue))
 
     async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         return await self._request("dispatch", partial(self._invocations.dispatch, invocation, debit, now))
@@ -168,8 +168,8 @@ class MemoryStore:
     async def register(self, worker: Worker) -> Worker | None:
         return await self._request("register", lambda: self._seats.register(worker, self._clock.now()))
 
-    async def beat(self, worker: Worker) -> Worker | None:
-        return await self._request("beat", partial(self._seats.beat, worker))
+    async def heartbeat(self, worker: Worker) -> Worker | None:
+        return await self._request("heartbeat", partial(self._seats.heartbeat, worker))
 
     async def leave(self, worker: Worker) -> None:
         await self._request("leave", partial(self._seats.leave, worker))
@@ -182,9 +182,9 @@ class MemoryStore:
 
     # ── Parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _snapshot(self, pool: str, line: str) -> Snapshot:
+    def _snapshot(self, pool: str, queue: str) -> Snapshot:
         known = self._pools.get(pool) or Pool(pool)
-        return Snapshot(known, self._invocations.line(line), self._seats.workers(pool))
+        return Snapshot(known, self._invocations.queue(queue), self._seats.workers(pool))
 
     def _get(self, ids: Sequence[tuple[str, str]]) -> list[Invocation]:
         return self._invocations.get_many(ids, self._clock.now())

@@ -29,7 +29,7 @@ class MemorySeats:
                 return self._seat(worker, number, None)
         return None
 
-    def beat(self, worker: Worker) -> Worker | None:
+    def heartbeat(self, worker: Worker) -> Worker | None:
         old = self._pools.get(worker.pool, {}).get(worker.seat)
         if old is None or old.id != worker.id:
             return None

@@ -99,7 +99,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         with self.router.lock:
             for state in reversed(self._admitted):
                 if state.request_id in self.waiting_requests:
-                    self.policy.put_back(state.request_id)
+                    self.policy.undo_admit(state.request_id)
         self._note_kv_use()
         self.router.send()
         self._begin_step(scheduled)

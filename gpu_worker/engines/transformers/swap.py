@@ -138,17 +138,17 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
         return fitted_copy_rates(sizes, lambda size: self._there_and_back(size // block_bytes), self.cache.device.type)
 
     def _there_and_back(self, blocks: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        nobody = RequestState("", [])
+        idle = RequestState("", [])
         tables = {name: list(range(blocks)) for name in self.cache.cache_allocators}
 
         def back() -> None:
             for allocator in self.cache.cache_allocators.values():
                 allocator.block_table[""] = list(range(blocks))
-            super(HostSwap, self).restore_scheduled_requests([FutureRequestState(nobody, False, {}, 0)])
+            super(HostSwap, self).restore_scheduled_requests([FutureRequestState(idle, False, {}, 0)])
             for allocator in self.cache.cache_allocators.values():
                 del allocator.block_table[""]
 
-        return partial(self._offload_to_cpu, [nobody], {"": tables}), back
+        return partial(self._offload_to_cpu, [idle], {"": tables}), back
 
     def _make_pool(self, sectors: int) -> None:
         cache = self.cache

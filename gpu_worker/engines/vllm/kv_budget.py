@@ -18,7 +18,7 @@ from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
-class VllmRoom:
+class VllmKvBudget:
     """`scheduler`: vLLM's. `waiting`: a waiting request by its id. `swap_bytes_free`: of the host's pool."""
 
     def __init__(
@@ -89,20 +89,20 @@ class VllmRoom:
     def _resident(self, request: Request) -> Resident:
         blocks = [block for group in self._manager.get_blocks(request.request_id).blocks for block in group]
         shared = self._found | self._found_by_admitted
-        standing = self._policy.standing(request.request_id)
+        tier_state = self._policy.tier_state(request.request_id)
         return Resident(
             request.request_id,
-            standing.tier,
+            tier_state.tier,
             sum(block.ref_cnt == 1 and not block.is_null and block.block_id not in shared for block in blocks),
             request.num_computed_tokens,
             request.num_output_tokens,
-            standing.preemptions,
+            tier_state.preemptions,
         )
 
     def _newcomer(self, request_id: str) -> Resident:
         needed, _ = self._needs(request_id)
-        standing = self._policy.standing(request_id)
-        return Resident(request_id, standing.tier, needed, 0, 0, standing.preemptions, entered=True)
+        tier_state = self._policy.tier_state(request_id)
+        return Resident(request_id, tier_state.tier, needed, 0, 0, tier_state.preemptions, entered=True)
 
     def _needs(self, request_id: str) -> tuple[int, frozenset[int]]:
         """How many, and the blocks of its hits."""

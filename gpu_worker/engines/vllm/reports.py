@@ -19,7 +19,7 @@ from gpu_worker.engines.measured.observed import Observed
 from gpu_worker.engines.stats_json import stats_to_json
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 
-TOLD_EVERY_S = 0.25
+REPORT_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Reports:
     def _tell(self, now_s: float) -> None:
         """Every so often, and where nothing is left to do: no step would tell of that later."""
         idle = not self._scheduler.running and not len(self._scheduler.waiting)
-        if self._file is None or (now_s - self._told_s < TOLD_EVERY_S and not idle):
+        if self._file is None or (now_s - self._told_s < REPORT_EVERY_S and not idle):
             return
         self._told_s = now_s
         writing = self._file.with_suffix(".writing")

@@ -26,7 +26,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.policy_stats import scheduling_now
-from gpu_worker.engines.vllm.kv_budget import VllmRoom
+from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.configured import make_queue
@@ -41,7 +41,7 @@ ENDED = "headgate:"
 """Before the reason, in the `stop_reason` of a request that the scheduler ended."""
 
 
-class _Tiers:
+class TieredSchedulingMixin:
     """What is ours, over either of vLLM's schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -70,7 +70,7 @@ class _Tiers:
         for request_id in self.admission.expired():
             self.figures.expired += 1
             self._end(vllm.requests[request_id], "expired")
-        if self._somebody_may_be_evicted():
+        if self._may_preempt():
             self._make_room()
         self._put_in_order()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
@@ -115,10 +115,10 @@ class _Tiers:
             swap_bytes_used=swap.used_bytes,
         )
 
-    def _room(self) -> VllmRoom:
-        return VllmRoom(self, self.policy, self.waiting.of, self._reports.swap().free_bytes)
+    def _room(self) -> VllmKvBudget:
+        return VllmKvBudget(self, self.policy, self.waiting.of, self._reports.swap().free_bytes)
 
-    def _somebody_may_be_evicted(self) -> bool:
+    def _may_preempt(self) -> bool:
         """Cheap, and nearly always no: a pass is planned only where somebody runs who ranks behind one who waits, and
         while vLLM lets anybody in."""
         vllm: Any = self
@@ -135,9 +135,9 @@ class _Tiers:
             room.takes(plan.request.request_id)
             self.policy.admit(plan.request.request_id)
             passed_over += self._pass_over()
-        tentative = sorted([*passed_over, *room.admitted], key=lambda name: self.policy.standing(name).admission)
+        tentative = sorted([*passed_over, *room.admitted], key=lambda name: self.policy.tier_state(name).admission)
         for request_id in reversed(tentative):
-            self.policy.put_back(request_id)
+            self.policy.undo_admit(request_id)
         self.waiting.go_first(room.admitted)
 
     def _pass_over(self) -> list[str]:
@@ -198,13 +198,13 @@ class _Tiers:
             newcomers = vllm.running[-joined:]
             del vllm.running[-joined:]
             for request in newcomers:
-                if not vllm.running or self._keeping(vllm.running[-1]) < self._keeping(request):
+                if not vllm.running or self._eviction_key(vllm.running[-1]) < self._eviction_key(request):
                     vllm.running.append(request)
                 else:
-                    insort(vllm.running, request, key=self._keeping)
+                    insort(vllm.running, request, key=self._eviction_key)
 
-    def _keeping(self, request: Request) -> tuple[bool, float, int]:
-        return self.policy.keeping(request.request_id)
+    def _eviction_key(self, request: Request) -> tuple[bool, float, int]:
+        return self.policy.eviction_key(request.request_id)
 
     def _dropped(self, scheduler_output: Any) -> set[str]:
         """Of this step, who gets nothing of what it brings: a reset of the cache made vLLM compute it again."""
@@ -250,7 +250,7 @@ class _Tiers:
     def _charge_the_last(self, request: Request) -> None:
         """Also of one that was evicted with a token on its way, and ends before it is let in again: it ran for that."""
         request_id, tokens = request.request_id, request.num_output_tokens
-        if not self.policy.runs(request_id) and tokens > self.policy.standing(request_id).output_tokens:
+        if not self.policy.runs(request_id) and tokens > self.policy.tier_state(request_id).output_tokens:
             self.policy.admit(request_id)
         if self.policy.runs(request_id):
             self.policy.generated(request_id, tokens)
@@ -265,9 +265,9 @@ class _Tiers:
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
 
-class TierScheduler(_Tiers, Scheduler):  # type: ignore[misc]
+class TierScheduler(TieredSchedulingMixin, Scheduler):  # type: ignore[misc]
     """Over the scheduler that waits for each step: CPU."""
 
 
-class AsyncTierScheduler(_Tiers, AsyncScheduler):  # type: ignore[misc]
+class AsyncTierScheduler(TieredSchedulingMixin, AsyncScheduler):  # type: ignore[misc]
     """Over the one that schedules a step ahead: CUDA."""

@@ -16,7 +16,7 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm.kv_budget import VllmRoom
+from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.request import QueueRequest
 
@@ -32,7 +32,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def __init__(
         self,
         admission: Admission,
-        room: Callable[[], VllmRoom],
+        room: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
         *,
         tierless: bool = False,
@@ -91,7 +91,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._head = None
         if request.request_id in self._popped:
             self._popped.discard(request.request_id)
-            self.policy.put_back(request.request_id)
+            self.policy.undo_admit(request.request_id)
         else:
             self.policy.preempt(request.request_id)
         self._requests[request.request_id] = request

@@ -6,7 +6,7 @@ The order of every engine without a fairness policy, and the first row of the VT
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.arrival_queue import Line
+from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.tenant_queues import TenantLines
 from gpu_worker.policies.request import Held
@@ -17,12 +17,12 @@ class FirstComeFirstServed(TenantLines):
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
-        self._all: Line[str] = Line()
+        self._all: ArrivalQueue[str] = ArrivalQueue()
 
     def _enqueued(self, held: Held, new_in_queue: bool) -> None:
         self._all.add(held.place, held.request.tenant)
 
-    def _left_line(self, held: Held) -> None:
+    def _left_queue(self, held: Held) -> None:
         self._all.remove(held.place)
 
     def _next_tenant(self) -> str | None:

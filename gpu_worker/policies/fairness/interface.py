@@ -70,7 +70,7 @@ class QueuePolicy(ABC):
         """It enters the batch: out of its line, its prompt charged (once)."""
 
     @abstractmethod
-    def put_back(self, request_id: str) -> None:
+    def undo_admit(self, request_id: str) -> None:
         """Its admission came to nothing: in line again at its old place, all that it was charged for it returned.
 
         For the pass that admitted it; what ran since is preempted instead. One that was resumed was charged for what
@@ -90,7 +90,7 @@ class QueuePolicy(ABC):
         """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
 
     @abstractmethod
-    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
+    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         """Every running request generated so many tokens more, but those named."""
 
     @abstractmethod

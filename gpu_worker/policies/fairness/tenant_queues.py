@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
-from gpu_worker.policies.fairness.accounting.arrival_queue import Line
+from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
 from gpu_worker.policies.fairness.accounting.received import Received, ReceivedService
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.request import Held, QueueRequest
@@ -28,7 +28,7 @@ class TenantLines(QueuePolicy):
         self._received = ReceivedService()
         self._arrivals = 0
         self._steps = 0
-        self._lines: dict[str, Line[Held]] = {}
+        self._queues: dict[str, ArrivalQueue[Held]] = {}
         self._waiting: dict[str, Held] = {}
         self._running: dict[str, Held] = {}
 
@@ -47,8 +47,8 @@ class TenantLines(QueuePolicy):
         return self._received.by_tenant()
 
     def waiting_of(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return len(line) if line is not None else 0
+        queue = self._queues.get(tenant)
+        return len(queue) if queue is not None else 0
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._waiting or request_id in self._running
@@ -65,7 +65,7 @@ class TenantLines(QueuePolicy):
 
     def peek(self) -> QueueRequest | None:
         tenant = self._next_tenant()
-        return None if tenant is None else self._lines[tenant].head().request
+        return None if tenant is None else self._queues[tenant].head().request
 
     def admit(self, request_id: str) -> QueueRequest:
         held = self._waiting.pop(request_id)
@@ -82,7 +82,7 @@ class TenantLines(QueuePolicy):
         self._entered_batch(held)
         return request
 
-    def put_back(self, request_id: str) -> None:
+    def undo_admit(self, request_id: str) -> None:
         held = self._out_of_batch(request_id)
         if not held.resumed:
             self._return_charges(held)
@@ -108,8 +108,8 @@ class TenantLines(QueuePolicy):
             self._received_output(held, before)
             self._generated(held, before)
 
-    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
-        stalled = {request_id: self._out_of_batch(request_id) for request_id in besides}
+    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+        stalled = {request_id: self._out_of_batch(request_id) for request_id in excluding}
         self._steps += steps
         self._decoded(steps)
         for request_id, held in stalled.items():
@@ -134,23 +134,23 @@ class TenantLines(QueuePolicy):
 
     def _stand_in_line(self, held: Held, *, lifted: bool) -> None:
         request = held.request
-        line = self._lines.get(request.tenant)
-        new_in_queue = line is None
-        if line is None:
+        queue = self._queues.get(request.tenant)
+        new_in_queue = queue is None
+        if queue is None:
             if lifted:
                 self._joins(request)
-            line = self._lines[request.tenant] = Line()
-        line.add(held.place, held)
+            queue = self._queues[request.tenant] = ArrivalQueue()
+        queue.add(held.place, held)
         self._waiting[request.request_id] = held
         self._enqueued(held, new_in_queue)
 
     def _take_out(self, held: Held) -> None:
         tenant = held.request.tenant
-        line = self._lines[tenant]
-        line.remove(held.place)
-        self._left_line(held)
-        if not line:
-            del self._lines[tenant]
+        queue = self._queues[tenant]
+        queue.remove(held.place)
+        self._left_queue(held)
+        if not queue:
+            del self._queues[tenant]
             self._leaves(tenant)
 
     def _out_of_batch(self, request_id: str) -> Held:
@@ -206,7 +206,7 @@ class TenantLines(QueuePolicy):
     def _enqueued(self, held: Held, new_in_queue: bool) -> None:
         """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
 
-    def _left_line(self, held: Held) -> None:
+    def _left_queue(self, held: Held) -> None:
         """The request stands in its line no more; its charge, if any, comes after."""
 
     def _leaves(self, tenant: str) -> None:

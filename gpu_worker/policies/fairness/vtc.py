@@ -59,7 +59,7 @@ class VirtualTokenCounter(TenantLines):
         return self._counters.value(tenant)
 
     def counters(self) -> list[dict[str, float]]:
-        return [{tenant: self._counters.value(tenant) for tenant in self._lines}]
+        return [{tenant: self._counters.value(tenant) for tenant in self._queues}]
 
     def _price(self, held: Held, output_tokens: int) -> float:
         """What the request is charged in all, having generated so many tokens; never falling in them."""

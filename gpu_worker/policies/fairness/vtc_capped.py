@@ -52,19 +52,19 @@ class CappedTokenCounter(VirtualTokenCounter):
     def _fits_cap(self, tenant: str) -> bool:
         if tenant not in self._batch_requests:
             return True
-        return self._batch_tokens.value(tenant) + _takes(self._lines[tenant].head()) <= self._cap_tokens
+        return self._batch_tokens.value(tenant) + _takes(self._queues[tenant].head()) <= self._cap_tokens
 
-    def _look_again(self, tenant: str) -> None:
-        if tenant in self._lines and tenant not in self._may:
+    def _recheck(self, tenant: str) -> None:
+        if tenant in self._queues and tenant not in self._may:
             self._may.add(tenant)
 
     def _enqueued(self, held: Held, new_in_queue: bool) -> None:
         super()._enqueued(held, new_in_queue)
-        self._look_again(held.request.tenant)
+        self._recheck(held.request.tenant)
 
-    def _left_line(self, held: Held) -> None:
-        super()._left_line(held)
-        self._look_again(held.request.tenant)
+    def _left_queue(self, held: Held) -> None:
+        super()._left_queue(held)
+        self._recheck(held.request.tenant)
 
     def _leaves(self, tenant: str) -> None:
         super()._leaves(tenant)
@@ -97,7 +97,7 @@ class CappedTokenCounter(VirtualTokenCounter):
         if not self._batch_requests[tenant]:
             del self._batch_requests[tenant]
             self._batch_tokens.drop(tenant)
-        self._look_again(tenant)
+        self._recheck(tenant)
 
     def _refund(self, tenant: str, amount: float) -> None:
         super()._refund(tenant, amount)

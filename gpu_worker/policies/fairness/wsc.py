@@ -89,8 +89,8 @@ class WeightedServiceCounter(VirtualTokenCounter):
         super()._enqueued(held, new_in_queue)
         self._under_way.waits(held)
 
-    def _left_line(self, held: Held) -> None:
-        super()._left_line(held)
+    def _left_queue(self, held: Held) -> None:
+        super()._left_queue(held)
         self._under_way.waits_no_more(held)
 
     def _admitted(self, held: Held) -> None:

@@ -33,7 +33,7 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 RESERVED_FOR = frozenset({Tier.PREMIUM, Tier.SYSTEM})
 
 
-class Room(Protocol):
+class KvBudget(Protocol):
     """What the engine has, as of now: it changes as its adapter evicts and admits."""
 
     @property
@@ -105,13 +105,13 @@ class Admission:
 
     def preemptions(self, request_id: str) -> int:
         """So far, of a request that is here."""
-        return self.policy.standing(request_id).preemptions if isinstance(self.policy, TieredQueue) else 0
+        return self.policy.tier_state(request_id).preemptions if isinstance(self.policy, TieredQueue) else 0
 
     def blocks_max(self, tier: Tier, blocks_total: int) -> int:
         """The most that a request of this tier can ever have."""
         return blocks_total - (0 if tier in RESERVED_FOR else self._reserve(blocks_total))
 
-    def next(self, room: Room) -> Plan | None:
+    def next(self, room: KvBudget) -> Plan | None:
         """Who enters now; None ends the pass. Changes nothing."""
         kept_out = waits_for_room = False
         for head in self.policy.heads():
@@ -126,24 +126,24 @@ class Admission:
             waits_for_room = not kept_out
         return None
 
-    def _shortage(self, head: QueueRequest, room: Room) -> Shortage:
+    def _shortage(self, head: QueueRequest, room: KvBudget) -> Shortage:
         free = room.blocks_free - (0 if head.tier in RESERVED_FOR else self._reserved_still(room))
         return Shortage(room.needs(head.request_id) - free, 1 - room.slots_free)
 
-    def _only_the_reserve_is_free(self, head: QueueRequest, room: Room) -> bool:
+    def _only_the_reserve_is_free(self, head: QueueRequest, room: KvBudget) -> bool:
         return head.tier not in RESERVED_FOR and self._reserved_still(room) > 0
 
     def _reserve(self, blocks_total: int) -> int:
         return ceil(self.settings.premium_reserve * blocks_total)
 
-    def _reserved_still(self, room: Room) -> int:
+    def _reserved_still(self, room: KvBudget) -> int:
         """Blocks of the reserve that those whom it is for do not hold yet."""
         if not self.settings.premium_reserve:
             return 0
         held = sum(resident.blocks for resident in room.residents() if resident.tier in RESERVED_FOR)
         return max(0, self._reserve(room.blocks_total) - held)
 
-    def _evictions(self, head: QueueRequest, shortage: Shortage, room: Room) -> tuple[Eviction, ...] | None:
+    def _evictions(self, head: QueueRequest, shortage: Shortage, room: KvBudget) -> tuple[Eviction, ...] | None:
         if not self.settings.preemption:
             return None
         victims = choose_victims(
@@ -161,9 +161,9 @@ class Admission:
         return tuple(evictions)
 
     def _eviction(self, victim: Resident, swap_left: float) -> Eviction:
-        standing = self._tiered().standing(victim.request_id)
-        costs = costs_s(self.calibration, victim, standing.request, self._now_s)
-        if standing.exhausted(self.settings):
+        tier_state = self._tiered().tier_state(victim.request_id)
+        costs = costs_s(self.calibration, victim, tier_state.request, self._now_s)
+        if tier_state.exhausted(self.settings):
             return Eviction(victim, Strategy.DROP, costs, exhausted=True)
         may_swap = 0 < self.calibration.swap_bytes(victim.kv_tokens) <= swap_left
         strategy = cheapest(costs, tier=victim.tier, may_drop=self.settings.may_drop, may_swap=may_swap)
@@ -175,6 +175,6 @@ class Admission:
         return self.policy
 
 
-def _all_of_it(head: QueueRequest, room: Room) -> Shortage:
+def _all_of_it(head: QueueRequest, room: KvBudget) -> Shortage:
     """What one lacks that may use no room but what it makes: what is promised beyond what there is, it makes up too."""
     return Shortage(room.needs(head.request_id) - min(0, room.blocks_free), 1 - min(0, room.slots_free))

@@ -39,7 +39,7 @@ SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
 
 @dataclass(frozen=True, slots=True)
 class ShedSettings:
-    """Seconds. `enabled`: False sheds nobody, and leaves the monitor its figures. `look_s`: how often it is decided at
+    """Seconds. `enabled`: False sheds nobody, and leaves the monitor its figures. `check_s`: how often it is decided at
     most.
 
     Raises ValueError for what cannot be.
@@ -49,12 +49,12 @@ class ShedSettings:
     patience_s: float = 10.0
     calm_s: float = 30.0
     calm_max_s: float = 300.0
-    look_s: float = 0.5
+    check_s: float = 0.5
     retry_min_s: float = 1.0
     retry_max_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("patience_s", "calm_s", "look_s", "retry_min_s"):
+        for name in ("patience_s", "calm_s", "check_s", "retry_min_s"):
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)!r}")
         if not self.calm_s <= self.calm_max_s < inf:
@@ -73,16 +73,16 @@ class Shedder:
         self.changes = 0
         """How often the level was raised or lowered."""
         self._calm_s = self.settings.calm_s
-        self._looked_s = -inf
+        self._checked_s = -inf
         self._raised_s = -inf
         self._lowered_s = -inf
         self._at_risk_s = -inf
         """When those for whom the level is were last at risk, or when it was taken."""
 
     def observe(self, now_s: float) -> None:
-        if not self.settings.enabled or now_s - self._looked_s < self.settings.look_s:
+        if not self.settings.enabled or now_s - self._checked_s < self.settings.check_s:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         if self._must_rise(now_s):
             self._rise(now_s)
         elif self.level and self._at_risk(now_s):

@@ -26,7 +26,7 @@ PROMOTED = -0.5
 
 
 @dataclass(slots=True, eq=False)
-class Standing:
+class TierState:
     """`since_s`: when it came into its line; `waited_s`: before that. `rank`: that of its admission, the policy's
     `admission`-th. `owed`: it was admitted for its tier's share. `output_tokens`: the most that was reported, as of
     decode step `since_step`."""

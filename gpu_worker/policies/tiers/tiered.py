@@ -31,7 +31,7 @@ from gpu_worker.policies.fairness.registry import Making, make_policy, register
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.shares import TierShares
-from gpu_worker.policies.tiers.state import Standing
+from gpu_worker.policies.tiers.state import TierState
 
 
 class TieredQueue(QueuePolicy):
@@ -51,10 +51,10 @@ class TieredQueue(QueuePolicy):
         """So far; each has its number."""
         self._inner = inner
         self._tiers: dict[Tier, QueuePolicy] = {}
-        self._standings: dict[str, Standing] = {}
+        self._tier_states: dict[str, TierState] = {}
         self._evictable: Counter[Tier] = Counter()
         """Running requests that somebody might be let in for, by tier."""
-        self._promoted: dict[str, Standing] = {}
+        self._promoted: dict[str, TierState] = {}
         """Those that wait, the first promoted first."""
         self._now_s = 0.0
         self._steps = 0
@@ -82,11 +82,11 @@ class TieredQueue(QueuePolicy):
     def waiting_in(self, tier: Tier) -> int:
         return self._tiers[tier].waiting if tier in self._tiers else 0
 
-    def standing(self, request_id: str) -> Standing:
-        return self._standings[request_id]
+    def tier_state(self, request_id: str) -> TierState:
+        return self._tier_states[request_id]
 
     def holds(self, request_id: str) -> bool:
-        return request_id in self._standings
+        return request_id in self._tier_states
 
     def now_is(self, now_s: float) -> None:
         self._now_s = max(self._now_s, now_s)
@@ -98,7 +98,7 @@ class TieredQueue(QueuePolicy):
         policy = self._of_tier(request.tier)
         if not policy.enqueue(request, now_s):
             return False
-        self._standings[request.request_id] = Standing(request, self._now_s)
+        self._tier_states[request.request_id] = TierState(request, self._now_s)
         self._begins_to_wait(request.tier)
         return True
 
@@ -112,11 +112,11 @@ class TieredQueue(QueuePolicy):
 
     def rank_of(self, request_id: str) -> float:
         """Effective: of a waiting request now, of a running one at its admission."""
-        standing = self._standings[request_id]
-        return standing.rank if standing.running else self._rank_now(standing)
+        tier_state = self._tier_states[request_id]
+        return tier_state.rank if tier_state.running else self._rank_now(tier_state)
 
     def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
-        victim = self._standings[running_id]
+        victim = self._tier_states[running_id]
         if not self.settings.preemption or victim.protected(self.settings):
             return None
         steps = victim.tier.rank - waiting.tier.rank
@@ -137,14 +137,14 @@ class TieredQueue(QueuePolicy):
             return True
         return bool(waiting) and bool(running) and min(waiting) < max(running)
 
-    def keeping(self, request_id: str) -> tuple[bool, float, int]:
+    def eviction_key(self, request_id: str) -> tuple[bool, float, int]:
         """Running requests in this order are kept from the first to the last: who may not be evicted, by rank at the
         admission, those who came first."""
-        standing = self._standings[request_id]
-        return not standing.protected(self.settings), standing.rank, standing.admission
+        tier_state = self._tier_states[request_id]
+        return not tier_state.protected(self.settings), tier_state.rank, tier_state.admission
 
     def runs(self, request_id: str) -> bool:
-        return self._standings[request_id].running
+        return self._tier_states[request_id].running
 
     def counter(self, tenant: str) -> float | None:
         """The highest of its tiers."""
@@ -155,81 +155,81 @@ class TieredQueue(QueuePolicy):
         return [counters for policy in self._tiers.values() for counters in policy.counters()]
 
     def admit(self, request_id: str) -> QueueRequest:
-        standing = self._standings[request_id]
-        tier = standing.tier
-        standing.rank, standing.owed = self._rank_now(standing), self.shares.owed(tier)
-        standing.waited_s += max(0.0, self._now_s - standing.since_s)
-        standing.running, standing.resumed, standing.since_step = True, standing.charged, self._steps
+        tier_state = self._tier_states[request_id]
+        tier = tier_state.tier
+        tier_state.rank, tier_state.owed = self._rank_now(tier_state), self.shares.owed(tier)
+        tier_state.waited_s += max(0.0, self._now_s - tier_state.since_s)
+        tier_state.running, tier_state.resumed, tier_state.since_step = True, tier_state.charged, self._steps
         self.admissions += 1
-        standing.admission = self.admissions
-        self._evictable[tier] += not standing.protected(self.settings)
+        tier_state.admission = self.admissions
+        self._evictable[tier] += not tier_state.protected(self.settings)
         request = self._tiers[tier].admit(request_id)
         self._promoted.pop(request_id, None)
-        if not standing.charged:
-            standing.charged = True
+        if not tier_state.charged:
+            tier_state.charged = True
             self.shares.prompt(tier, request.input_tokens)
         self.shares.runs(tier)
         self._ends_waiting(tier)
         return request
 
-    def put_back(self, request_id: str) -> None:
-        standing = self._out_of_batch(request_id)
-        if not standing.resumed:
-            self.shares.prompt(standing.tier, -standing.request.input_tokens)
-            self.shares.output(standing.tier, -standing.output_tokens)
-            standing.charged, standing.output_tokens = False, 0
-        self._tiers[standing.tier].put_back(request_id)
-        if standing.promoted(self.settings):  # where it stood: those that are put back come last first
-            self._promoted = {request_id: standing, **self._promoted}
-        if self._tiers[standing.tier].waiting == 1:
-            self.shares.waits_still(standing.tier)
+    def undo_admit(self, request_id: str) -> None:
+        tier_state = self._out_of_batch(request_id)
+        if not tier_state.resumed:
+            self.shares.prompt(tier_state.tier, -tier_state.request.input_tokens)
+            self.shares.output(tier_state.tier, -tier_state.output_tokens)
+            tier_state.charged, tier_state.output_tokens = False, 0
+        self._tiers[tier_state.tier].undo_admit(request_id)
+        if tier_state.promoted(self.settings):  # where it stood: those that are put back come last first
+            self._promoted = {request_id: tier_state, **self._promoted}
+        if self._tiers[tier_state.tier].waiting == 1:
+            self.shares.waits_still(tier_state.tier)
 
     def preempt(self, request_id: str) -> None:
-        standing = self._out_of_batch(request_id)
-        standing.preemptions += 1
-        self._tiers[standing.tier].preempt(request_id)
-        if standing.promoted(self.settings):
-            self._promoted[request_id] = standing
-        self._begins_to_wait(standing.tier)
+        tier_state = self._out_of_batch(request_id)
+        tier_state.preemptions += 1
+        self._tiers[tier_state.tier].preempt(request_id)
+        if tier_state.promoted(self.settings):
+            self._promoted[request_id] = tier_state
+        self._begins_to_wait(tier_state.tier)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
-        self._tiers[self._standings[request_id].tier].cached(request_id, input_tokens)
+        self._tiers[self._tier_states[request_id].tier].cached(request_id, input_tokens)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
-        standing = self._standings[request_id]
-        self._catch_up(standing)
-        if output_tokens > standing.output_tokens:
-            self.shares.output(standing.tier, output_tokens - standing.output_tokens)
-            standing.output_tokens = output_tokens
-        self._tiers[standing.tier].generated(request_id, output_tokens)
+        tier_state = self._tier_states[request_id]
+        self._catch_up(tier_state)
+        if output_tokens > tier_state.output_tokens:
+            self.shares.output(tier_state.tier, output_tokens - tier_state.output_tokens)
+            tier_state.output_tokens = output_tokens
+        self._tiers[tier_state.tier].generated(request_id, output_tokens)
 
-    def decoded(self, steps: int, besides: Collection[str] = ()) -> None:
-        stalled = [self._standings[request_id] for request_id in besides]
-        for standing in stalled:
-            self._catch_up(standing)
-            self.shares.runs_no_more(standing.tier)
+    def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
+        stalled = [self._tier_states[request_id] for request_id in excluding]
+        for tier_state in stalled:
+            self._catch_up(tier_state)
+            self.shares.runs_no_more(tier_state.tier)
         self._steps += steps
         self.shares.decoded(steps)
         for tier, policy in self._tiers.items():
             policy.decoded(steps, [one.request.request_id for one in stalled if one.tier is tier])
-        for standing in stalled:
-            standing.since_step = self._steps
-            self.shares.runs(standing.tier)
+        for tier_state in stalled:
+            tier_state.since_step = self._steps
+            self.shares.runs(tier_state.tier)
 
     def finish(self, request_id: str) -> None:
-        standing = self._out_of_batch(request_id)
-        del self._standings[request_id]
-        self._tiers[standing.tier].finish(request_id)
+        tier_state = self._out_of_batch(request_id)
+        del self._tier_states[request_id]
+        self._tiers[tier_state.tier].finish(request_id)
 
     def cancel(self, request_id: str) -> None:
-        standing = self._standings[request_id]
-        self._tiers[standing.tier].cancel(request_id)
-        del self._standings[request_id]
+        tier_state = self._tier_states[request_id]
+        self._tiers[tier_state.tier].cancel(request_id)
+        del self._tier_states[request_id]
         self._promoted.pop(request_id, None)
-        self._ends_waiting(standing.tier)
+        self._ends_waiting(tier_state.tier)
 
     def leave(self, request_id: str) -> None:
-        (self.finish if self._standings[request_id].running else self.cancel)(request_id)
+        (self.finish if self._tier_states[request_id].running else self.cancel)(request_id)
 
     def _of_tier(self, tier: Tier) -> QueuePolicy:
         if tier not in self._tiers:
@@ -238,7 +238,7 @@ class TieredQueue(QueuePolicy):
         return self._tiers[tier]
 
     def _head(self, tier: Tier) -> QueueRequest | None:
-        promoted = next((standing.request for standing in self._promoted.values() if standing.tier is tier), None)
+        promoted = next((tier_state.request for tier_state in self._promoted.values() if tier_state.tier is tier), None)
         return promoted or self._tiers[tier].peek()
 
     def _heads(self) -> list[QueueRequest]:
@@ -252,10 +252,10 @@ class TieredQueue(QueuePolicy):
             return 1, 0.0, tier.rank
         if self.shares.owed(tier):
             return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
-        return 3, self._rank_now(self._standings[head.request_id]), tier.rank
+        return 3, self._rank_now(self._tier_states[head.request_id]), tier.rank
 
-    def _rank_now(self, standing: Standing) -> float:
-        return standing.rank_now(self.settings, self._now_s, self.shares.deficit(standing.tier))
+    def _rank_now(self, tier_state: TierState) -> float:
+        return tier_state.rank_now(self.settings, self._now_s, self.shares.deficit(tier_state.tier))
 
     def _lead(self, victim: QueueRequest, waiting: QueueRequest) -> float:
         """How far the victim's tenant is ahead of the waiting one's; minus infinity where nothing tells."""
@@ -271,18 +271,18 @@ class TieredQueue(QueuePolicy):
         if not self._tiers[tier].waiting:
             self.shares.waits_no_more(tier)
 
-    def _out_of_batch(self, request_id: str) -> Standing:
-        standing = self._standings[request_id]
-        self._catch_up(standing)
-        self.shares.runs_no_more(standing.tier)
-        self._evictable[standing.tier] -= not standing.protected(self.settings)
-        standing.running, standing.since_s = False, self._now_s
-        return standing
+    def _out_of_batch(self, request_id: str) -> TierState:
+        tier_state = self._tier_states[request_id]
+        self._catch_up(tier_state)
+        self.shares.runs_no_more(tier_state.tier)
+        self._evictable[tier_state.tier] -= not tier_state.protected(self.settings)
+        tier_state.running, tier_state.since_s = False, self._now_s
+        return tier_state
 
-    def _catch_up(self, standing: Standing) -> None:
+    def _catch_up(self, tier_state: TierState) -> None:
         """Steps that `decoded` told of: the shares know of them already."""
-        standing.output_tokens += self._steps - standing.since_step
-        standing.since_step = self._steps
+        tier_state.output_tokens += self._steps - tier_state.since_step
+        tier_state.since_step = self._steps
 
 
 def _make(making: Making) -> TieredQueue:

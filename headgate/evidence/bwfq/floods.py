@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import new_gate
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
 
@@ -34,11 +34,11 @@ def play(
     order: str,
     sources: Iterable[Iterable[ClusterRequest]],
     until_s: float,
-    **terms: Terms,
+    **share: Share,
 ) -> ClusterRun:
     requests = sorted((request for source in sources for request in source), key=lambda request: request.arrival_s)
     gate = new_gate(order, slots=SLOTS, lead_max=LEAD_MAX)
-    return run_cluster(gate, requests, terms=terms, capacity_per_s=float(SLOTS), until_s=until_s)
+    return run_cluster(gate, requests, share=share, capacity_per_s=float(SLOTS), until_s=until_s)
 
 
 def two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
@@ -65,7 +65,7 @@ def weights(order: str, random: Random) -> Measured:
         arrivals(random, "a", FLOOD_PER_S, 200.0),
         arrivals(random, "b", 5 * FLOOD_PER_S, 200.0, cost_s=0.2),
     )
-    return two_shares(play(order, sources, 200.0, a=Terms(1.0, 1.0, 10.0), b=Terms(3.0, 1.0, 10.0)), 40.0, 200.0)
+    return two_shares(play(order, sources, 200.0, a=Share(1.0, 1.0, 10.0), b=Share(3.0, 1.0, 10.0)), 40.0, 200.0)
 
 
 def idle_hours(order: str, random: Random) -> Measured:
@@ -75,14 +75,14 @@ def idle_hours(order: str, random: Random) -> Measured:
         arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
         arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
-    run = play(order, sources, HOUR_S + 60.0, a=Terms(1.0, 1.0, 10.0), b=Terms(1.0, 1.0, 10.0))
+    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
     return two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
 def owed_more(order: str, random: Random) -> Measured:
     """a is owed 6 of 10 and asks 5: its median wait."""
     sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", FLOOD_PER_S, 600.0)
-    return wait_s(play(order, sources, 600.0, a=Terms(1.0, 6.0, 12.0), b=Terms(1.0, 3.0, 12.0)), "a", 50, 60.0)
+    return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 50, 60.0)
 
 
 def within_bucket(order: str, random: Random) -> Measured:
@@ -93,13 +93,13 @@ def within_bucket(order: str, random: Random) -> Measured:
         for _ in range(20)
     ]
     sources = (bursts, arrivals(random, "b", FLOOD_PER_S, 900.0))
-    return wait_s(play(order, sources, 900.0, a=Terms(1.0, 3.0, 20.0), b=Terms(1.0, 3.0, 12.0)), "a", 99, 60.0)
+    return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 99, 60.0)
 
 
 def overbooked(order: str, random: Random) -> Measured:
     """Both were promised all ten, with bursts of 10 and 1 seconds."""
     sources = arrivals(random, "a", FLOOD_PER_S, 150.0), arrivals(random, "b", FLOOD_PER_S, 150.0)
-    return two_shares(play(order, sources, 150.0, a=Terms(1.0, 10.0, 100.0), b=Terms(1.0, 10.0, 10.0)), 30.0, 150.0)
+    return two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
 
 
 # ── The five cares, where the table does not show them ─────────────────────────────────────────────────────────────
@@ -113,7 +113,7 @@ def slept(order: str, random: Random) -> Measured:
         arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
         arrivals(random, "b", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
     )
-    run = play(order, sources, HOUR_S + 60.0, a=Terms(1.0, 4.0, 10.0), b=Terms(1.0, 4.0, 10.0))
+    run = play(order, sources, HOUR_S + 60.0, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
     return two_shares(run, HOUR_S, HOUR_S + 60.0)
 
 
@@ -126,7 +126,7 @@ def history(order: str, random: Random) -> Measured:
         arrivals(random, "b", 1.0, HOUR_S),
         arrivals(random, "b", FLOOD_PER_S, end_s, start_s=HOUR_S),
     )
-    run = play(order, sources, end_s, a=Terms(1.0, 4.0, 10.0), b=Terms(1.0, 4.0, 10.0))
+    run = play(order, sources, end_s, a=Share(1.0, 4.0, 10.0), b=Share(1.0, 4.0, 10.0))
     return two_shares(run, end_s - 60.0, end_s)
 
 
@@ -134,13 +134,13 @@ def stale(order: str, random: Random) -> Measured:
     """Care 3: a, known by one request, sends 400 at once; b comes beside it, steady at half of its rate: its P99."""
     flood = [ClusterRequest(0.0, "a", 1.0), *(ClusterRequest(60.0, "a", 1.0) for _ in range(400))]
     steady = list(arrivals(random, "b", 2.0, 160.0))
-    return wait_s(play(order, (flood, steady), 160.0, a=Terms(1.0, 4.0, 4.0), b=Terms(1.0, 4.0, 4.0)), "b", 99, 60.0)
+    return wait_s(play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 99, 60.0)
 
 
 def stranded(order: str, random: Random) -> Measured:
     """Care 4: alone, asking for half of the slots, owed a tenth of that: the part of its requests that start."""
     requests = list(arrivals(random, "a", 5.0, 300.0))
-    run = play(order, (requests,), 310.0, a=Terms(1.0, 0.5, 1.0))
+    run = play(order, (requests,), 310.0, a=Share(1.0, 0.5, 1.0))
     return (run.dispatched / len(requests),)
 
 
@@ -150,7 +150,7 @@ def costs(order: str, random: Random) -> Measured:
         arrivals(random, "a", FLOOD_PER_S, 40.0),
         arrivals(random, "b", 60 * FLOOD_PER_S, 40.0, cost_s=0.01),
     )
-    return two_shares(play(order, sources, 40.0, a=Terms(1.0, 1.0, 1.0), b=Terms(1.0, 1.0, 1.0)), 10.0, 40.0)
+    return two_shares(play(order, sources, 40.0, a=Share(1.0, 1.0, 1.0), b=Share(1.0, 1.0, 1.0)), 10.0, 40.0)
 
 
 Run = Callable[[str, Random], Measured]

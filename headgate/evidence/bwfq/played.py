@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Gate
 from dispatcher.policies.orders.registry import new_gate
-from dispatcher.policies.orders.single_queue import SingleLine
+from dispatcher.policies.orders.single_queue import SingleQueue
 from headgate.evidence.bwfq.workload import BATCH, PaperWorkload, is_batch, is_interactive, paper_workload
 from headgate.evidence.bwfq.workload import Scenario as Scenario
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster
@@ -32,7 +32,7 @@ LEAD_S = 30.0
 """`lead_max` of the two clocks, as so many seconds of the whole pool."""
 
 
-class BatchFirst(SingleLine):
+class BatchFirst(SingleQueue):
     def _goes_at_once(self, tenant: str) -> bool:
         return True
 
@@ -94,7 +94,7 @@ def play(order: str, workload: PaperWorkload) -> Played:
     run = run_cluster(
         _gate(order, scenario),
         sent,
-        terms=workload.credits() if order in IN_REQUESTS else workload.guarantees(),
+        share=workload.credits() if order in IN_REQUESTS else workload.guarantees(),
         capacity_per_s=None if order in IN_REQUESTS else float(scenario.workers),
     )
     releases_s, starts_s = [0.0] * len(requests), [inf] * len(requests)
@@ -110,7 +110,7 @@ def _gate(order: str, scenario: Scenario) -> Gate:
     return new_gate(name, slots=scenario.workers, lead_max=LEAD_S * scenario.workers)
 
 
-def _held(requests: Sequence[ClusterRequest], earns: dict[str, Terms]) -> list[tuple[float, int]]:
+def _held(requests: Sequence[ClusterRequest], earns: dict[str, Share]) -> list[tuple[float, int]]:
     """When each is released: its tenant has earned a token for it, earning from 0 since the beginning (equation 1)."""
     spent: defaultdict[str, int] = defaultdict(int)
     released = []

@@ -16,7 +16,7 @@ from operator import attrgetter
 from random import Random
 from typing import Literal
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from headgate.simulator.gates.cluster import ClusterRequest
 
 INTERACTIVE, BATCH = "interactive", "batch"
@@ -71,14 +71,14 @@ class PaperWorkload:
     requests: Sequence[ClusterRequest]
     senders: Sequence[Sender]
 
-    def credits(self) -> dict[str, Terms]:
+    def credits(self) -> dict[str, Share]:
         """As the paper has it: the base rate in requests a second."""
-        return {sender.name: Terms(rate_per_s=sender.credits_per_s) for sender in self.senders}
+        return {sender.name: Share(rate_per_s=sender.credits_per_s) for sender in self.senders}
 
-    def guarantees(self) -> dict[str, Terms]:
+    def guarantees(self) -> dict[str, Share]:
         """The same promise in worker-seconds a second, with a bucket of BUCKET_S."""
         rates = {sender.name: sender.credits_per_s * MEAN_S[sender.kind] for sender in self.senders}
-        return {name: Terms(rate_per_s=rate, burst=rate * BUCKET_S) for name, rate in rates.items()}
+        return {name: Share(rate_per_s=rate, burst=rate * BUCKET_S) for name, rate in rates.items()}
 
 
 def is_interactive(request: ClusterRequest) -> bool:

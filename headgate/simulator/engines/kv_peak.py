@@ -29,7 +29,7 @@ class Resident(NamedTuple):
     prompt: int
 
 
-class KvRoom:
+class KvPeak:
     def __init__(self, pool_tokens: int) -> None:
         self.pool_tokens = pool_tokens
         self.step = 0

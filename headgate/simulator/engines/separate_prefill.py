@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from headgate.simulator.engines.interface import Engine, Jitter, Observer
-from headgate.simulator.engines.kv_peak import KvRoom
+from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
@@ -55,7 +55,7 @@ class SimulatedEngine(Engine):
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
-        self._room = KvRoom(profile.pool_tokens)
+        self._room = KvPeak(profile.pool_tokens)
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s

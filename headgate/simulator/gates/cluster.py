@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Dispatched, Gate
 
 EPOCH_S = 1e6
@@ -40,7 +40,7 @@ class Change:
     at_s: float
     workers: int | None = None
     capacity_per_s: float | None = None
-    terms: Mapping[str, Terms] = field(default_factory=dict)
+    share: Mapping[str, Share] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def run_cluster(
     gate: Gate,
     requests: Sequence[ClusterRequest],
     *,
-    terms: Mapping[str, Terms] | None = None,
+    share: Mapping[str, Share] | None = None,
     capacity_per_s: float | None = None,
     changes: Iterable[Change] = (),
     until_s: float = inf,
@@ -95,7 +95,7 @@ def run_cluster(
     Runs until nothing more can happen, or until `until_s`: requests that arrive later are not sent. Raises ValueError
     where arrivals are not in order.
     """
-    return _Cluster(gate, requests, until_s).run([Change(0.0, None, capacity_per_s, terms or {}), *changes])
+    return _Cluster(gate, requests, until_s).run([Change(0.0, None, capacity_per_s, share or {}), *changes])
 
 
 class _Cluster:
@@ -160,8 +160,8 @@ class _Cluster:
 
     def _apply(self, change: Change) -> None:
         now = EPOCH_S + change.at_s
-        for tenant, owed in change.terms.items():
-            self.gate.set_terms(tenant, owed, now)
+        for tenant, owed in change.share.items():
+            self.gate.set_share(tenant, owed, now)
         if change.capacity_per_s is not None:
             self.gate.set_capacity(change.capacity_per_s, now)
         if change.workers is not None:

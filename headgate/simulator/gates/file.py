@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from headgate.simulator.gates.spec import DEADLINE_S, QUEUE_MAX, SLOTS_MAX, GateSpec, GateTenant
 from headgate.workloads.described.document import Document, Loc, read_document
@@ -70,7 +70,7 @@ def _shaped(value: Any) -> Any:
 
 
 def _tenant(told: _Tenant) -> GateTenant:
-    return GateTenant(Terms(told.weight, told.rate_per_s, told.burst), told.tier, told.queue_max)
+    return GateTenant(Share(told.weight, told.rate_per_s, told.burst), told.tier, told.queue_max)
 
 
 def _wrong(document: Document, error: ErrorDetails, flat: bool) -> ConfigurationError:

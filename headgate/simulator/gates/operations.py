@@ -28,7 +28,7 @@ from dispatcher.policies.service import ServiceFunction
 from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.simulator.gates.interface import Door
-from headgate.simulator.gates.spec import BEAT_S, SWEEP_S, GateSpec
+from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.virtual_time import START, LoopClock, VirtualTimeLoop
 from headgate.workloads.traces.files import TOKENS_MAX
@@ -140,7 +140,7 @@ class OperationsGate:
         """Of the tenant that stands for this one: a workload's names are freer than the gate's."""
         if name not in self._keys:
             told, number = self._spec.tenant(name), len(self._keys)
-            tenant = Tenant(f"t{number:06d}", f"t{number:06d}", POOL, told.terms, told.tier, None, told.queue_max)
+            tenant = Tenant(f"t{number:06d}", f"t{number:06d}", POOL, told.share, told.tier, None, told.queue_max)
             tenant = replace(tenant, max_tokens_max=TOKENS_MAX)
             context = self._context
             self._keys[name] = await tenants_operations.create(context.store, context.ids, context.clock, tenant)
@@ -171,10 +171,10 @@ class OperationsGate:
         seated = await self._store.register(worker)
         if seated is None:
             raise RuntimeError("a pool without workers has no seat")
-        for beat in itertools.count(1):
-            await asyncio.sleep(max(0.0, START + beat * BEAT_S - self._loop.time()))
-            await self._store.beat(self._as_now(seated))
-            if beat % (SWEEP_S // BEAT_S) == 0:
+        for heartbeat in itertools.count(1):
+            await asyncio.sleep(max(0.0, START + heartbeat * HEARTBEAT_S - self._loop.time()))
+            await self._store.heartbeat(self._as_now(seated))
+            if heartbeat % (SWEEP_S // HEARTBEAT_S) == 0:
                 await sweep(self._context, POOL)
 
     def _as_now(self, worker: Worker) -> Worker:

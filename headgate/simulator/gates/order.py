@@ -13,7 +13,7 @@ from dispatcher.policies.orders.interface import Dispatched
 from dispatcher.policies.orders.registry import new_gate
 from dispatcher.policies.service import ServiceFunction
 from headgate.simulator.gates.interface import Door
-from headgate.simulator.gates.spec import BEAT_S, SWEEP_S, GateSpec
+from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest
 
 
@@ -25,13 +25,13 @@ class OrderGate:
         self._gate = new_gate(spec.order, slots=spec.slots)
         self._held: dict[str, SimRequest] = {}
         self._waiting: set[str] = set()
-        self._lines: Counter[str] = Counter()
+        self._queues: Counter[str] = Counter()
         self._deadlines: deque[tuple[float, str]] = deque()
-        promises = any(tenant.terms.rate_per_s for tenant in spec.tenants.values())
-        self._beat_s = BEAT_S if promises else inf
+        promises = any(tenant.share.rate_per_s for tenant in spec.tenants.values())
+        self._heartbeat_s = HEARTBEAT_S if promises else inf
         self._sweep_s = SWEEP_S
         for name, tenant in spec.tenants.items():
-            self._gate.set_terms(name, tenant.terms, 0.0)
+            self._gate.set_share(name, tenant.share, 0.0)
 
     def arrive(self, request: SimRequest, now_s: float) -> None:
         tenant, number = request.tenant, request.request_id
@@ -39,11 +39,11 @@ class OrderGate:
         decision = self._gate.arrive(tenant, number, self._cost(request), now_s)
         if isinstance(decision, Dispatched):
             self._dispatch(decision, now_s)
-        elif self._lines[tenant] >= self._spec.tenant(tenant).queue_max:
+        elif self._queues[tenant] >= self._spec.tenant(tenant).queue_max:
             self._give_up(number, "full", now_s)
         else:
             self._waiting.add(number)
-            self._lines[tenant] += 1
+            self._queues[tenant] += 1
             self._deadlines.append((now_s + self._spec.deadline_s, number))
 
     def ended(self, request: SimRequest, now_s: float) -> None:
@@ -55,12 +55,12 @@ class OrderGate:
         while self._deadlines and self._deadlines[0][1] not in self._waiting:
             self._deadlines.popleft()
         deadline_s = self._deadlines[0][0] if self._deadlines else inf
-        return min(deadline_s, self._beat_s)
+        return min(deadline_s, self._heartbeat_s)
 
     def advance(self, until_s: float) -> None:
-        while self._beat_s <= until_s:
-            self._beat(self._beat_s)
-            self._beat_s += BEAT_S
+        while self._heartbeat_s <= until_s:
+            self._heartbeat(self._heartbeat_s)
+            self._heartbeat_s += HEARTBEAT_S
         while self._deadlines and self._deadlines[0][0] <= until_s:
             deadline_s, number = self._deadlines.popleft()
             if number in self._waiting:
@@ -70,7 +70,7 @@ class OrderGate:
     def close(self) -> None:
         pass
 
-    def _beat(self, now_s: float) -> None:
+    def _heartbeat(self, now_s: float) -> None:
         """The engine's capacity is measured at each, and minded at each sweep, against overbooking."""
         capacity_per_s = self._door.service_rate(now_s)
         if now_s >= self._sweep_s:
@@ -90,7 +90,7 @@ class OrderGate:
 
     def _leaves(self, number: str) -> None:
         self._waiting.remove(number)
-        self._lines[self._held[number].tenant] -= 1
+        self._queues[self._held[number].tenant] -= 1
 
     def _give_up(self, number: str, reason: str, now_s: float) -> None:
         self._gate.cancel(number, now_s)

@@ -50,5 +50,5 @@ def simulate_gated(spec: GatedSpec) -> Run:
 
 def weights_of(spec: GatedSpec) -> Mapping[str, float]:
     """What the gate's file says over what the workload says, and what the command line says over both."""
-    told = {} if spec.gate is None else {name: tenant.terms.weight for name, tenant in spec.gate.tenants.items()}
+    told = {} if spec.gate is None else {name: tenant.share.weight for name, tenant in spec.gate.tenants.items()}
     return {**spec.run.workload.weights, **told, **spec.run.weights}

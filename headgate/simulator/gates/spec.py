@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import GateSettings
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.tiers import Tier
 
@@ -16,7 +16,7 @@ STORE_ORDERS = frozenset({"bwfq", "fcfs"})
 DEADLINE_S = GateSettings().deadline_s
 QUEUE_MAX = Tenant("", "").queue_items_max
 SLOTS_MAX = 100_000
-BEAT_S = 2.0
+HEARTBEAT_S = 2.0
 """Between two heartbeats of a worker, at which it tells what it can do (gpu_worker/service/agent.py)."""
 SWEEP_S = 60.0
 """Between two sweeps of the gate, at which it scales guarantees that are overbooked (infra/functions.py)."""
@@ -26,12 +26,12 @@ SWEEP_S = 60.0
 class GateTenant:
     """`queue_max`: most of its requests that may wait."""
 
-    terms: Terms = field(default_factory=Terms)
+    share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD
     queue_max: int = QUEUE_MAX
 
 
-NOBODY_IN_PARTICULAR = GateTenant()
+UNNAMED_TENANT = GateTenant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class GateSpec:
         return self.order in STORE_ORDERS and not self.pure
 
     def tenant(self, name: str) -> GateTenant:
-        return self.tenants.get(name, NOBODY_IN_PARTICULAR)
+        return self.tenants.get(name, UNNAMED_TENANT)
 
     def weighted(self, weights: Mapping[str, float]) -> GateSpec:
         """With these weights instead of its own, for tenants that it did not name too."""
         changed = dict(self.tenants)
         for name, weight in weights.items():
             old = self.tenant(name)
-            changed[name] = replace(old, terms=replace(old.terms, weight=weight))
+            changed[name] = replace(old, share=replace(old.share, weight=weight))
         return replace(self, tenants=changed)

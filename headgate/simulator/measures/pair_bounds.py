@@ -48,7 +48,7 @@ class PairBounds:
         """Of f's backlog; what it received by then was looked at."""
         self._backlogged[f] = False
 
-    def look(self, f: int, received: Sequence[float]) -> None:
+    def snapshot(self, f: int, received: Sequence[float]) -> None:
         """At the pairs of f, which is about to receive something at once or at another pace, or just did."""
         own, is_backlogged = received[f], self._backlogged[f]
         lows, joint_lows, backlogged = self._lows[f], self._joint_lows[f], self._backlogged

@@ -90,7 +90,7 @@ class TheoremMonitor(Observer):
                 others = sum(received) - received[account.number]
                 self._idle_arrivals[request.request_id] = (account, others)
         account.waiting += 1
-        self._look_at_counters()
+        self._check_counters()
 
     def attempted(self, now_s: float) -> None:
         """What was served since the attempt before is what a request may have had to wait for this one."""
@@ -117,7 +117,7 @@ class TheoremMonitor(Observer):
         account.running += 1
         account.add(charge, self._service.output_weight / weight, self._books.step)
         self._look(account)
-        self._look_at_counters()
+        self._check_counters()
 
     def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         if self._gave_up:
@@ -127,13 +127,13 @@ class TheoremMonitor(Observer):
                 account, _ = self._books.of(request.tenant, request.weight)
                 account.add(self._service.output_weight / request.weight, 0.0, self._books.step)
                 self._look(account)
-        self._look_at_counters()
+        self._check_counters()
 
     def decoded(self, steps: int, now_s: float) -> None:
         if self._gave_up:
             return
         self._books.step += steps
-        self._look_at_counters()
+        self._check_counters()
 
     def finished(self, request: SimRequest, now_s: float) -> None:
         if self._gave_up:
@@ -153,10 +153,10 @@ class TheoremMonitor(Observer):
 
     def _look(self, account: Account) -> list[float]:
         received = self._books.values()
-        self._pairs.look(account.number, received)
+        self._pairs.snapshot(account.number, received)
         return received
 
-    def _look_at_counters(self) -> None:
+    def _check_counters(self) -> None:
         counters = self._books.waiting_counters()
         if len(counters) > 1:
             self._counters.note(max(counters) - min(counters))

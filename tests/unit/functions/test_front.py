@@ -370,7 +370,7 @@ async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
     await gate.ended("a", "k", State.EXPIRED)
     again = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
     assert (again.status, again.body) == (reply.status, reply.body)
-    assert (await gate.store.look("default", "a")).line.waiting == 0
+    assert (await gate.store.snapshot("default", "a")).queue.waiting == 0
     for call in busy:
         await call.finished()
 

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, EVERYBODY, key_prefix, new_key
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from tests.support.gate import Gate
 
 
@@ -76,13 +76,13 @@ async def test_a_changed_limit_is_in_force_within_a_minute(gate: Gate) -> None:
 
 
 async def test_terms_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
-    await gate.add_tenant("heavy", Terms(weight=5.0))
-    assert (await gate.context.directory.terms_of("heavy")).weight == 5.0
-    assert await gate.context.directory.terms_of("gone") == Terms()
+    await gate.add_tenant("heavy", Share(weight=5.0))
+    assert (await gate.context.directory.share_of("heavy")).weight == 5.0
+    assert await gate.context.directory.share_of("gone") == Share()
     fcfs = gate.process("fcfs").directory
-    assert (await fcfs.tenant_of(gate.keys["heavy"])).line == EVERYBODY
-    assert await fcfs.terms_of(EVERYBODY) == Terms()
-    assert (await fcfs.tenant_of(gate.keys["heavy"])).terms.weight == 5.0
+    assert (await fcfs.tenant_of(gate.keys["heavy"])).queue == EVERYBODY
+    assert await fcfs.share_of(EVERYBODY) == Share()
+    assert (await fcfs.tenant_of(gate.keys["heavy"])).share.weight == 5.0
 
 
 async def test_its_caches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dispatcher.operations.answer import turn_within
 from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from tests.support.gate import POOL, Gate, make_gate
 from tests.support.story import asked, begun, dispatched, queued, submitted
 from tests.support.worker_client import WELL, Act
@@ -94,7 +94,7 @@ async def test_lines_whose_model_has_no_free_slot_do_not_hold_up_others(gate: Ga
 async def test_who_is_next(order: str) -> None:
     gate = await make_gate(slots=1)
     gate.contexts[0] = gate.process(order)
-    await gate.add_tenant("owed", Terms(rate_per_s=1000, burst=100))
+    await gate.add_tenant("owed", Share(rate_per_s=1000, burst=100))
     calls = [begun(gate, "b", "b0")]
     await asyncio.sleep(0.01)
     for tenant, name in (("b", "b1"), ("b", "b2"), ("a", "a1"), ("owed", "o1"), ("b", "b3")):
@@ -174,6 +174,6 @@ async def test_a_stale_hint_that_somebody_waits_costs_nobody_its_turn(gate: Gate
     assert all(isinstance(one, Collected) for one in got)
     await gate.quiet()
     await drain(gate.context, POOL)
-    assert not (await gate.store.look(POOL, "a")).pool.backlogged
+    assert not (await gate.store.snapshot(POOL, "a")).pool.backlogged
     assert isinstance(await submitted(gate, "a", "next", max_tokens=1), Dispatched)
     await settle(gate.context, await gate.invocation("a", "next"), State.DONE)

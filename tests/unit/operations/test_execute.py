@@ -16,7 +16,7 @@ from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, execute_detached
 from dispatcher.operations.settle import give_back, settle, settle_lost
 from dispatcher.operations.submit import TURNED_AWAY_MAX, latest
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate import POOL, Gate
 from tests.support.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
@@ -338,7 +338,7 @@ async def test_closed_while_its_end_is_being_settled_it_is_settled_all_the_same(
 
 
 async def test_the_weight_and_the_tier_are_the_tenants(gate: Gate) -> None:
-    await gate.add_tenant("heavy", Terms(weight=7.0))
+    await gate.add_tenant("heavy", Share(weight=7.0))
     await followed(gate, "heavy", "k")
     ((_, order),) = gate.workers.orders
     assert (order.tenant, order.weight, order.attempt, order.max_tokens) == ("heavy", 7.0, 1, 3)
@@ -388,25 +388,25 @@ async def test_only_what_runs_is_settled_or_given_back(gate: Gate) -> None:
 
 
 async def test_true_service_replaces_the_estimate_on_both_clocks(gate: Gate) -> None:
-    await gate.add_tenant("owed", Terms(weight=2.0, rate_per_s=10.0, burst=100.0))
+    await gate.add_tenant("owed", Share(weight=2.0, rate_per_s=10.0, burst=100.0))
     running = (await dispatched(gate, "owed", "k", max_tokens=100)).invocation
-    before = (await gate.store.look(POOL, "owed")).line
+    before = (await gate.store.snapshot(POOL, "owed")).queue
     assert (before.reserved, before.spent) == (running.estimate, 0.0)
     await settle(gate.context, running, State.DONE, **COUNTS)
-    after = (await gate.store.look(POOL, "owed")).line
+    after = (await gate.store.snapshot(POOL, "owed")).queue
     assert (after.reserved, after.spent) == (0.0, 16.0)
     assert after.clocks.vft == pytest.approx(16.0 / 2.0)
     assert after.clocks.tat == pytest.approx(gate.clock.now() - 100 / 10 + 16.0 / 10, abs=1e-5)
 
 
 async def test_a_lost_attempt_costs_its_tenant_nothing_on_either_clock(gate: Gate) -> None:
-    await gate.add_tenant("owed", Terms(weight=2.0, rate_per_s=10.0, burst=100.0))
+    await gate.add_tenant("owed", Share(weight=2.0, rate_per_s=10.0, burst=100.0))
     gate.workers.acts.extend([UNREACHABLE] * 3)
     assert isinstance(await followed(gate, "owed", "k", max_tokens=100, deadline_s=60.0), WorkerFailed)
     await gate.quiet()
-    line = (await gate.store.look(POOL, "owed")).line
-    assert (line.reserved, line.spent, line.clocks.vft) == (0.0, 0.0, 0.0)
-    assert line.clocks.tat <= gate.clock.now() - 100 / 10  # its bucket is full
+    queue = (await gate.store.snapshot(POOL, "owed")).queue
+    assert (queue.reserved, queue.spent, queue.clocks.vft) == (0.0, 0.0, 0.0)
+    assert queue.clocks.tat <= gate.clock.now() - 100 / 10  # its bucket is full
 
 
 async def test_an_answer_is_followed_from_the_middle_of_its_wait(gate: Gate) -> None:

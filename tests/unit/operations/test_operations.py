@@ -30,7 +30,7 @@ from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle, settle_lost
 from dispatcher.operations.submit import submit
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from tests.support.gate_world import make_world, request
 from tests.support.virtual_time import run
 
@@ -63,7 +63,7 @@ class TestAdmission:
             assert (got.text, got.output_tokens) == ("xxxx", 4)
             ended = await world.invocation(submission)
             assert (ended.state, ended.served, ended.attempt) == (State.DONE, 10 + 2 * 4, 1)
-            assert (await world.store.look("default", "a")).line.spent == 18.0
+            assert (await world.store.snapshot("default", "a")).queue.spent == 18.0
             await world.at_rest()
 
         run(story())
@@ -132,7 +132,7 @@ class TestAdmission:
             world = make_world()
             await world.add_tenant("a")
             worker = await world.add_worker()
-            await world.store.beat(replace(worker, context_tokens=50))
+            await world.store.heartbeat(replace(worker, context_tokens=50))
             await world.store.leave(worker)
             await world.store.register(replace(worker, id="w2", context_tokens=50))
             with pytest.raises(InvalidRequest, match="context is 50 tokens"):
@@ -170,10 +170,10 @@ class TestAdmission:
 
 
 class TestOrder:
-    async def queue_three(self, order: str, first_terms: Terms) -> list[str]:
+    async def queue_three(self, order: str, first_share: Share) -> list[str]:
         """b floods two, then a asks once, while the only slot is taken: who is executed in which order?"""
         world = make_world()
-        a = await world.add_tenant("a", first_terms)
+        a = await world.add_tenant("a", first_share)
         b = await world.add_tenant("b")
         await world.add_worker()
         context = world.dispatcher(order)
@@ -187,15 +187,15 @@ class TestOrder:
         return [order.tenant for _, order in world.workers.orders]
 
     def test_fcfs_is_arrival_order_whoever_comes(self) -> None:
-        assert run(self.queue_three("fcfs", Terms())) == ["b", "b", "b", "a"]
+        assert run(self.queue_three("fcfs", Share())) == ["b", "b", "b", "a"]
 
     def test_bwfq_serves_first_who_was_served_least(self) -> None:
-        assert run(self.queue_three("bwfq", Terms())) == ["b", "a", "b", "b"]
+        assert run(self.queue_three("bwfq", Share())) == ["b", "a", "b", "b"]
 
     def test_in_profile_goes_before_surplus_whatever_was_served(self) -> None:
         async def story() -> list[str]:
             world = make_world()
-            await world.add_tenant("owed", Terms(rate_per_s=100, burst=1000))
+            await world.add_tenant("owed", Share(rate_per_s=100, burst=1000))
             await world.add_tenant("fresh")
             await world.add_worker()
             context = world.dispatcher()
@@ -215,9 +215,9 @@ class TestOrder:
     def test_guarantees_are_scaled_while_overbooked(self) -> None:
         async def story() -> float:
             world = make_world()
-            await world.add_tenant("a", Terms(rate_per_s=200, burst=10))
+            await world.add_tenant("a", Share(rate_per_s=200, burst=10))
             worker = await world.add_worker()
-            await world.store.beat(replace(worker, service_per_s=100))
+            await world.store.heartbeat(replace(worker, service_per_s=100))
             context = world.dispatcher()
             await submit(context, world.submission("a"))
             return await scale_guarantees(context, "default")
@@ -255,7 +255,7 @@ class TestWhenItGoesWrong:
             await context.finish()
             ended = await world.invocation(submission)
             assert (ended.state, ended.attempt, ended.served) == (State.FAILED, 3, 0.0)
-            assert (await world.store.look("default", "a")).line.spent == 0.0
+            assert (await world.store.snapshot("default", "a")).queue.spent == 0.0
             await world.at_rest()
 
         run(story())
@@ -286,7 +286,7 @@ class TestWhenItGoesWrong:
             await context.finish()
             assert isinstance(got, AnsweredError)
             assert (got.status, got.code) == (400, "context_length_exceeded")
-            assert (await world.store.look("default", "a")).line.spent == 0.0
+            assert (await world.store.snapshot("default", "a")).queue.spent == 0.0
             await world.at_rest()
 
         run(story())
@@ -355,7 +355,7 @@ class TestWhenItGoesWrong:
             key = (accepted.invocation.tenant, accepted.invocation.id, 1)
             assert await settle_lost(world.store, world.clock, *key, **counts) is Settled.FENCED
             await context.finish()
-            assert (await world.store.look("default", "a")).line.spent == 16.0
+            assert (await world.store.snapshot("default", "a")).queue.spent == 16.0
 
         run(story())
 
@@ -445,7 +445,7 @@ class TestDetached:
             assert isinstance(accepted, Dispatched)  # and nobody ever executes it
             assert await reap(context, "default") == 0  # within its grace
             await asyncio.sleep(context.settings.lease_grace_s + 1)
-            await world.store.beat(worker)
+            await world.store.heartbeat(worker)
             assert (await sweep(context, "default"))["reaped"] == 1
             await context.finish()
             assert world.launcher.launched[-1] == ("a", submission.id, 2)
@@ -464,7 +464,7 @@ class TestReaping:
             assert isinstance(accepted, Dispatched)
             await asyncio.sleep(200)
             lease = next(iter((await world.store.workers("default"))[0].leases.values()))
-            await world.store.beat(replace(worker, live=frozenset({lease.execution})))
+            await world.store.heartbeat(replace(worker, live=frozenset({lease.execution})))
             assert await reap(context, "default") == 0
 
         run(story())
@@ -480,7 +480,9 @@ class TestReaping:
             await asyncio.sleep(10 + context.settings.lease_margin_s - 1)
             worker = (await world.store.workers("default"))[0]
             lease = next(iter(worker.leases.values()))
-            await world.store.beat(replace(worker, alive_until=worker.alive_until, live=frozenset({lease.execution})))
+            await world.store.heartbeat(
+                replace(worker, alive_until=worker.alive_until, live=frozenset({lease.execution}))
+            )
             assert await reap(context, "default") == 0
             await asyncio.sleep(3)
             assert await reap(context, "default") == 1
@@ -501,7 +503,7 @@ class TestReaping:
             submission = world.submission("a", deadline_s=5.0)
             await submit(context, submission)
             await asyncio.sleep(6)
-            await world.store.beat(replace(worker, live=frozenset({"a/id-2#1"})))
+            await world.store.heartbeat(replace(worker, live=frozenset({"a/id-2#1"})))
             assert (await sweep(context, "default"))["expired"] == 1
             assert (await world.invocation(submission)).state is State.EXPIRED
 
@@ -549,8 +551,8 @@ def test_drain_folds_runs_of_one_process() -> None:
         await world.add_worker(slots=2)
         context = world.dispatcher()
         world.store.faults = Pausing()
-        before = world.store.requests["look"]
+        before = world.store.requests["snapshot"]
         await asyncio.gather(*(drain(context, "default") for _ in range(20)))
-        assert world.store.requests["look"] - before <= 2
+        assert world.store.requests["snapshot"] - before <= 2
 
     run(story())

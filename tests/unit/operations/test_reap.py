@@ -27,7 +27,7 @@ async def test_what_a_worker_says_it_runs_is_never_taken_however_long_it_runs(ga
     running = begun(gate, "a", "k")
     for _ in range(50):
         await asyncio.sleep(2.0)
-        await gate.beat(worker, alive_until=gate.clock.now() + 10)
+        await gate.heartbeat(worker, alive_until=gate.clock.now() + 10)
         assert await reap(gate.context, POOL) == 0
     await running
     await gate.ended("a", "k", State.DONE)
@@ -50,7 +50,7 @@ async def test_a_dead_workers_leases_are_taken_after_a_margin_above_any_skew(
 ) -> None:
     worker = (await gate.store.workers(POOL))[0]
     running = (await dispatched(gate, "a", "k")).invocation
-    await gate.beat(worker, live=frozenset({"a/k#1"}), alive_until=gate.clock.now() + 5)
+    await gate.heartbeat(worker, live=frozenset({"a/k#1"}), alive_until=gate.clock.now() + 5)
     await asyncio.sleep(after_s)
     assert await reap(gate.context, POOL) == reaped
     if not reaped:
@@ -126,7 +126,7 @@ async def test_a_sweep_ends_the_overdue_that_nobody_waits_for(gate: Gate) -> Non
     await asyncio.sleep(0.01)
     await queued(gate, "a", "k", deadline_s=5.0, keep_body=True, detached=True)
     await asyncio.sleep(6)
-    await gate.beat((await gate.store.workers(POOL))[0])
+    await gate.heartbeat((await gate.store.workers(POOL))[0])
     assert (await sweep(gate.context, POOL))["expired"] == 1
     ended = await gate.ended("a", "k", State.EXPIRED)
     assert ended.result is not None

@@ -13,7 +13,7 @@ from dispatcher.model.outcomes import Dispatched, Known, Queued
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from tests.support.gate import POOL, Gate
 from tests.support.story import asked, begun, dispatched, followed, queued, submitted
 
@@ -80,7 +80,7 @@ async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Ga
 async def test_it_charges_what_it_expects_and_reserves_it(gate: Gate) -> None:
     running = await dispatched(gate, "a", "k", request=asked("x" * 20, 5))
     assert running.invocation.estimate == 20 + 2 * 5
-    assert (await gate.store.look(POOL, "a")).line.reserved == 30.0
+    assert (await gate.store.snapshot(POOL, "a")).queue.reserved == 30.0
     await ended(gate, running)
 
 
@@ -95,7 +95,7 @@ async def test_a_free_slot_is_taken_on_the_least_loaded_worker(gate: Gate) -> No
 @pytest.mark.parametrize("changes", [{"draining": True}, {"alive_until": 0.0}])
 async def test_a_worker_that_takes_no_work_is_given_none(gate: Gate, changes: dict[str, Any]) -> None:
     worker = await gate.add_worker("v", slots=8)
-    await gate.beat(worker, **changes)
+    await gate.heartbeat(worker, **changes)
     running = [await dispatched(gate, "a", f"{n}") for n in range(2)]
     assert {one.invocation.slot.worker for one in running if one.invocation.slot} == {"w"}
     await queued(gate, "a", "k")
@@ -108,7 +108,7 @@ async def test_nobody_overtakes_those_who_wait(gate: Gate) -> None:
     running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
     first = begun(gate, "a", "first")
     await asyncio.sleep(0.01)
-    assert (await gate.store.look(POOL, "b")).pool.backlogged
+    assert (await gate.store.snapshot(POOL, "b")).pool.backlogged
     gate.context.draining.add(POOL)
     await settle(gate.context, running[0].invocation, State.DONE)
     await gate.context.finish()
@@ -139,7 +139,7 @@ async def test_two_that_see_the_same_free_slot(gate: Gate) -> None:
 
 async def test_a_position_and_a_wait_that_grow(gate: Gate) -> None:
     worker = (await gate.store.workers(POOL))[0]
-    await gate.beat(worker, service_per_s=11.0)
+    await gate.heartbeat(worker, service_per_s=11.0)
     running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
     waiting = [await queued(gate, "a", f"{n}") for n in range(3)]
     assert [(one.position, one.wait_s) for one in waiting] == [(1, 1.0), (2, 2.0), (3, 3.0)]  # 5 + 2 x 3 each
@@ -184,15 +184,17 @@ async def test_the_fast_path_raises_the_pools_virtual_time(gate: Gate) -> None:
     for number in range(5):
         await followed(gate, "a", f"{number}")
         await gate.quiet()
-    look = await gate.store.look(POOL, "b")
-    assert look.pool.virtual_time == pytest.approx(4 * 16.0)
+    snapshot = await gate.store.snapshot(POOL, "b")
+    assert snapshot.pool.virtual_time == pytest.approx(4 * 16.0)
     running = await dispatched(gate, "b", "late")
-    assert (await gate.store.look(POOL, "b")).line.clocks.vft == pytest.approx(4 * 16.0 + running.invocation.estimate)
+    assert (await gate.store.snapshot(POOL, "b")).queue.clocks.vft == pytest.approx(
+        4 * 16.0 + running.invocation.estimate
+    )
     await ended(gate, running)
 
 
 async def test_in_profile_is_charged_to_the_bucket_and_surplus_is_not(gate: Gate) -> None:
-    await gate.add_tenant("owed", Terms(rate_per_s=1.0, burst=10.0))
+    await gate.add_tenant("owed", Share(rate_per_s=1.0, burst=10.0))
     first, second = [await dispatched(gate, "owed", f"{n}") for n in range(2)]
     charges = [one.invocation.charge for one in (first, second)]
     assert [charge.in_profile for charge in charges if charge] == [True, False]

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.model.errors import ConfigurationError, Unauthorized
 from dispatcher.operations import tenants
 from dispatcher.operations.directory import CACHE_S
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Tenant
 from tests.support.gate_world import make_world
 from tests.support.virtual_time import run
@@ -61,8 +61,8 @@ def test_change_delete_and_what_is_not_there() -> None:
     async def story() -> None:
         world = make_world()
         await world.add_tenant("a")
-        changed = await tenants.change(world.store, "a", lambda old: replace(old, terms=Terms(weight=3)))
-        assert (changed.terms.weight, changed.version) == (3, 2)
+        changed = await tenants.change(world.store, "a", lambda old: replace(old, share=Share(weight=3)))
+        assert (changed.share.weight, changed.version) == (3, 2)
         await tenants.delete(world.store, "a")
         for work in (tenants.delete(world.store, "a"), tenants.existing(world.store, "a")):
             with pytest.raises(ConfigurationError, match="no tenant 'a'"):
@@ -74,10 +74,10 @@ def test_change_delete_and_what_is_not_there() -> None:
 def test_overbooking_is_seen_once_capacity_is_measured() -> None:
     async def story() -> None:
         world = make_world()
-        await world.add_tenant("a", Terms(rate_per_s=100, burst=1))
+        await world.add_tenant("a", Share(rate_per_s=100, burst=1))
         worker = await world.add_worker()
         assert not (await tenants.booking(world.store, world.clock, "default")).is_overbooked
-        await world.store.beat(replace(worker, service_per_s=90))
+        await world.store.heartbeat(replace(worker, service_per_s=90))
         assert (await tenants.booking(world.store, world.clock, "default")).is_overbooked
 
 
@@ -85,7 +85,7 @@ def test_a_dead_worker_is_no_capacity() -> None:
     async def story() -> None:
         world = make_world()
         worker = await world.add_worker()
-        await world.store.beat(replace(worker, service_per_s=90, alive_until=world.clock.now() + 10))
+        await world.store.heartbeat(replace(worker, service_per_s=90, alive_until=world.clock.now() + 10))
         assert (await tenants.booking(world.store, world.clock, "default")).capacity_per_s == 90
         await asyncio.sleep(11)
         assert (await tenants.booking(world.store, world.clock, "default")).capacity_per_s == 0

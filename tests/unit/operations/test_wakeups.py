@@ -106,7 +106,7 @@ async def test_a_poll_costs_the_same_however_many_wait(gate: Gate) -> None:
     gate.store.requests.clear()
     await asyncio.gather(*asks)
     polls = 10.0 / POLL_S
-    assert polls - 1 <= gate.store.requests["look"] <= polls
+    assert polls - 1 <= gate.store.requests["snapshot"] <= polls
     assert gate.store.requests["get_many"] <= polls / READ_ALL_EVERY
     for one in invocations:
         await tidied_with(gate, one)
@@ -135,7 +135,7 @@ async def test_a_look_that_fails_is_not_the_last(gate: Gate) -> None:
         left = 3
 
         async def before(self, operation: str) -> None:
-            if operation == "look" and self.left:
+            if operation == "snapshot" and self.left:
                 self.left -= 1
                 raise RuntimeError("whatever it is")
 

@@ -7,18 +7,18 @@ from math import inf, nan
 
 import pytest
 
-from dispatcher.policies.clocks import Charge, Clocks, Terms, debit, is_forgettable, rate_scale
+from dispatcher.policies.clocks import Charge, Clocks, Share, debit, is_forgettable, rate_scale
 from dispatcher.policies.orders.bwfq import TwoClocks
 from dispatcher.policies.orders.interface import Dispatched, Queued
 
 T0 = 1_000.0
 
 
-def full(slots: int = 1, **tenants: Terms) -> TwoClocks:
+def full(slots: int = 1, **tenants: Share) -> TwoClocks:
     """A gate whose every slot is taken by a tenant that nothing else is of: blocker-0, blocker-1, …"""
     gate = TwoClocks(slots, lead_max=100.0)
-    for name, terms in tenants.items():
-        gate.set_terms(name, terms, T0)
+    for name, share in tenants.items():
+        gate.set_share(name, share, T0)
     for number in range(slots):
         gate.arrive(f"blocker-{number}", f"blocker-{number}", 0.0, T0)
     return gate
@@ -68,7 +68,7 @@ def test_a_flood_stands_behind_itself_not_before_others() -> None:
 
 
 def test_weights_share_the_surplus() -> None:
-    gate = full(heavy=Terms(weight=3.0))
+    gate = full(heavy=Share(weight=3.0))
     for number in range(6):
         gate.arrive("heavy", f"h{number}", 1.0, T0)
         gate.arrive("light", f"l{number}", 1.0, T0)
@@ -77,7 +77,7 @@ def test_weights_share_the_surplus() -> None:
 
 
 def test_in_profile_goes_before_surplus_until_its_bucket_is_empty() -> None:
-    gate = full(owed=Terms(rate_per_s=1.0, burst=2.0))
+    gate = full(owed=Share(rate_per_s=1.0, burst=2.0))
     for number in range(4):
         gate.arrive("other", f"o{number}", 1.0, T0)
         gate.arrive("owed", f"g{number}", 1.0, T0)
@@ -86,7 +86,7 @@ def test_in_profile_goes_before_surplus_until_its_bucket_is_empty() -> None:
 
 
 def test_a_bucket_that_fills_meanwhile_puts_its_tenant_in_front() -> None:
-    gate = full(owed=Terms(rate_per_s=0.5, burst=0.0))
+    gate = full(owed=Share(rate_per_s=0.5, burst=0.0))
     gate.arrive("owed", "g0", 1.0, T0)
     assert gate.settle("blocker-0", 0.0, T0) == Dispatched("owed", "g0", 1.0, True, 0.5, 1.0)
     gate.arrive("owed", "g1", 1.0, T0)
@@ -102,7 +102,7 @@ def test_a_bucket_that_fills_meanwhile_puts_its_tenant_in_front() -> None:
 
 def test_surplus_costs_nothing_of_the_guarantee() -> None:
     gate = TwoClocks(4)
-    gate.set_terms("a", Terms(rate_per_s=1.0, burst=0.0), T0)
+    gate.set_share("a", Share(rate_per_s=1.0, burst=0.0), T0)
     charged = [gate.arrive("a", f"a{number}", 1.0, T0) for number in range(4)]
     assert [decision.in_profile for decision in charged if isinstance(decision, Dispatched)] == [True] + [False] * 3
     assert gate.clocks_of("a").tat == T0 + 1.0
@@ -110,10 +110,10 @@ def test_surplus_costs_nothing_of_the_guarantee() -> None:
 
 def test_settlement_moves_both_clocks_by_the_recorded_terms() -> None:
     gate = TwoClocks(2)
-    gate.set_terms("a", Terms(weight=2.0, rate_per_s=4.0, burst=0.0), T0)
+    gate.set_share("a", Share(weight=2.0, rate_per_s=4.0, burst=0.0), T0)
     gate.arrive("a", "charged", 8.0, T0)
     gate.arrive("a", "surplus", 8.0, T0)
-    gate.set_terms("a", Terms(weight=1.0, rate_per_s=1.0, burst=0.0), T0)
+    gate.set_share("a", Share(weight=1.0, rate_per_s=1.0, burst=0.0), T0)
     gate.settle("charged", 12.0, T0)
     assert gate.clocks_of("a") == Clocks(tat=T0 + 3.0, vft=10.0)
     gate.settle("surplus", 4.0, T0)
@@ -162,7 +162,7 @@ def test_an_idle_tenant_saves_no_virtual_time() -> None:
 
 
 def test_virtual_time_never_falls_and_lead_is_bounded() -> None:
-    gate = full(owed=Terms(rate_per_s=1_000.0, burst=10_000.0))
+    gate = full(owed=Share(rate_per_s=1_000.0, burst=10_000.0))
     gate.arrive("waits", "w0", 1.0, T0)
     for number in range(200):
         gate.arrive("owed", f"g{number}", 1.0, T0)
@@ -172,7 +172,7 @@ def test_virtual_time_never_falls_and_lead_is_bounded() -> None:
 
 
 def test_overbooked_guarantees_shrink_while_both_are_active() -> None:
-    gate = full(a=Terms(rate_per_s=10.0), b=Terms(rate_per_s=10.0))
+    gate = full(a=Share(rate_per_s=10.0), b=Share(rate_per_s=10.0))
     gate.set_capacity(10.0, T0)
     gate.arrive("a", "a1", 1.0, T0)
     assert gate.rate_scale == 0.9
@@ -180,9 +180,9 @@ def test_overbooked_guarantees_shrink_while_both_are_active() -> None:
     assert gate.rate_scale == pytest.approx(0.45)
     dispatched = gate.settle("blocker-0", 0.0, T0)
     assert dispatched == Dispatched("a", "a1", 1.0, True, 4.5, 1.0)
-    gate.set_terms("b", Terms(rate_per_s=0.0), T0)
+    gate.set_share("b", Share(rate_per_s=0.0), T0)
     assert gate.rate_scale == 0.9
-    gate.set_terms("b", Terms(rate_per_s=2.0), T0)
+    gate.set_share("b", Share(rate_per_s=2.0), T0)
     assert gate.rate_scale == pytest.approx(0.75)
     assert gate.cancel("b1", T0)
     assert gate.rate_scale == 0.9
@@ -220,7 +220,7 @@ def test_more_slots_take_those_who_wait_and_fewer_cut_nobody_short() -> None:
 
 def test_a_clock_that_runs_backward_counts_as_standing_still() -> None:
     gate = TwoClocks(1)
-    gate.set_terms("a", Terms(rate_per_s=1.0, burst=5.0), T0)
+    gate.set_share("a", Share(rate_per_s=1.0, burst=5.0), T0)
     gate.arrive("a", "a1", 5.0, T0)
     gate.settle("a1", 5.0, T0 - 500.0)
     assert gate.arrive("a", "a2", 1.0, T0 - 500.0) == Dispatched("a", "a2", 1.0, True, 1.0, 1.0)
@@ -278,8 +278,8 @@ def test_two_settlements_of_one_invocation_are_one_too_many() -> None:
 
 def test_bucket_depth_in_seconds_does_not_depend_on_the_scale() -> None:
     """Found full at scale 1 is full at any scale: only so is forgetting it invisible later."""
-    terms = Terms(rate_per_s=10.0, burst=20.0)
+    share = Share(rate_per_s=10.0, burst=20.0)
     full_bucket = Clocks(tat=T0 - 2.0)
-    assert is_forgettable(full_bucket, terms, T0, 0.0)
-    kept, fresh = (debit(clocks, terms, 9.0, T0, 0.0, rate_scale=0.5) for clocks in (full_bucket, Clocks()))
+    assert is_forgettable(full_bucket, share, T0, 0.0)
+    kept, fresh = (debit(clocks, share, 9.0, T0, 0.0, rate_scale=0.5) for clocks in (full_bucket, Clocks()))
     assert kept.tat.apply(full_bucket.tat) == fresh.tat.apply(0.0) == T0 - 2.0 + 9.0 / 5.0

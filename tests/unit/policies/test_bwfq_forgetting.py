@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.bwfq import TwoClocks
 from dispatcher.policies.orders.interface import Dispatched
 
@@ -24,7 +24,7 @@ def test_ten_thousand_tenants_that_came_once_are_not_kept() -> None:
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
     gate = TwoClocks(1)
     for number in range(2_000):
-        gate.set_terms(f"t{number}", Terms(rate_per_s=1.0, burst=100.0), T0)
+        gate.set_share(f"t{number}", Share(rate_per_s=1.0, burst=100.0), T0)
         gate.arrive(f"t{number}", f"i{number}", 50.0, T0 + number)
         gate.settle(f"i{number}", 50.0, T0 + number)
     # A bucket charged with 50 at rate 1 is full again 50 s later; two looks for each new tenant find it soon after.
@@ -45,7 +45,7 @@ def test_none_is_forgotten_while_it_runs_or_waits(waits: bool) -> None:
 
 
 def _owed(gate: TwoClocks, burst: float, now: float, rate_per_s: float = 1.0) -> None:
-    gate.set_terms("a", Terms(rate_per_s=rate_per_s, burst=burst), now)
+    gate.set_share("a", Share(rate_per_s=rate_per_s, burst=burst), now)
 
 
 def _raise_burst_while_idle(gate: TwoClocks) -> None:
@@ -107,7 +107,7 @@ def test_dead_entries_of_cancelled_heads_are_swept_out() -> None:
 
 def test_dead_entries_of_buckets_that_never_fill_are_swept_out() -> None:
     gate = TwoClocks(1)
-    gate.set_terms("a", Terms(rate_per_s=1e-6), T0)
+    gate.set_share("a", Share(rate_per_s=1e-6), T0)
     gate.arrive("a", "i0", 1.0, T0)
     for number in range(1, 5_000):
         gate.arrive("a", f"i{number}", 1.0, T0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Dispatched, Queued
 from dispatcher.policies.orders.ratio import Ratio
 from dispatcher.policies.orders.registry import new_gate
@@ -15,7 +15,7 @@ T0 = 1_000.0
 def ratio(slots: int, *, wake: bool = False, **rates_per_s: float) -> Ratio:
     gate = Ratio(slots, wake=wake)
     for tenant, rate_per_s in rates_per_s.items():
-        gate.set_terms(tenant, Terms(rate_per_s=rate_per_s), T0)
+        gate.set_share(tenant, Share(rate_per_s=rate_per_s), T0)
     return gate
 
 
@@ -126,7 +126,7 @@ def test_a_completion_dispatches_without_any_test_of_credit() -> None:
 def test_a_change_of_rate_counts_from_then_on() -> None:
     gate = ratio(1, a=1.0)
     known(gate, "a")
-    gate.set_terms("a", Terms(rate_per_s=10.0), T0 + 5.0)
+    gate.set_share("a", Share(rate_per_s=10.0), T0 + 5.0)
     gate.arrive("a", "a1", 1.0, T0 + 6.0)
     assert gate.credits_of("a") == (15.0, 1.0)
 

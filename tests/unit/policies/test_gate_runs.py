@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dispatcher.policies.clocks import Terms
+from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Gate
 from dispatcher.policies.orders.registry import new_gate
 from tests.support.cluster_model import Cluster, Source, percentile
@@ -26,17 +26,17 @@ LEAD_MAX = 60.0
 seeds = pytest.mark.parametrize("seed", [1, 2])
 
 
-def cluster(order: str | Gate, seed: int, slots: int = SLOTS, lead_max: float = LEAD_MAX, **terms: Terms) -> Cluster:
+def cluster(order: str | Gate, seed: int, slots: int = SLOTS, lead_max: float = LEAD_MAX, **share: Share) -> Cluster:
     gate = new_gate(order, slots=slots, lead_max=lead_max) if isinstance(order, str) else order
     gate.set_capacity(float(slots), 0.0)
-    for tenant, owed in terms.items():
-        gate.set_terms(tenant, owed, 0.0)
+    for tenant, owed in share.items():
+        gate.set_share(tenant, owed, 0.0)
     return Cluster(gate, Random(seed))
 
 
 def weighted_shares(order: str | Gate, seed: int, rate_b_per_s: float = 1.0) -> dict[str, float]:
     """Weights 1:3, costs 1 and 0.2 s, both flooding, both owed the same small guarantee."""
-    run = cluster(order, seed, a=Terms(1.0, 1.0, 10.0), b=Terms(3.0, rate_b_per_s, 10.0))
+    run = cluster(order, seed, a=Share(1.0, 1.0, 10.0), b=Share(3.0, rate_b_per_s, 10.0))
     run.add(Source("a", FLOOD, cost_s=1.0))
     run.add(Source("b", 5 * FLOOD, cost_s=0.2))
     run.run_until(200.0)
@@ -45,7 +45,7 @@ def weighted_shares(order: str | Gate, seed: int, rate_b_per_s: float = 1.0) -> 
 
 def shares_after_an_hour_alone(order: str | Gate, seed: int) -> dict[str, float]:
     """a used all that was idle for an hour, then b joins: the first minute of both flooding."""
-    run = cluster(order, seed, a=Terms(1.0, 1.0, 10.0), b=Terms(1.0, 1.0, 10.0))
+    run = cluster(order, seed, a=Share(1.0, 1.0, 10.0), b=Share(1.0, 1.0, 10.0))
     run.add(Source("a", 0.99 * CAPACITY, end_s=3600.0))
     run.run_until(3600.0)
     run.add(Source("a", FLOOD, start_s=3600.0))
@@ -56,7 +56,7 @@ def shares_after_an_hour_alone(order: str | Gate, seed: int) -> dict[str, float]
 
 def waits_of_one_owed_more_than_it_asks(order: str | Gate, seed: int) -> list[float]:
     """a is owed 6 of 10 and asks 5; b floods. Sorted, in seconds."""
-    run = cluster(order, seed, a=Terms(1.0, 6.0, 12.0), b=Terms(1.0, 3.0, 12.0))
+    run = cluster(order, seed, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0))
     run.add(Source("a", 5.0))
     run.add(Source("b", FLOOD))
     run.run_until(600.0)
@@ -65,7 +65,7 @@ def waits_of_one_owed_more_than_it_asks(order: str | Gate, seed: int) -> list[fl
 
 def waits_of_bursts_within_the_bucket(order: str | Gate, seed: int) -> list[float]:
     """20 at once, at least as far apart as the bucket of 20 takes to fill at 3 a second; b floods."""
-    run = cluster(order, seed, a=Terms(1.0, 3.0, 20.0), b=Terms(1.0, 3.0, 12.0))
+    run = cluster(order, seed, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0))
     run.add(Source("a", 2.0, batch=20, gap_s=20.0 / 3.0))
     run.add(Source("b", FLOOD))
     run.run_until(900.0)
@@ -74,7 +74,7 @@ def waits_of_bursts_within_the_bucket(order: str | Gate, seed: int) -> list[floa
 
 def overbooked_shares(order: str | Gate, seed: int) -> dict[str, float]:
     """Both were promised all ten, with bursts of 10 and 1 seconds."""
-    run = cluster(order, seed, a=Terms(1.0, 10.0, 100.0), b=Terms(1.0, 10.0, 10.0))
+    run = cluster(order, seed, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0))
     run.add(Source("a", FLOOD))
     run.add(Source("b", FLOOD))
     run.run_until(150.0)
@@ -139,7 +139,7 @@ def test_ratio_serves_the_owed_and_its_bursts_soon_and_shares_the_overbooked_equ
 
 
 def test_ratio_taken_literally_leaves_slots_idle_while_requests_wait() -> None:
-    run = cluster("ratio", 1, a=Terms(1.0, 1.0), b=Terms(1.0, 1.0))
+    run = cluster("ratio", 1, a=Share(1.0, 1.0), b=Share(1.0, 1.0))
     run.add(Source("a", FLOOD))
     run.add(Source("b", FLOOD))
     run.run_until(100.0)
@@ -169,7 +169,7 @@ def test_an_order_that_favours_one_fails_every_check_of_shares(shares_of) -> Non
 
 @seeds
 def test_an_hour_on_surplus_with_estimates_ten_times_too_low_leaves_the_guarantee_whole(seed: int) -> None:
-    run = cluster("bwfq", seed, a=Terms(1.0, 6.0, 12.0), b=Terms(1.0, 3.0, 12.0))
+    run = cluster("bwfq", seed, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0))
     run.add(Source("a", 0.85 * CAPACITY, end_s=3600.0, estimate_s=0.1))
     run.run_until(3600.0)
     run.add(Source("a", 5.0, start_s=3600.0, estimate_s=0.1))
@@ -181,8 +181,8 @@ def test_an_hour_on_surplus_with_estimates_ten_times_too_low_leaves_the_guarante
 
 @pytest.mark.parametrize("rate_per_s", [0.0, 5.0])
 def test_after_an_hour_on_the_fast_path_a_newcomer_gets_an_equal_share_at_once(rate_per_s: float) -> None:
-    terms = Terms(1.0, rate_per_s, 10.0)
-    run = cluster("bwfq", 1, slots=30, old=terms, new=terms)
+    share = Share(1.0, rate_per_s, 10.0)
+    run = cluster("bwfq", 1, slots=30, old=share, new=share)
     run.add(Source("old", 20.0, end_s=3600.0))
     run.add(Source("light", 2.0, end_s=3600.0))
     run.run_until(3600.0)
@@ -195,7 +195,7 @@ def test_after_an_hour_on_the_fast_path_a_newcomer_gets_an_equal_share_at_once(r
 
 def shares_when_capacity_grows(lead_max: float) -> Cluster:
     """a lived for an hour on a guaranteed 6 of 10, far ahead of b in virtual time; then there are 30."""
-    run = cluster("bwfq", 1, lead_max=lead_max, a=Terms(1.0, 6.0, 12.0))
+    run = cluster("bwfq", 1, lead_max=lead_max, a=Share(1.0, 6.0, 12.0))
     run.add(Source("a", 9.0, end_s=3600.0))
     run.add(Source("b", 9.0, end_s=3600.0))
     run.add(Source("a", 40.0, start_s=3600.0))
@@ -236,7 +236,7 @@ def test_many_tenants_get_their_max_min_shares(seed: int) -> None:
     weights = {"tiny": 1.0, "small": 1.0, "large": 1.0, "huge": 1.0, "double": 2.0}
     run = cluster("bwfq", seed)
     for name, demand in demands.items():
-        run.gate.set_terms(name, Terms(weight=weights[name]), 0.0)
+        run.gate.set_share(name, Share(weight=weights[name]), 0.0)
         run.add(Source(name, 4 * demand, cost_s=0.25))
     run.run_until(400.0)
     check_shares(run.shares(50.0, 400.0), max_min_shares(CAPACITY, demands, weights), margin=0.1)

@@ -35,7 +35,7 @@ class Queue(TieredQueue):
         return order
 
     def may_evict(self, waiting: str, running: str) -> Precedence | None:
-        return self.precedence(self.standing(waiting).request, running)
+        return self.precedence(self.tier_state(waiting).request, running)
 
 
 def test_without_waits_the_most_urgent_tier_goes_first() -> None:
@@ -87,7 +87,7 @@ def test_who_was_admitted_for_its_tiers_share_is_evicted_for_nobody() -> None:
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
     queue.admit("ba1")
-    assert queue.standing("ba1").owed
+    assert queue.tier_state("ba1").owed
     assert queue.may_evict("pb1", "ba1") is None
 
 
@@ -196,7 +196,7 @@ def test_policies_without_counters_have_no_leads() -> None:
     for request_id in ("a1", "b1"):
         queue.enqueue(QueueRequest(request_id, request_id[0], 10))
     queue.admit("a1")
-    assert queue.precedence(queue.standing("b1").request, "a1") is None
+    assert queue.precedence(queue.tier_state("b1").request, "a1") is None
 
 
 def evicted(queue: Queue, request_id: str, times: int) -> None:
@@ -219,7 +219,7 @@ def test_after_its_last_preemption_it_goes_before_all_tenants_and_is_not_evicted
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
     assert queue.may_evict("pa1", "bc1") is None
     assert queue.may_evict("ya1", "bc1") is None
-    queue.put_back("bc1")
+    queue.undo_admit("bc1")
     assert [head.request_id for head in queue.heads()] == ["ya1", "bc1", "pa1"]
     queue.cancel("bc1")
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
@@ -241,7 +241,7 @@ def test_where_the_last_preemption_ends_it_nobody_is_promoted_or_protected() -> 
     assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
     queue.admit("bc1")
     assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
-    assert queue.standing("bc1").exhausted(queue.settings)
+    assert queue.tier_state("bc1").exhausted(queue.settings)
 
 
 def test_with_no_preemption_allowed_nobody_is_evicted_and_nobody_promoted_for_it() -> None:
@@ -261,7 +261,7 @@ def test_an_admission_put_back_takes_nothing_of_its_tiers_claim() -> None:
     behind = queue.shares.behind(BACKGROUND)
     assert behind == 150.0
     queue.admit("ba1")
-    queue.put_back("ba1")
+    queue.undo_admit("ba1")
     assert queue.shares.behind(BACKGROUND) == behind
     assert queue.shares.given(BACKGROUND) == 0
 
@@ -271,13 +271,13 @@ def test_what_was_told_of_an_admission_put_back_is_returned_too() -> None:
     queue.put("ba1")
     queue.admit("ba1")
     queue.generated("ba1", 3)
-    queue.put_back("ba1")
+    queue.undo_admit("ba1")
     assert (queue.shares.given(BACKGROUND), queue.shares.all) == (0, 0)
     queue.admit("ba1")
     queue.generated("ba1", 3)
     queue.preempt("ba1")
     queue.admit("ba1")
-    queue.put_back("ba1")
+    queue.undo_admit("ba1")
     assert (queue.shares.given(BACKGROUND), queue.shares.all) == (16, 16), "it was resumed: what it got before stands"
 
 
@@ -368,7 +368,7 @@ def test_promoted_requests_that_are_put_back_keep_their_places() -> None:
     while (head := queue.peek()) is not None:
         order.append(queue.admit(head.request_id).request_id)
     for name in reversed(order):
-        queue.put_back(name)
+        queue.undo_admit(name)
     again = []
     while (head := queue.peek()) is not None:
         again.append(queue.admit(head.request_id).request_id)

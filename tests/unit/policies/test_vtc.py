@@ -133,7 +133,7 @@ def test_a_charge_that_is_returned_lowers_the_counter_and_keeps_the_place() -> N
     for request_id in ("a1", "a2", "b1"):
         enqueue(policy, request_id)
     admit_next(policy)
-    policy.put_back("a1")
+    policy.undo_admit("a1")
     assert policy.counter("a") == 0
     assert policy.received["a"].service == 0
     assert [admit_next(policy) for _ in range(3)] == ["a1", "b1", "a2"]
@@ -144,8 +144,8 @@ def test_a_charge_that_is_returned_lowers_it_in_the_midst_of_others() -> None:
     for request_id in ("a1", "b1", "b2", "c1", "c2"):
         enqueue(policy, request_id, 10)
     assert [admit_next(policy) for _ in range(4)] == ["a1", "b1", "c1", "b2"]
-    policy.put_back("b2")
-    policy.put_back("b1")
+    policy.undo_admit("b2")
+    policy.undo_admit("b1")
     assert policy.counter("b") == 0
     assert [admit_next(policy) for _ in range(3)] == ["b1", "b2", "c2"]
 

@@ -39,7 +39,7 @@ class Away:
 
 
 @asynccontextmanager
-async def beating(house: House) -> AsyncIterator[House]:
+async def heartbeating(house: House) -> AsyncIterator[House]:
     """Joined, and serving; `house.stop` is the signal, `house.serving` what then drains."""
     await house.agent.join()
     house.serving = asyncio.ensure_future(house.agent.serve(house.stop.wait()))
@@ -68,7 +68,7 @@ async def alive(house: House) -> list[Worker]:
 class TestBeats:
     def test_it_stays_alive_and_tells_its_load(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 reading = house.start(LONG)
                 await house.leased(LONG)
                 house.engine.waiting = 3
@@ -76,7 +76,7 @@ class TestBeats:
                 (seen,) = await alive(house)
                 assert (seen.kv_use, seen.queue_length, seen.live) == (0.5, 3, {"a/i#1"})
                 assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
-                assert seen.alive_until > house.clock.now() + SETTINGS.lease_s - 1.2 * SETTINGS.beat_s - 0.01
+                assert seen.alive_until > house.clock.now() + SETTINGS.lease_s - 1.2 * SETTINGS.heartbeat_s - 0.01
                 reading.cancel()
 
         run(story())
@@ -86,24 +86,24 @@ class TestBeats:
             house = House()
             house.agent.random = Random(seed)
             told: list[float] = []
-            whole = house.store.beat
+            whole = house.store.heartbeat
 
             async def noted(worker: Worker) -> Worker | None:
                 told.append(house.clock.now())
                 return await whole(worker)
 
-            house.store.beat = noted  # type: ignore[method-assign]
-            async with beating(house):
+            house.store.heartbeat = noted  # type: ignore[method-assign]
+            async with heartbeating(house):
                 await asyncio.sleep(40)
             return [after - before for before, after in pairwise(told)]
 
         one, other = run(story(1)), run(story(2))
         assert one != other
-        assert all(0.8 * SETTINGS.beat_s <= gap <= 1.2 * SETTINGS.beat_s + 0.001 for gap in one + other)
+        assert all(0.8 * SETTINGS.heartbeat_s <= gap <= 1.2 * SETTINGS.heartbeat_s + 0.001 for gap in one + other)
 
     def test_a_fault_of_our_own_does_not_end_them(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 house.store.faults = Away(error=RuntimeError)
                 await asyncio.sleep(5)
                 house.store.faults = None
@@ -152,7 +152,7 @@ class TestJoining:
 class TestObeying:
     def test_a_lost_lease_aborts_the_work_unsettled(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 lease, reading = await house.leased(LONG), house.start(LONG)
                 await asyncio.sleep(6)
                 assert not reading.done()
@@ -167,23 +167,23 @@ class TestObeying:
 
     def test_also_one_that_was_lost_before_any_beat_saw_it(self) -> None:
         async def story() -> float:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 lease, reading = await house.leased(LONG), house.start(LONG)
                 (seat,) = await seats(house)
                 await house.store.free_slot(seat, Slot("w", 0), lease)
                 await reading
                 return house.clock.now() - START
 
-        assert run(story()) < 1.2 * SETTINGS.beat_s + 1
+        assert run(story()) < 1.2 * SETTINGS.heartbeat_s + 1
 
     def test_nor_is_it_settled_when_its_gate_goes_away_after(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 lease, reading = await house.leased(LONG), house.start(LONG)
                 house.engine.token_s = 5.0
                 (seat,) = await seats(house)
                 await house.store.free_slot(seat, Slot("w", 0), lease)
-                await asyncio.sleep(1.2 * SETTINGS.beat_s)
+                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
                 assert not reading.done()
                 reading.cancel()
                 await house.executions.idle()
@@ -193,7 +193,7 @@ class TestObeying:
 
     def test_others_are_left_alone(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 other = order("j", slot=1, max_tokens=900, deadline_at=START + 1000)
                 lease, reading = await house.leased(LONG), house.start(LONG)
                 await house.leased(other)
@@ -207,14 +207,14 @@ class TestObeying:
 
     def test_a_lost_seat_aborts_everything_takes_nothing_and_registers_anew(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 reading = house.start(LONG)
                 house.store._seats._pools[POOL].clear()
                 lines = await reading
                 assert b'"aborted"' in lines[-1]
                 assert not house.executions.accepting
-                await asyncio.sleep(1.2 * SETTINGS.beat_s)
+                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
                 assert house.executions.accepting
                 assert await alive(house)
                 assert house.settlements.tries == 0
@@ -226,7 +226,7 @@ class TestCutOff:
     @pytest.mark.parametrize("hangs_s", [0.0, 1.0, 43.0, 10_000.0])
     def test_it_aborts_before_its_lease_ends_however_the_table_fails(self, hangs_s: float) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 reading = house.start(LONG)
                 await asyncio.sleep(5)
@@ -242,12 +242,12 @@ class TestCutOff:
 
     def test_it_takes_work_again_when_a_beat_comes_through(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 house.store.faults = Away()
                 await asyncio.sleep(30)
                 assert not house.executions.accepting
                 house.store.faults = None
-                await asyncio.sleep(1.2 * SETTINGS.beat_s)
+                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
                 assert house.executions.accepting
                 assert await alive(house)
 
@@ -255,11 +255,11 @@ class TestCutOff:
 
     def test_a_short_absence_costs_nothing(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 reading = house.start(LONG)
                 house.store.faults = Away()
-                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - 1.2 * SETTINGS.beat_s)
+                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - 1.2 * SETTINGS.heartbeat_s)
                 house.store.faults = None
                 assert b'"length"' in (await reading)[-1]
 
@@ -269,7 +269,7 @@ class TestCutOff:
 class TestDraining:
     def test_work_finishes_its_lease_is_kept_and_the_seat_is_free_after(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 work = order(max_tokens=200, deadline_at=START + 1000)
                 await house.leased(work)
                 reading = house.start(work)
@@ -290,7 +290,7 @@ class TestDraining:
 
     def test_what_does_not_finish_is_aborted_and_told(self) -> None:
         async def story() -> float:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 reading = house.start(LONG)
                 await drained(house)
@@ -303,7 +303,7 @@ class TestDraining:
         """An engine that does not end what it is told to abort, and a table that does not answer."""
 
         async def story() -> float:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 house.engine.token_s = 10_000.0
                 house.start(LONG)
@@ -316,7 +316,7 @@ class TestDraining:
 
     def test_an_idle_worker_is_gone_at_once_though_the_table_is_away(self) -> None:
         async def story() -> float:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 house.store.faults = Away()
                 await drained(house)
                 return house.clock.now() - START
@@ -325,7 +325,7 @@ class TestDraining:
 
     def test_a_seat_lost_meanwhile_is_not_taken_again(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
                 house.engine.token_s = 10_000.0  # so that the draining takes its time
                 house.start(LONG)
@@ -343,9 +343,9 @@ class TestDraining:
 
     def test_a_beat_under_way_does_not_bring_back_a_seat_that_stays_for_its_leases(self) -> None:
         async def story() -> None:
-            async with beating(House()) as house:
+            async with heartbeating(House()) as house:
                 await house.leased(LONG)
-                whole = house.store.beat
+                whole = house.store.heartbeat
 
                 async def later(worker: Worker) -> Worker | None:
                     await asyncio.sleep(1)
@@ -355,7 +355,7 @@ class TestDraining:
                     """It goes on though nobody waits for it any more."""
                     return await asyncio.shield(asyncio.ensure_future(later(worker)))
 
-                house.store.beat = in_a_thread  # type: ignore[method-assign]
+                house.store.heartbeat = in_a_thread  # type: ignore[method-assign]
                 await drained(house)
                 await asyncio.sleep(5)
                 (seat,) = await seats(house)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpu_worker.__main__ import _told_to_stop, bound
+from gpu_worker.__main__ import _stop_requested, bound
 from gpu_worker.service.logs import JsonLines
 from gpu_worker.service.options import parse_options
 
@@ -48,7 +48,7 @@ def test_options_have_defaults() -> None:
 
 async def test_where_no_engine_can_be_had_any_more_the_worker_ends_by_itself() -> None:
     serving, hopeless = asyncio.create_task(asyncio.sleep(100)), asyncio.Event()
-    told = asyncio.create_task(_told_to_stop(serving, hopeless))
+    told = asyncio.create_task(_stop_requested(serving, hopeless))
     await asyncio.sleep(0)
     assert not told.done()
     hopeless.set()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from dispatcher.model.execution_token import Grant, digest, sign
+from dispatcher.model.execution_token import ExecutionToken, digest, sign
 from dispatcher.model.fleet import Worker
 from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused
 from gpu_worker.engines.interface import EngineError
@@ -103,7 +103,7 @@ def test_a_grant_for_another_execution_is_refused(other: dict[str, object]) -> N
     async def story() -> int:
         house = House()
         raw, asked = encoded(order()), order(**other)
-        grant = Grant("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
+        grant = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
         headers = {"authorization": f"Bearer {sign(grant, SECRET)}"}
         return (await Call(house.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
 

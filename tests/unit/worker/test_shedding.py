@@ -23,7 +23,7 @@ P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
 def touchy() -> Shedder:
     """Two late requests of a tier are a risk to it."""
-    return Shedder(SloMonitor(SloSettings(samples_min=2)), ShedSettings(look_s=0.0))
+    return Shedder(SloMonitor(SloSettings(samples_min=2)), ShedSettings(check_s=0.0))
 
 
 async def late_premium(house: House) -> None:

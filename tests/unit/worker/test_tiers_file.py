@@ -41,7 +41,7 @@ shedding:
   patience_s: 5
   calm_s: 20
   calm_max_s: 200
-  look_s: 1
+  check_s: 1
   retry_min_s: 2
   retry_max_s: 60
 """

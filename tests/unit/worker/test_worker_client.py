@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.execution_token import GRANT_TTL_S, cache_salt, verify
+from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
 from dispatcher.model.fleet import Worker
 from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
@@ -170,7 +170,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
     said(take)
     token = seen[0].headers["authorization"].removeprefix("Bearer ")
     grant = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
-    assert (grant.execution, grant.slot, grant.expires_at) == (order().execution, 0, START + GRANT_TTL_S)
+    assert (grant.execution, grant.slot, grant.expires_at) == (order().execution, 0, START + EXECUTION_TOKEN_TTL_S)
 
 
 def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:

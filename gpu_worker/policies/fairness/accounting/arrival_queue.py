@@ -11,7 +11,7 @@ GARBAGE_MAX = 16
 """Places of those who left that the heap may keep, beyond as many as are still in line."""
 
 
-class Line(Generic[T]):
+class ArrivalQueue(Generic[T]):
     """A heap of places, and who stands there: a place whose holder left is dropped when it comes to the head, or when
     such places outnumber the others. One number a member: there may be a million lines with one member each."""
 

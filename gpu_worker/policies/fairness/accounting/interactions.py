@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gpu_worker.policies.fairness.accounting.arrival_queue import Line
+from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
 from gpu_worker.policies.fairness.accounting.lowest_first import LowestFirst
 from gpu_worker.policies.request import Held
 
@@ -27,13 +27,13 @@ class UnderWay:
         self._admissions: OrderedDict[Interaction, int] = OrderedDict()
         self._waiting: dict[Interaction, dict[int, Held]] = {}
         self._under_way: set[Interaction] = set()
-        self._lines: dict[str, Line[Held]] = {}
+        self._queues: dict[str, ArrivalQueue[Held]] = {}
         self._tenants = LowestFirst(counter)
 
     def next(self) -> tuple[float, Held] | None:
         """The lowest counter of a tenant with such a request waiting, and its oldest."""
         lowest = self._tenants.lowest()
-        return None if lowest is None else (lowest[0], self._lines[lowest[1]].head())
+        return None if lowest is None else (lowest[0], self._queues[lowest[1]].head())
 
     def waits(self, held: Held) -> None:
         if held.request.interaction:
@@ -84,16 +84,16 @@ class UnderWay:
 
     def _stands(self, held: Held) -> None:
         tenant = held.request.tenant
-        if tenant not in self._lines:
-            self._lines[tenant] = Line()
+        if tenant not in self._queues:
+            self._queues[tenant] = ArrivalQueue()
             self._tenants.add(tenant)
-        self._lines[tenant].add(held.place, held)
+        self._queues[tenant].add(held.place, held)
 
     def _steps_out(self, held: Held) -> None:
         tenant = held.request.tenant
-        self._lines[tenant].remove(held.place)
-        if not self._lines[tenant]:
-            del self._lines[tenant]
+        self._queues[tenant].remove(held.place)
+        if not self._queues[tenant]:
+            del self._queues[tenant]
             self._tenants.remove(tenant)
 
 

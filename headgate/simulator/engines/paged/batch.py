@@ -21,7 +21,7 @@ from gpu_worker.policies.preemption.victims import keep_order
 from gpu_worker.policies.scheduling_stats import SchedulingFigures
 from headgate.simulator.engines.interface import output_tokens_max
 from headgate.simulator.engines.paged.copies import Copies, calibration_of
-from headgate.simulator.engines.paged.kv_budget import PagedRoom
+from headgate.simulator.engines.paged.kv_budget import PagedKvBudget
 from headgate.simulator.engines.paged.sequence import Sequence
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
@@ -45,7 +45,7 @@ class PagedBatch:
         self._extra_tokens = profile.prompt_extra_tokens
         self._waiting = waiting
         self._sequences: dict[str, Sequence] = {}
-        self.room = PagedRoom(profile, policy, self.admission.settings, self._sequences)
+        self.room = PagedKvBudget(profile, policy, self.admission.settings, self._sequences)
 
     @property
     def running(self) -> list[Sequence]:

@@ -29,7 +29,7 @@ from headgate.simulator.engines.profile import EngineProfile
 SLOTS_UNBOUNDED = 1_000_000_000
 
 
-class PagedRoom:
+class PagedKvBudget:
     """The `Room` of admission.py. `sequences`: by request id, waiting and running; the engine's own."""
 
     def __init__(
@@ -93,8 +93,8 @@ class PagedRoom:
     def enter(self, sequence: Sequence) -> None:
         """After the policy admitted it: its place among the others is what it was then."""
         if self._tiers is not None:
-            standing = self._tiers.standing(sequence.request.request_id)
-            sequence.rank, sequence.protected = standing.rank, standing.protected(self._settings)
+            tier_state = self._tiers.tier_state(sequence.request.request_id)
+            sequence.rank, sequence.protected = tier_state.rank, tier_state.protected(self._settings)
         if sequence.protected:
             self._protected_most[sequence.request.tier in RESERVED_FOR] += sequence.blocks_most
         self.running.append(sequence)
@@ -120,12 +120,12 @@ class PagedRoom:
 
     def exhausted(self, request_id: str) -> bool:
         """It was preempted as often as may be."""
-        return self._tiers is not None and self._tiers.standing(request_id).exhausted(self._settings)
+        return self._tiers is not None and self._tiers.tier_state(request_id).exhausted(self._settings)
 
     def _to_be_protected(self, request_id: str) -> bool:
         """As its standing will be once it is admitted."""
         if self._tiers is None:
             return False
-        standing = self._tiers.standing(request_id)
-        promoted = self._settings.at_limit == "promote" and standing.exhausted(self._settings)
-        return promoted or self._tiers.shares.owed(standing.tier)
+        tier_state = self._tiers.tier_state(request_id)
+        promoted = self._settings.at_limit == "promote" and tier_state.exhausted(self._settings)
+        return promoted or self._tiers.shares.owed(tier_state.tier)
