@@ -1,7 +1,8 @@
 """Everything that enters the gate from a tenant, validated: OpenAI's request bodies, reduced to one `Request`.
 
-A field that headgate honours is read; one that changes nothing at its neutral value (n = 1, top_p = 1 …) is accepted
-at that value; one that is known but not offered, or unknown, is refused by name: silence would be a wrong answer.
+A field that headgate honours is read. A field that changes nothing at its neutral value (n = 1, top_p = 1 …) is
+accepted at that value (dispatcher/neutral_fields.py). Any other field or value is refused by name: to ignore it would
+give a wrong answer in silence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Request
+from dispatcher.neutral_fields import MESSAGE, REQUEST, without_labels, without_neutral
 
 MESSAGES_MAX = 256
 STOPS_MAX = 4
@@ -21,27 +23,6 @@ STOP_CHARS_MAX = 200
 PROMPT_CHARS_MAX = 400_000
 SEED_MAX = 2**63 - 1
 
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "top_p": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logprobs": (False, 0),
-    "top_logprobs": (0,),
-    "echo": (False,),
-    "logit_bias": ({},),
-    "store": (False,),
-    "tools": ([],),
-    "response_format": ({"type": "text"},),
-    "parallel_tool_calls": (True, False),
-    "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
-    "suffix": ("",),
-}
-"""Fields accepted where they ask for nothing; null always does."""
-_IGNORED = frozenset({"user", "safety_identifier", "prompt_cache_key"})
-"""Fields about the tenant's own users: accepted, never trusted, never forwarded."""
 METADATA_PREFIX = "headgate_"
 """Of `metadata` these keys are read, the others are as ignored. They say what a request is part of, and order the
 tenant's own requests; tenant, tier, weight, deadline and cache salt are nobody's word but the gate's."""
@@ -61,14 +42,15 @@ class _Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_TextPart]
     name: str | None = Field(default=None, max_length=64)
+    """Accepted, never forwarded: the model reads the role and the content."""
 
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class _StreamOptions(_Strict):
-    include_usage: bool = False
-    include_obfuscation: bool = False
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = False
 
 
 _Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
@@ -107,9 +89,12 @@ class _Common(_Strict):
     @field_validator("metadata", mode="before")
     @classmethod
     def _ours(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
+        if value is None:
             return None
-        return {name: each for name, each in value.items() if name.startswith(METADATA_PREFIX)}
+        if not isinstance(value, dict):
+            raise ValueError("an object of strings is required")
+        ours = {name: each for name, each in value.items() if name.startswith(METADATA_PREFIX)}
+        return {name: each for name, each in ours.items() if each is not None or name not in _Metadata.model_fields}
 
     @field_validator("stop")
     @classmethod
@@ -137,9 +122,12 @@ def parse_request(body: Mapping[str, Any], *, chat: bool | None = None) -> Reque
 
     Raises InvalidRequest, which names the field.
     """
-    fields = _without_neutral(body)
     if chat is None:
-        chat = _is_chat(fields)
+        body = {name: value for name, value in body.items() if value is not None or name not in ("messages", "prompt")}
+        chat = _is_chat(body)
+    fields = without_neutral(without_labels(body), REQUEST)
+    if isinstance(messages := fields.get("messages"), list):
+        fields["messages"] = [_message(each, number) for number, each in enumerate(messages)]
     try:
         parsed = (_Chat if chat else _Completion).model_validate(fields)
     except ValidationError as error:
@@ -147,10 +135,24 @@ def parse_request(body: Mapping[str, Any], *, chat: bool | None = None) -> Reque
     return _reduced(parsed)
 
 
-def _is_chat(fields: Mapping[str, Any]) -> bool:
-    if ("messages" in fields) == ("prompt" in fields):
+def _is_chat(body: Mapping[str, Any]) -> bool:
+    if ("messages" in body) == ("prompt" in body):
         raise InvalidRequest("Give either `messages` (chat) or `prompt` (completion).", "messages")
-    return "messages" in fields
+    return "messages" in body
+
+
+def _message(fields: Any, number: int) -> Any:
+    """A message without its neutral fields. An assistant's message without content has the empty text.
+
+    OpenAI allows null content beside tool calls or a refusal only. An answer whose content is null still has to go back
+    in the next turn; as empty text it keeps the turns in their order.
+    """
+    if not isinstance(fields, dict):
+        return fields
+    kept = without_neutral(fields, MESSAGE, f"messages.{number}.")
+    if kept.get("role") == "assistant" and kept.get("content") is None:
+        kept["content"] = ""
+    return kept
 
 
 def _reduced(parsed: _Chat | _Completion) -> Request:
@@ -176,24 +178,6 @@ def _reduced(parsed: _Chat | _Completion) -> Request:
     )
 
 
-def _without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for name, value in body.items():
-        if name in _IGNORED:
-            continue
-        if name not in _NEUTRAL:
-            kept[name] = value
-        elif value is not None and not any(_same(value, neutral) for neutral in _NEUTRAL[name]):
-            message = f"`{name}` is not supported here beyond its neutral value."
-            raise InvalidRequest(message, name, "unsupported_parameter")
-    return kept
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    """Equal, and not merely True == 1."""
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
 def _first_error(error: ValidationError) -> InvalidRequest:
     """The first finding, in words: the value itself is never repeated (it may be a prompt)."""
     finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -202,4 +186,5 @@ def _first_error(error: ValidationError) -> InvalidRequest:
         return InvalidRequest(f"Unknown parameter: `{param[:100]}`.", param[:100], "unknown_parameter")
     if finding["type"] == "missing":
         return InvalidRequest(f"Missing required parameter: `{param}`.", param, "missing_required_parameter")
-    return InvalidRequest(f"Invalid `{param}`: {finding['msg']}.", param, "invalid_value")
+    reason = finding["msg"].removeprefix("Value error, ")
+    return InvalidRequest(f"Invalid `{param}`: {reason}.", param, "invalid_value")

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from headgate.client.answers import BadRequest, HeadgateClientError
 
-Prompt = str | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[Mapping[str, Any]]
+"""The user's words, or messages: an answer's own message (`answer.raw["choices"][0]["message"]`) is one too."""
 PAUSE_MIN_S = 0.1
 JITTER = 0.25
 """Pauses are up to a quarter longer than asked, so that callers refused together do not come back together."""

@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx
 import openai
 import psutil
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
+from headgate.client import Headgate, LambdaHeadgate
 from tests.support.local_stack import Running, descendants, eventually, line_state, start, stop
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
@@ -84,6 +87,62 @@ class TestOpenAI:
         with pytest.raises(openai.BadRequestError) as caught:
             stack.openai().completions.create(model=stack.model, prompt="x" * 300_000, max_tokens=4)
         assert caught.value.code == "context_length_exceeded"
+
+
+class TestSecondTurn:
+    """The answer's message goes back as it is: unmodified openai, boto3 and the tenant client."""
+
+    FIRST: ClassVar[dict[str, str]] = {"role": "user", "content": "hello"}
+    AGAIN: ClassVar[dict[str, str]] = {"role": "user", "content": "and more"}
+
+    @pytest.mark.parametrize(
+        "form",
+        [lambda message: message, lambda message: message.model_dump(), lambda message: message.to_dict()],
+        ids=["the message", "model_dump", "to_dict"],
+    )
+    def test_openai(self, stack: Running, form: Callable[[ChatCompletionMessage], Any]) -> None:
+        client, messages = stack.openai(), [self.FIRST]
+        for _ in range(3):
+            answer = client.chat.completions.create(model=stack.model, messages=messages, max_tokens=5)
+            messages.append(form(answer.choices[0].message))
+            messages.append(self.AGAIN)
+        assert answer.choices[0].message.content
+
+    def test_openai_with_neutral_fields(self, stack: Running) -> None:
+        client, model = stack.openai(), stack.model
+        first = client.chat.completions.create(model=model, messages=[self.FIRST], max_tokens=5)
+        answer = client.chat.completions.create(
+            model=model,
+            messages=[self.FIRST, first.choices[0].message, self.AGAIN],
+            max_tokens=5,
+            n=1,
+            top_p=1,
+            presence_penalty=0,
+            frequency_penalty=0,
+            logprobs=False,
+            store=False,
+            metadata={},
+            tool_choice="none",
+            stop=None,
+            seed=None,
+            extra_body={"repetition_penalty": 1.0, "min_p": 0, "top_k": -1, "use_beam_search": False},
+        )
+        assert answer.choices[0].message.content
+
+    def test_boto3(self, stack: Running) -> None:
+        asked = {"api_key": stack.api_keys["quiet"], "model": stack.model, "max_tokens": 5, "tool_choice": "auto"}
+        first = ChatCompletion.model_validate(stack.invoke({**asked, "messages": [self.FIRST]}))
+        message = first.choices[0].message.model_dump()
+        assert message["refusal"] is None
+        answer = stack.invoke({**asked, "messages": [self.FIRST, message, self.AGAIN]})
+        assert ChatCompletion.model_validate(answer).choices[0].message.content
+
+    def test_the_tenant_client(self, stack: Running) -> None:
+        key = stack.api_keys["quiet"]
+        by_lambda = LambdaHeadgate(key, model=stack.model, client=stack.aws("lambda"))
+        for client in (Headgate(stack.openai_base_url, key), by_lambda):
+            message = client.chat([self.FIRST], max_tokens=5).raw["choices"][0]["message"]
+            assert client.chat([self.FIRST, message, self.AGAIN], max_tokens=5).text
 
 
 class TestRawHttp:

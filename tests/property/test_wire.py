@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Request, request_from_json
+from dispatcher.neutral_fields import MESSAGE, REQUEST
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
 
@@ -18,8 +19,7 @@ CANARY = "canary-3f9c1e"
 T = TypeVar("T")
 FIELDS = [
     *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "seed", "stop", "stream"),
-    *("stream_options", "n", "top_p", "logprobs", "logit_bias", "tools", "response_format", "user", "metadata"),
-    *("suffix", "echo", "best_of", "modalities", "service_tier", "presence_penalty", "store"),
+    *("stream_options", "user", "metadata", *REQUEST),
 ]
 edges = st.sampled_from(
     [
@@ -53,12 +53,13 @@ messages = st.lists(
     st.fixed_dictionaries(
         {},
         optional={
-            "role": st.sampled_from(["user", "system", "king"]) | values,
+            "role": st.sampled_from(["user", "system", "assistant", "king"]) | values,
             "content": st.just(CANARY)
             | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": values}))
             | values,
             "name": values,
             "extra": values,
+            **{name: st.none() | st.sampled_from([*neutral, CANARY]) for name, neutral in MESSAGE.items()},
         },
     ),
     max_size=3,

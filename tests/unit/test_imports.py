@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "gpu_worker/policies")
-PURE_FILES = ("dispatcher/ports.py", "gpu_worker/engines/interface.py")
+PURE_FILES = ("dispatcher/ports.py", "dispatcher/neutral_fields.py", "gpu_worker/engines/interface.py")
 PURE = [
     *sorted(path for folder in PURE_FOLDERS for path in (ROOT / folder).rglob("*.py")),
     *(ROOT / file for file in PURE_FILES),

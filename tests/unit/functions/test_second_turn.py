@@ -1,0 +1,52 @@
+"""A chat's second turn at the functions: what the gate's own answer brings back, and what of it the worker receives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functions.invoke.handler import invoke
+from tests.support.gate import CHAT, Gate
+
+FIRST = {"role": "user", "content": "hello"}
+AGAIN = {"role": "user", "content": "and more"}
+DUMPED = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
+"""What the OpenAI SDK's `model_dump()` adds to a message."""
+NEUTRAL = {"tool_choice": "auto", "tools": None, "n": 1, "top_p": 1, "repetition_penalty": 1.0, "logprobs": False}
+TURNS = (FIRST, {"role": "assistant", "content": "xxx"}, AGAIN)
+
+
+def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [*messages], "max_tokens": 3, **more}
+
+
+async def test_the_answers_message_goes_back_over_http(gate: Gate) -> None:
+    said = (await gate.caller().post(CHAT, body(FIRST))).json()["choices"][0]["message"]
+    reply = await gate.caller().post(CHAT, body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL))
+    assert reply.status == 200
+    assert gate.workers.orders[-1][1].messages == TURNS
+
+
+async def test_the_answers_message_goes_back_over_lambda(gate: Gate) -> None:
+    key = {"api_key": gate.keys["a"], "idempotency_key": None, "prompt": None}
+    said = (await invoke(gate.context, {**body(FIRST), **key}, "r-1", 60.0))["choices"][0]["message"]
+    answer = await invoke(gate.context, {**body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL), **key}, "r-2", 60.0)
+    assert answer["choices"][0]["message"]["content"] == "xxx"
+    assert gate.workers.orders[-1][1].messages == TURNS
+
+
+async def test_neutral_fields_are_no_other_request_under_the_same_key(gate: Gate) -> None:
+    caller, said = gate.caller(), {"role": "assistant", "content": "xxx"}
+    first = await caller.post(CHAT, body(FIRST, said, AGAIN), idempotency_key="k")
+    again = await caller.post(CHAT, body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL), idempotency_key="k")
+    assert (again.status, again.json()) == (200, first.json())
+    assert len(gate.workers.orders) == 1
+
+
+async def test_a_refusal_names_the_messages_field_over_both(gate: Gate) -> None:
+    bad = body(FIRST, {"role": "assistant", "content": None, "refusal": "I will not"}, AGAIN)
+    reply = await gate.caller().post(CHAT, bad)
+    payload = await invoke(gate.context, {**bad, "api_key": gate.keys["a"]}, "r-1", 60.0)
+    assert (reply.status, payload["status"]) == (400, 400)
+    assert reply.error == payload["error"]
+    assert reply.error["param"] == "messages.1.refusal"
+    assert reply.error["message"].endswith('leave it out or send null or "".')
