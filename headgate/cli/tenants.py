@@ -85,8 +85,8 @@ def show(name: Name, json: Json = False) -> None:
         return {**_told(tenant), "keys": [key.prefix for key in await store.keys_of(name)]}
 
     told = _with_store(run)
-    lines = {**told, **told["terms"], "models": ", ".join(told["models"] or ("all",)), "keys": ", ".join(told["keys"])}
-    del lines["terms"]
+    lines = {**told, **told["share"], "models": ", ".join(told["models"] or ("all",)), "keys": ", ".join(told["keys"])}
+    del lines["share"]
     _say(told, json, "\n".join(f"{field}: {value}" for field, value in lines.items()))
 
 

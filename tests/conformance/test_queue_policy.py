@@ -152,7 +152,7 @@ def test_one_that_cancels_is_never_next(name: str) -> None:
 
 
 @every_policy
-@pytest.mark.parametrize("call", ["admit", "put_back", "preempt", "finish", "cancel", "leave"])
+@pytest.mark.parametrize("call", ["admit", "undo_admit", "preempt", "finish", "cancel", "leave"])
 def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: str, call: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")

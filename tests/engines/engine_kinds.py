@@ -35,7 +35,7 @@ def recorded(name: str) -> tuple[QueuePolicy, list[tuple[str, str]]]:
 
         setattr(policy, call, outer)
 
-    for call in ("enqueue", "admit", "put_back"):
+    for call in ("enqueue", "admit", "undo_admit"):
         wrap(call)
     return policy, calls
 

@@ -23,7 +23,7 @@ SHARES = (
 )
 
 
-RARE = ("cancel", "set_slots", "set_terms", "set_capacity")
+RARE = ("cancel", "set_slots", "set_share", "set_capacity")
 KINDS = ("arrive", "settle", *RARE)
 
 
@@ -42,9 +42,9 @@ def story(seed: int, length: int, share_change: bool) -> list[Op]:
     random = Random(seed)
     weights = [8 * random.random() + 1, 8 * random.random() + 1, *(random.random() for _ in RARE)]
     if not share_change:
-        weights[KINDS.index("set_terms")] = 0
+        weights[KINDS.index("set_share")] = 0
     steps_s = random.choice(((0.0, 0.25), (0.0, 0.25, 1.0), (0.0, 1.0, 16.0)))
-    given = [Op("set_terms", number, random.randrange(len(SHARES)), 0.0) for number in range(len(TENANTS))]
+    given = [Op("set_share", number, random.randrange(len(SHARES)), 0.0) for number in range(len(TENANTS))]
     kinds = random.choices(KINDS, weights, k=length)
     return given + [Op(kind, random.randrange(60), random.randrange(5), random.choice(steps_s)) for kind in kinds]
 

@@ -49,12 +49,12 @@ def test_a_tenants_life(capsys: Output) -> None:
     first = str(created["api_key"])
     assert created["tenant"] == "acme"
     shown = told(capsys, "show", "acme")
-    assert shown["terms"] == {"weight": 1.0, "rate_per_s": 100.0, "burst": 50.0}
+    assert shown["share"] == {"weight": 1.0, "rate_per_s": 100.0, "burst": 50.0}
     assert (shown["tier"], shown["models"], shown["version"]) == ("premium", ["m"], 1)
     assert first not in json.dumps(shown)
 
     changed = told(capsys, "set", "acme", "--weight", "2")
-    assert changed["terms"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
+    assert changed["share"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
     assert (changed["tier"], changed["version"]) == ("premium", 2)
 
     second = str(told(capsys, "rotate-key", "acme")["api_key"])
@@ -106,7 +106,7 @@ def test_the_same_name_twice(capsys: Output) -> None:
     assert headgate("tenants", "create", "acme") == 2
     assert "already" in capsys.readouterr().err
     shown = told(capsys, "show", "acme")
-    assert shown["terms"] == {"weight": 3.0, "rate_per_s": 0.0, "burst": 0.0}
+    assert shown["share"] == {"weight": 3.0, "rate_per_s": 0.0, "burst": 0.0}
     assert str(first["api_key"]).startswith(str(shown["keys"][0]))  # type: ignore[index]
 
 
