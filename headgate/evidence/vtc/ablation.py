@@ -50,9 +50,9 @@ def figure_15(setting: Setting) -> Section:
         "VTC, section 5.4, Figure 15",
         text=(
             "Two clients, both backlogged, on a profile of Llama-2-13b on an A100 that is derived and **not fitted**: "
-            "only orderings are compared. The rates are not printed in the paper; here each seed draws them, because "
-            "two clients of equal, evenly spaced requests lock in phase, and how far they drift apart then says more "
-            "of the rates than of the pool.",
+            "only orderings are compared. The authors' logs of these runs are published; they are not compared here "
+            "yet. Each seed draws the rates of the two clients: clients with equal, evenly spaced requests lock in "
+            "phase, and then the rates decide how far they drift apart, not the pool.",
             "That longer requests drift further is the paper's explanation of one run: prompts alone are charged at "
             "admission, so the lowest counter is compensated too much. Here the room for the batch, not the counter, "
             "ends each admission already at 256/256, whatever the length, so the bound is reached by all three.",
