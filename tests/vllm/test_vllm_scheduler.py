@@ -261,7 +261,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 
 @pytest.fixture
 def told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
-    monkeypatch.setattr("gpu_worker.engines.vllm.reports.TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
     with vllm_driver(model, figures_file=str(tmp_path / "figures.json")) as driver:
         yield driver, tmp_path / "figures.json"
 
