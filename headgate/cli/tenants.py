@@ -1,4 +1,4 @@
-"""`headgate tenants`: against AWS, or the local stack with AWS_ENDPOINT_URL set to it."""
+"""`headgate tenants` manages tenants in the table of AWS, or of the local stack that AWS_ENDPOINT_URL names."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store, Tenant
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Tenants and their keys.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
-Weight = Annotated[float | None, typer.Option(help="Share of what nobody is owed; 1 by default.")]
-Rate = Annotated[float | None, typer.Option(help="Guaranteed service units a second; 0: none.")]
-Burst = Annotated[float | None, typer.Option(help="How far it may run ahead of its rate, in service units.")]
+Weight = Annotated[float | None, typer.Option(help="Weight in sharing the capacity that no guarantee uses; default 1.")]
+Rate = Annotated[float | None, typer.Option(help="Guaranteed service units per second; 0 is no guarantee.")]
+Burst = Annotated[float | None, typer.Option(help="Service units that may be used at once under the guarantee.")]
 TierName = Annotated[str | None, typer.Option(help="premium, standard or background.")]
-QueueMax = Annotated[int | None, typer.Option(help="Most requests that may wait.")]
-MaxTokens = Annotated[int | None, typer.Option(help="Highest max_tokens that it may ask for.")]
-Models = Annotated[list[str] | None, typer.Option("--model", help="A model that it may use; all where none is named.")]
+QueueMax = Annotated[int | None, typer.Option(help="Most requests that may wait in the queue.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Highest max_tokens of a request.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", help="Model that the tenant may use; repeat for several; default: all.")
+]
 
 
 @app.command()
@@ -46,7 +48,7 @@ def create(
     model: Models = None,
     json: Json = False,
 ) -> None:
-    """Create a tenant and print its key: it is shown this once."""
+    """Create a tenant and print its API key. The key is shown only now; it cannot be read later."""
 
     async def run(store: Store) -> tuple[str, operations.Booking]:
         tenant = _changed(Tenant(name, name), weight, rate, burst, tier, queue_max, max_tokens, model)
@@ -54,23 +56,23 @@ def create(
         return key, await operations.booking(store, RealClock(), tenant.pool)
 
     key, booked = _with_store(run)
-    _say({"tenant": name, "api_key": key}, json, f"{name}: {key}")
+    _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
     _warn(booked)
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """All tenants."""
+    """List all tenants."""
     tenants = _with_store(lambda store: store.list_tenants())
     if json:
-        _say({"tenants": [_told(tenant) for tenant in tenants]}, True, "")
+        _print({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
     table = Table()
     for heading in ("tenant", "tier", "weight", "rate/s", "burst", "queue max", "max_tokens", "models"):
         table.add_column(heading)
     for tenant in tenants:
-        owed = tenant.share
-        cells = [tenant.name, tenant.tier.value, f"{owed.weight:g}", f"{owed.rate_per_s:g}", f"{owed.burst:g}"]
+        share = tenant.share
+        cells = [tenant.name, tenant.tier.value, f"{share.weight:g}", f"{share.rate_per_s:g}", f"{share.burst:g}"]
         limits = [str(tenant.queue_items_max), str(tenant.max_tokens_max)]
         table.add_row(*cells, *limits, ", ".join(tenant.models or ("all",)))
     Console().print(table)
@@ -78,16 +80,17 @@ def list_(json: Json = False) -> None:
 
 @app.command()
 def show(name: Name, json: Json = False) -> None:
-    """One tenant, with the prefixes of its keys."""
+    """Show one tenant and the prefixes of its keys."""
 
     async def run(store: Store) -> dict[str, Any]:
         tenant = await operations.existing(store, name)
-        return {**_told(tenant), "keys": [key.prefix for key in await store.keys_of(name)]}
+        return {**_as_json(tenant), "keys": [key.prefix for key in await store.keys_of(name)]}
 
-    told = _with_store(run)
-    lines = {**told, **told["share"], "models": ", ".join(told["models"] or ("all",)), "keys": ", ".join(told["keys"])}
-    del lines["share"]
-    _say(told, json, "\n".join(f"{field}: {value}" for field, value in lines.items()))
+    shown = _with_store(run)
+    fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
+    fields["keys"] = ", ".join(shown["keys"])
+    del fields["terms"]
+    _print(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
 
 
 @app.command("set")
@@ -102,7 +105,7 @@ def set_(
     model: Models = None,
     json: Json = False,
 ) -> None:
-    """Change what is given; in force everywhere within a minute."""
+    """Change the given settings. They apply everywhere within a minute."""
 
     async def run(store: Store) -> tuple[Tenant, operations.Booking]:
         tenant = await operations.change(
@@ -111,22 +114,22 @@ def set_(
         return tenant, await operations.booking(store, RealClock(), tenant.pool)
 
     tenant, booked = _with_store(run)
-    _say(_told(tenant), json, f"{name}: changed")
+    _print(_as_json(tenant), json, f"{name}: changed")
     _warn(booked)
 
 
 @app.command("rotate-key")
 def rotate_key(name: Name, json: Json = False) -> None:
-    """Print a new key; the newest old one stays valid beside it."""
+    """Create and print a new key. The newest old key stays valid; older keys are deleted."""
     key = _with_store(lambda store: operations.rotate_key(store, RealIds(), RealClock(), name))
-    _say({"tenant": name, "api_key": key}, json, f"{name}: {key}")
+    _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
 @app.command()
 def delete(name: Name, json: Json = False) -> None:
-    """Delete a tenant; its keys are refused everywhere within a minute."""
+    """Delete a tenant. Its keys are refused everywhere within a minute."""
     _with_store(lambda store: operations.delete(store, name))
-    _say({"tenant": name, "deleted": True}, json, f"{name}: deleted")
+    _print({"tenant": name, "deleted": True}, json, f"{name}: deleted")
 
 
 def _changed(
@@ -139,16 +142,16 @@ def _changed(
     max_tokens: int | None,
     models: list[str] | None,
 ) -> Tenant:
-    """The tenant with what was given. Raises ConfigurationError."""
+    """Return the tenant with the given settings changed. Raises ConfigurationError."""
     if tier is not None and tier not in TENANT_TIERS:
-        raise ConfigurationError(f"--tier: there are {', '.join(TENANT_TIERS)}, not {tier!r}")
+        raise ConfigurationError(f"--tier: {tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
     if (queue_max or 0) < 0 or (max_tokens or 0) < 0:
-        raise ConfigurationError("--queue-max and --max-tokens are zero or more")
-    owed = tenant.share
+        raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
+    old = tenant.share
     share = operations.share(
-        owed.weight if weight is None else weight,
-        owed.rate_per_s if rate is None else rate,
-        owed.burst if burst is None else burst,
+        old.weight if weight is None else weight,
+        old.rate_per_s if rate is None else rate,
+        old.burst if burst is None else burst,
     )
     return replace(
         tenant,
@@ -161,13 +164,16 @@ def _changed(
 
 
 def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:
+    """Run it against the table that the environment names. Raises ConfigurationError."""
     from botocore.exceptions import BotoCoreError
 
     config = load_config()
     try:
         store = make_store(config)
-    except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
-        raise ConfigurationError(f"AWS's variables do not say where the table is: {error}") from None
+    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
+        raise ConfigurationError(
+            f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+        ) from None
 
     async def work() -> T:
         return await run(store)
@@ -178,17 +184,20 @@ def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:
         raise ConfigurationError(f"table {config.table!r}: {error}") from None
 
 
-def _told(tenant: Tenant) -> dict[str, Any]:
-    return {**asdict(tenant), "tier": tenant.tier.value}
+def _as_json(tenant: Tenant) -> dict[str, Any]:
+    """Return the tenant as --json prints it. The keys are public: `line` is the queue, `terms` is the share."""
+    fields = asdict(tenant)
+    queue, share = fields.pop("queue"), fields.pop("share")
+    return {**fields, "line": queue, "terms": share, "tier": tenant.tier.value}
 
 
-def _say(told: dict[str, Any], json: bool, text: str) -> None:
-    sys.stdout.write((json_module.dumps(told) if json else text) + "\n")
+def _print(shown: dict[str, Any], json: bool, text: str) -> None:
+    sys.stdout.write((json_module.dumps(shown) if json else text) + "\n")
 
 
 def _warn(booked: operations.Booking) -> None:
     if booked.is_overbooked:
         sys.stderr.write(
-            f"headgate: overbooked: {booked.promised_per_s:.0f} service units a second are promised, "
-            f"{booked.capacity_per_s:.0f} were measured; guarantees are scaled down while all are active\n"
+            f"headgate: overbooked: the guarantees add up to {booked.promised_per_s:.0f} service units per second, "
+            f"the workers serve {booked.capacity_per_s:.0f}; guarantees are scaled down while all tenants are active\n"
         )

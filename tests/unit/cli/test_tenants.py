@@ -13,6 +13,10 @@ from dispatcher.stores.dynamodb.store import create_table
 from headgate.local.moto.server import make_server
 from tests.unit.cli.command import headgate
 
+JSON_KEYS = {
+    "name", "line", "pool", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys",
+}  # fmt: skip
+"""Of `tenants show --json`: a public face, whatever the fields of the class are called."""
 Output = pytest.CaptureFixture[str]
 
 
@@ -29,7 +33,7 @@ def endpoint_url() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def table(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """An empty table for each test, named as an operator names it: by variables."""
+    """An empty table for each test, named by environment variables, as an operator names it."""
     name = f"headgate-{request.node.name[:60].replace('[', '-').replace(']', '')}"
     variables = {"AWS_ENDPOINT_URL": endpoint_url, "AWS_DEFAULT_REGION": "us-east-1", "HEADGATE_TABLE": name}
     for variable, value in {**variables, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}.items():
@@ -38,36 +42,37 @@ def table(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     return name
 
 
-def told(capsys: Output, *arguments: str) -> dict[str, object]:
-    """What a command says with --json; standard output holds that one object and nothing else."""
+def output(capsys: Output, *arguments: str) -> dict[str, object]:
+    """Run a command with --json and return the object that it prints. Standard output holds nothing else."""
     assert headgate("tenants", *arguments, "--json") == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
 def test_a_tenants_life(capsys: Output) -> None:
-    created = told(capsys, "create", "acme", "--rate", "100", "--burst", "50", "--model", "m", "--tier", "premium")
+    created = output(capsys, "create", "acme", "--rate", "100", "--burst", "50", "--model", "m", "--tier", "premium")
     first = str(created["api_key"])
     assert created["tenant"] == "acme"
-    shown = told(capsys, "show", "acme")
-    assert shown["share"] == {"weight": 1.0, "rate_per_s": 100.0, "burst": 50.0}
+    shown = output(capsys, "show", "acme")
+    assert shown["terms"] == {"weight": 1.0, "rate_per_s": 100.0, "burst": 50.0}
     assert (shown["tier"], shown["models"], shown["version"]) == ("premium", ["m"], 1)
+    assert set(shown) == JSON_KEYS
     assert first not in json.dumps(shown)
 
-    changed = told(capsys, "set", "acme", "--weight", "2")
-    assert changed["share"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
+    changed = output(capsys, "set", "acme", "--weight", "2")
+    assert changed["terms"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
     assert (changed["tier"], changed["version"]) == ("premium", 2)
 
-    second = str(told(capsys, "rotate-key", "acme")["api_key"])
-    third = str(told(capsys, "rotate-key", "acme")["api_key"])
-    valid = told(capsys, "show", "acme")["keys"]
+    second = str(output(capsys, "rotate-key", "acme")["api_key"])
+    third = str(output(capsys, "rotate-key", "acme")["api_key"])
+    valid = output(capsys, "show", "acme")["keys"]
     assert isinstance(valid, list)
     assert {key for key in (first, second, third) if key.startswith(tuple(valid))} == {second, third}
 
-    listed = told(capsys, "list")["tenants"]
+    listed = output(capsys, "list")["tenants"]
     assert isinstance(listed, list)
     assert [tenant["name"] for tenant in listed] == ["acme"]
-    assert told(capsys, "delete", "acme") == {"tenant": "acme", "deleted": True}
-    assert told(capsys, "list") == {"tenants": []}
+    assert output(capsys, "delete", "acme") == {"tenant": "acme", "deleted": True}
+    assert output(capsys, "list") == {"tenants": []}
 
 
 def test_for_people(capsys: Output) -> None:
@@ -81,47 +86,47 @@ def test_for_people(capsys: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        (("show", "nobody"), "no tenant 'nobody'"),
-        (("set", "nobody", "--weight", "1"), "no tenant 'nobody'"),
-        (("rotate-key", "nobody"), "no tenant 'nobody'"),
-        (("delete", "nobody"), "no tenant 'nobody'"),
+        (("show", "absent"), "no tenant 'absent'"),
+        (("set", "absent", "--weight", "1"), "no tenant 'absent'"),
+        (("rotate-key", "absent"), "no tenant 'absent'"),
+        (("delete", "absent"), "no tenant 'absent'"),
         (("create", "a", "--weight", "nan"), "weight"),
         (("create", "a", "--rate", "inf"), "rate_per_s"),
         (("create", "a", "--burst", "-1"), "burst"),
         (("create", "a", "--queue-max", "-1"), "--queue-max"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(capsys: Output, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line_and_writes_nothing(capsys: Output, arguments: tuple[str, ...], expected: str) -> None:
     assert headgate("tenants", *arguments) == 2
     ended = capsys.readouterr()
     assert (ended.out, ended.err.count("\n")) == ("", 1)
-    assert said in ended.err
-    assert told(capsys, "list") == {"tenants": []}
+    assert expected in ended.err
+    assert output(capsys, "list") == {"tenants": []}
 
 
 def test_the_same_name_twice(capsys: Output) -> None:
-    first = told(capsys, "create", "acme", "--weight", "3")
+    first = output(capsys, "create", "acme", "--weight", "3")
     assert headgate("tenants", "create", "acme") == 2
     assert "already" in capsys.readouterr().err
-    shown = told(capsys, "show", "acme")
-    assert shown["share"] == {"weight": 3.0, "rate_per_s": 0.0, "burst": 0.0}
+    shown = output(capsys, "show", "acme")
+    assert shown["terms"] == {"weight": 3.0, "rate_per_s": 0.0, "burst": 0.0}
     assert str(first["api_key"]).startswith(str(shown["keys"][0]))  # type: ignore[index]
 
 
 def test_a_table_that_is_not_there(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_TABLE", "headgate-elsewhere")
     assert headgate("tenants", "list") == 2
-    told = capsys.readouterr().err
-    assert "'headgate-elsewhere'" in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "'headgate-elsewhere'" in error
+    assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("variable", "value", "said"), [("AWS_ENDPOINT_URL", "foo", "foo")])
+@pytest.mark.parametrize(("variable", "value", "expected"), [("AWS_ENDPOINT_URL", "foo", "foo")])
 def test_variables_that_lead_nowhere(
-    capsys: Output, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert headgate("tenants", "list") == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
