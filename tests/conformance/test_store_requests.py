@@ -123,7 +123,7 @@ Call = Callable[[World], Awaitable[object]]
     [
         pytest.param(lambda w: w.store.snapshot(POOL, "a"), ["BatchGetItem"], id="snapshot"),
         pytest.param(lambda w: w.store.workers(POOL), ["BatchGetItem"], id="workers"),
-        pytest.param(lambda w: w.store.waiting_queues(POOL, START, 50), ["Query"], id="waiting_lines"),
+        pytest.param(lambda w: w.store.waiting_queues(POOL, START, 50), ["Query"], id="waiting_queues"),
         pytest.param(lambda w: w.store.head_of("nobody"), ["Query"], id="head_of, nobody"),
         pytest.param(lambda w: w.store.get("a", "0"), ["GetItem"], id="get"),
         pytest.param(lambda w: w.store.get_many([("a", str(n)) for n in range(100)]), ["BatchGetItem"], id="get_many"),

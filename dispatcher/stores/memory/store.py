@@ -123,7 +123,7 @@ class MemoryStore:
         return await self._request("enqueue", lambda: enqueue(invocation, lift, waiting_max, self._clock.now()))
 
     async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
-        return await self._request("waiting_lines", partial(self._invocations.waiting_queues, pool, now, limit))
+        return await self._request("waiting_queues", partial(self._invocations.waiting_queues, pool, now, limit))
 
     async def head_of(self, queue: str) -> Invocation | None:
         return await self._request("head_of", partial(self._invocations.head_of, queue))
