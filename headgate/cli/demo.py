@@ -17,7 +17,7 @@ from rich.console import Console
 from headgate.demo.report import as_json, print_report
 from headgate.demo.run import DemoOptions, Sources, run_demo
 from headgate.demo.verdict import Verdict
-from headgate.local.options import stack_options
+from headgate.local.options import START_TIMEOUT_S, stack_options
 
 
 def demo(
@@ -28,13 +28,21 @@ def demo(
     engine: Annotated[str, typer.Option(help="transformers, or modelled (needs no torch).")] = "transformers",
     model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
     slots: Annotated[int, typer.Option(help="Slots of the worker.")] = 8,
+    start_timeout: Annotated[
+        float, typer.Option(help="Seconds that each process may take to start.")
+    ] = START_TIMEOUT_S,
     home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Play one workload twice, without headgate's policies and with them, and compare."""
     options = DemoOptions(
         stack=stack_options(
-            engine=engine, model=model, slots=slots, port=0, home=home or Path(tempfile.mkdtemp(prefix="headgate-"))
+            engine=engine,
+            model=model,
+            slots=slots,
+            port=0,
+            start_timeout_s=start_timeout,
+            home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
         ),
         sources=Sources(quiet=quiet, flood=flood, seed=seed),
         seconds=seconds,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.local.options import Addresses, StackOptions, stack_options
+from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
 from headgate.local.stack import Stack
 
 
@@ -29,13 +29,17 @@ def local(
     order: Annotated[str, typer.Option(help="The gate's order: bwfq or fcfs.")] = "bwfq",
     policy: Annotated[str, typer.Option(help="The engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
     store: Annotated[str, typer.Option(help="Who plays DynamoDB: moto or dynamodb-local.")] = "moto",
+    start_timeout: Annotated[
+        float, typer.Option(help="Seconds that each process may take to start.")
+    ] = START_TIMEOUT_S,
     home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
     """Run the whole stack on this machine and print how to reach it."""
     options = stack_options(
         port=port, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots, order=order,
-        policy=policy, store=store, home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
+        policy=policy, store=store, start_timeout_s=start_timeout,
+        home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
     )  # fmt: skip
     asyncio.run(_serve(options, json))
 

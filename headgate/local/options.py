@@ -13,6 +13,8 @@ from dispatcher.policies.clocks import Share
 SMALL_MODEL = "random:8x384"
 """Layers x width. On a CPU slow enough (some 200 tokens a second) that tenants compete for the engine: a smaller
 one is faster than a stand-in for DynamoDB can feed it."""
+START_TIMEOUT_S = 90.0
+"""A worker imports torch and builds its model in this time on a slow machine."""
 DEMO_TENANTS = ("quiet", "flood")
 
 
@@ -38,6 +40,8 @@ class StackOptions(BaseModel):
     queue_items_max: int = Field(default=1000, ge=0)
     store: Literal["moto", "dynamodb-local"] = "moto"
     """Who plays DynamoDB: moto, or Amazon's DynamoDB Local where Java and its npm package are present."""
+    start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0)
+    """Seconds that each process may take to start."""
     home: Path
     """Where logs and the tiny model are kept."""
 
@@ -48,7 +52,7 @@ def stack_options(**values: object) -> StackOptions:
         return StackOptions.model_validate(values)
     except ValidationError as error:
         finding = error.errors(include_url=False)[0]
-        option = "--" + ".".join(str(part) for part in finding["loc"]).replace("_", "-")
+        option = "--" + ".".join(str(part).removesuffix("_s") for part in finding["loc"]).replace("_", "-")
         raise ConfigurationError(f"{option}: {finding['msg']}") from None
 
 

@@ -24,13 +24,11 @@ from dispatcher.bootstrap import RealClock, RealIds, real_random
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.ports import Snapshot, Worker
 from dispatcher.stores.dynamodb.store import DynamoStore
-from headgate.local.aws import LocalAws
+from headgate.local.aws import LocalAws, headgate_wiring
 from headgate.local.options import SMALL_MODEL, Addresses, StackOptions
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.seed import CREDENTIALS, TABLE, dynamodb, make_queue, make_table, make_tenants
 
-READY_TIMEOUT_S = 90.0
-"""A worker imports torch and builds its model in this time on a slow machine."""
 STOP_GRACE_S = 3.0
 POOL = "default"
 
@@ -70,7 +68,8 @@ class Stack:
         try:
             return await self._start(front_port, aws_port, on_step)
         except (ChildDied, TimeoutError) as error:
-            raise ConfigurationError(f"the local stack did not start: {error or 'timed out'}") from None
+            reason = str(error) or _too_slow(self.options)
+            raise ConfigurationError(f"the local stack did not start: {reason}") from None
 
     async def stop(self) -> None:
         """End every process. Repeatable."""
@@ -104,7 +103,13 @@ class Stack:
         keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
         on_step("Lambda endpoint")
         self._aws = LocalAws(
-            self._children, environment, moto_url=moto_url, dynamodb_url=dynamodb_url, host=options.host, port=aws_port
+            self._children,
+            environment,
+            moto_url=moto_url,
+            dynamodb_url=dynamodb_url,
+            host=options.host,
+            port=aws_port,
+            wiring=headgate_wiring(environment, options.start_timeout_s),
         )
         aws_url = await self._aws.start()
         on_step(f"HTTP front, and {options.workers} worker(s) with the {options.engine} engine")
@@ -119,7 +124,7 @@ class Stack:
         from headgate.local import dynamodb_local
 
         on_step("Amazon's DynamoDB Local")
-        return await dynamodb_local.start(self._children)
+        return await dynamodb_local.start(self._children, self.options.start_timeout_s)
 
     async def _start_front(self, port: int, environment: Mapping[str, str]) -> str:
         options = ["--host", self.options.host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
@@ -138,15 +143,15 @@ class Stack:
             command += ["--model", options.model or SMALL_MODEL]
         child = await self._children.spawn(f"worker-{number}", [sys.executable, *command], environment=environment)
         self._first_to_stop.append(child)
-        return str((await child.announcement(READY_TIMEOUT_S))["url"])
+        return str((await child.announcement(self.options.start_timeout_s))["url"])
 
     async def _announced(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> str:
         """Start a child of ours and wait until it says where it listens."""
         child = await self._children.spawn(name, [sys.executable, *arguments], environment=environment)
-        return str((await child.announcement(READY_TIMEOUT_S))["url"])
+        return str((await child.announcement(self.options.start_timeout_s))["url"])
 
     async def _answering(self, url: str) -> None:
-        async with httpx.AsyncClient() as client, asyncio.timeout(READY_TIMEOUT_S):
+        async with httpx.AsyncClient() as client, asyncio.timeout(self.options.start_timeout_s):
             while not self._dead.done():
                 try:
                     if (await client.get(url)).is_success:
@@ -158,7 +163,7 @@ class Stack:
     async def _registered(self, on_step: Step) -> None:
         """Until the gate sees every worker."""
         on_step("waiting for the workers to register")
-        async with asyncio.timeout(READY_TIMEOUT_S):
+        async with asyncio.timeout(self.options.start_timeout_s):
             while not self._dead.done():
                 snapshot = await self.snapshot("")
                 alive = [worker for worker in snapshot.workers if worker.takes_work(self.now())] if snapshot else []
@@ -176,6 +181,10 @@ class Stack:
     def _died(self, child: Child) -> None:
         if not self._dead.done():
             self._dead.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
+
+
+def _too_slow(options: StackOptions) -> str:
+    return f"a part of it took over {options.start_timeout_s:g} s (--start-timeout allows more)"
 
 
 def base_environment() -> dict[str, str]:

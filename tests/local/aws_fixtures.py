@@ -8,18 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
 from headgate.local.aws import LocalAws, Wiring
 from headgate.local.aws_lambda.environment import FunctionSpec
 from headgate.local.processes import Children
+from tests.support.hang_guard import HANG_S
 
 HANDLERS = "tests.local.handlers."
 
 
 def function(name: str, handler: str | None = None, **more: Any) -> FunctionSpec:
-    settings: dict[str, Any] = {"timeout_s": 60.0, "concurrency": 1, **more}
+    settings: dict[str, Any] = {"timeout_s": HANG_S, "init_timeout_s": HANG_S, "concurrency": 1, **more}
     return FunctionSpec(name=name, handler=HANDLERS + (handler or f"basic.{name}"), **settings)
 
 
@@ -37,18 +35,6 @@ async def local_aws(
         await aws.stop()
         await children.stop()
         assert children.survivors() == []
-
-
-def client(service: str, url: str, **config: Any) -> Any:
-    settings = Config(retries={"total_max_attempts": 1}, read_timeout=120, **config)
-    return boto3.client(
-        service,
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="thing",
-        config=settings,
-    )
 
 
 async def call(method: Callable[..., Any], **arguments: Any) -> Any:

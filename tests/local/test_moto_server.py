@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from moto.dynamodb.models import DynamoDBBackend
 
 from headgate.local.moto.server import make_server
-from tests.local.aws_fixtures import client
+from tests.support.aws_client import aws_client
 
 TABLE = "things"
 
@@ -32,7 +32,7 @@ def moto_url() -> Iterator[str]:
 
 @pytest.fixture
 def dynamodb(moto_url: str) -> Iterator[Any]:
-    made = client("dynamodb", moto_url, max_pool_connections=16)
+    made = aws_client("dynamodb", moto_url, max_pool_connections=16)
     attributes = [{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk", "group")]
     made.create_table(
         TableName=TABLE,
@@ -178,7 +178,7 @@ def test_a_failed_transaction_puts_back_every_kind_of_write(dynamodb: Any, last:
 
 
 def stream_records(dynamodb: Any, arn: str) -> list[Any]:
-    streams = client("dynamodbstreams", dynamodb.meta.endpoint_url)
+    streams = aws_client("dynamodbstreams", dynamodb.meta.endpoint_url)
     shard = streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"][0]["ShardId"]
     begin = streams.get_shard_iterator(StreamArn=arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON")
     return list(streams.get_records(ShardIterator=begin["ShardIterator"])["Records"])

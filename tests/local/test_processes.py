@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from headgate.local.processes import ChildDied, Children
+from tests.support.hang_guard import HANG_S
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.stack]
 
-PATIENCE_S = 30.0
 READY = "import json, sys; print('hello'); print(json.dumps({'url': 'here'}), flush=True);"
 FOREVER = "import time; time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY} {FOREVER}"
@@ -27,7 +28,7 @@ def python(code: str) -> list[str]:
 
 
 @pytest.fixture
-async def children(tmp_path: Path):
+async def children(tmp_path: Path) -> AsyncIterator[Children]:
     made = Children("mark-" + tmp_path.name, tmp_path / "logs", grace_s=0.2)
     yield made
     await made.stop()
@@ -36,7 +37,7 @@ async def children(tmp_path: Path):
 
 async def test_announces_itself_and_logs(children: Children) -> None:
     child = await children.spawn("one", python(READY + "print('to err', file=sys.stderr)"), environment={})
-    assert await child.announcement(PATIENCE_S) == {"url": "here"}
+    assert await child.announcement(HANG_S) == {"url": "here"}
     await child.wait()
     await children.stop()
     log = child.log_path.read_text()
@@ -47,13 +48,13 @@ async def test_announces_itself_and_logs(children: Children) -> None:
 async def test_an_end_before_the_announcement_carries_the_log(children: Children) -> None:
     child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
     with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):
-        await child.announcement(PATIENCE_S)
+        await child.announcement(HANG_S)
 
 
 async def test_gets_exactly_the_environment_given(children: Children) -> None:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     child = await children.spawn("one", python(code), environment={"ONE": "1"})
-    seen = await child.announcement(PATIENCE_S)
+    seen = await child.announcement(HANG_S)
     assert {name for name in seen if not name.startswith("LC_")} == {"ONE", "HEADGATE_LOCAL_STACK"}
 
 
@@ -63,7 +64,7 @@ async def test_an_unasked_death_is_reported_once_and_an_asked_one_never(tmp_path
     await children.spawn("asked", python(READY + FOREVER), environment={})
     await children.spawn("of no account", python("exit(3)"), environment={}, vital=False)
     await children.spawn("unasked", python("exit(3)"), environment={})
-    assert await asyncio.wait_for(died.get(), PATIENCE_S) == "unasked"
+    assert await asyncio.wait_for(died.get(), HANG_S) == "unasked"
     await children.stop()
     assert died.empty()
 
@@ -71,7 +72,7 @@ async def test_an_unasked_death_is_reported_once_and_an_asked_one_never(tmp_path
 async def test_one_that_ignores_sigterm_is_killed_with_its_own_children(children: Children) -> None:
     family = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); {STUBBORN}"
     child = await children.spawn("stubborn", python(family), environment={})
-    await child.announcement(PATIENCE_S)
+    await child.announcement(HANG_S)
     assert await child.stop(grace_s=0.1) == -signal.SIGKILL
     await children.stop()
     assert children.survivors() == []
@@ -84,8 +85,8 @@ grandchild = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_se
 grandchild.stdout.readline(); print('{{"pid": %d}}' % grandchild.pid)
 """
     child = await children.spawn("parent", python(code), environment={})
-    grandchild = (await child.announcement(PATIENCE_S))["pid"]
-    await asyncio.wait_for(child.wait(), PATIENCE_S)
+    grandchild = (await child.announcement(HANG_S))["pid"]
+    await asyncio.wait_for(child.wait(), HANG_S)
     assert grandchild in children.survivors()
     await children.stop()
     assert children.survivors() == []
@@ -94,7 +95,7 @@ grandchild.stdout.readline(); print('{{"pid": %d}}' % grandchild.pid)
 async def test_a_parent_s_end_is_seen_while_a_grandchild_holds_its_pipe(children: Children) -> None:
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"
     child = await children.spawn("parent", python(code), environment={})
-    assert await asyncio.wait_for(child.wait(), PATIENCE_S) == 0
+    assert await asyncio.wait_for(child.wait(), HANG_S) == 0
 
 
 STACK = textwrap.dedent(
@@ -107,7 +108,7 @@ STACK = textwrap.dedent(
         children = Children(sys.argv[1], Path(sys.argv[2]), grace_s=0.2)
         for name in "ab":
             child = await children.spawn(name, [sys.executable, "-c", sys.argv[3]], environment={})
-            await child.announcement(60)
+            await child.announcement(float(sys.argv[4]))
         print(json.dumps(children.survivors()), flush=True)
         await asyncio.Event().wait()
 
@@ -120,7 +121,8 @@ STACK = textwrap.dedent(
 def test_children_end_when_the_stack_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM, too, ends this stack at once: it has no handler for it."""
     stack = subprocess.Popen(
-        [sys.executable, "-c", STACK, f"mark-{tmp_path.name}", str(tmp_path), STUBBORN], stdout=subprocess.PIPE
+        [sys.executable, "-c", STACK, f"mark-{tmp_path.name}", str(tmp_path), STUBBORN, str(HANG_S)],
+        stdout=subprocess.PIPE,
     )
     assert stack.stdout is not None
     pids = json.loads(stack.stdout.readline())
@@ -128,5 +130,5 @@ def test_children_end_when_the_stack_is_killed(tmp_path: Path, number: signal.Si
     living = [psutil.Process(pid) for pid in pids]
     os.kill(stack.pid, number)
     stack.wait()
-    _, survivors = psutil.wait_procs(living, timeout=PATIENCE_S)
+    _, survivors = psutil.wait_procs(living, timeout=HANG_S)
     assert survivors == []

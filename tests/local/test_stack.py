@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,14 +16,13 @@ import openai
 import psutil
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionUserMessageParam
 
 from headgate.client import Headgate, LambdaHeadgate
+from tests.support.hang_guard import HANG_S
 from tests.support.local_stack import Running, descendants, eventually, line_state, start, stop
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
-
-START_TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +90,8 @@ class TestOpenAI:
 class TestSecondTurn:
     """The answer's message goes back as it is: unmodified openai, boto3 and the tenant client."""
 
-    FIRST: ClassVar[dict[str, str]] = {"role": "user", "content": "hello"}
-    AGAIN: ClassVar[dict[str, str]] = {"role": "user", "content": "and more"}
+    FIRST: ClassVar[ChatCompletionUserMessageParam] = {"role": "user", "content": "hello"}
+    AGAIN: ClassVar[ChatCompletionUserMessageParam] = {"role": "user", "content": "and more"}
 
     @pytest.mark.parametrize(
         "form",
@@ -101,7 +99,8 @@ class TestSecondTurn:
         ids=["the message", "model_dump", "to_dict"],
     )
     def test_openai(self, stack: Running, form: Callable[[ChatCompletionMessage], Any]) -> None:
-        client, messages = stack.openai(), [self.FIRST]
+        client = stack.openai()
+        messages: list[Any] = [self.FIRST]
         for _ in range(3):
             answer = client.chat.completions.create(model=stack.model, messages=messages, max_tokens=5)
             messages.append(form(answer.choices[0].message))
@@ -111,9 +110,10 @@ class TestSecondTurn:
     def test_openai_with_neutral_fields(self, stack: Running) -> None:
         client, model = stack.openai(), stack.model
         first = client.chat.completions.create(model=model, messages=[self.FIRST], max_tokens=5)
+        messages: list[Any] = [self.FIRST, first.choices[0].message, self.AGAIN]
         answer = client.chat.completions.create(
             model=model,
-            messages=[self.FIRST, first.choices[0].message, self.AGAIN],
+            messages=messages,
             max_tokens=5,
             n=1,
             top_p=1,
@@ -162,17 +162,17 @@ class TestRawHttp:
 
     def post(self, stack: Running, body: bytes) -> httpx.Response:
         headers = {"authorization": f"Bearer {stack.api_keys['quiet']}", "content-type": "application/json"}
-        return httpx.post(f"{stack.openai_base_url}/chat/completions", content=body, headers=headers, timeout=30)
+        return httpx.post(f"{stack.openai_base_url}/chat/completions", content=body, headers=headers, timeout=HANG_S)
 
 
 class TestLambda:
-    def ask(self, stack: Running, **more: object) -> dict[str, object]:
+    def ask(self, stack: Running, **more: object) -> dict[str, Any]:
         return {"api_key": stack.api_keys["quiet"], "model": stack.model, "prompt": "hello", "max_tokens": 6, **more}
 
     def test_invoke_answers_openais_body(self, stack: Running) -> None:
         answer = stack.invoke(self.ask(stack))
         assert answer["object"] == "text_completion"
-        assert answer["usage"]["completion_tokens"] == 6  # type: ignore[index]
+        assert answer["usage"]["completion_tokens"] == 6
 
     def test_a_users_error_is_a_normal_payload(self, stack: Running) -> None:
         reply = stack.aws("lambda").invoke(
@@ -188,7 +188,7 @@ class TestLambda:
         assert accepted["StatusCode"] == 202
         told = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "quiet")
         assert told["status"] == "done"
-        assert told["response"]["usage"]["completion_tokens"] == 6  # type: ignore[index]
+        assert told["response"]["usage"]["completion_tokens"] == 6
         other = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "flood", wait=False)
         unknown = self.result(stack, "never-was", "flood", wait=False)
         assert other == unknown
@@ -203,14 +203,15 @@ class TestLambda:
         assert stack.aws("dynamodb").list_tables()["TableNames"] == ["headgate"]
         assert stack.aws("sqs").list_queues()["QueueUrls"]
 
-    def result(self, stack: Running, invocation_id: str, tenant: str, *, wait: bool = True) -> dict[str, object]:
+    def result(self, stack: Running, invocation_id: str, tenant: str, *, wait: bool = True) -> dict[str, Any]:
         payload = json.dumps({"api_key": stack.api_keys[tenant], "id": invocation_id}).encode()
-        deadline = time.monotonic() + 60
-        while True:
+
+        def answer() -> dict[str, Any]:
             reply = stack.aws("lambda").invoke(FunctionName="headgate-result", Payload=payload)
-            told: dict[str, object] = json.loads(reply["Payload"].read())
-            if not wait or told.get("status") in ("done", "failed", "expired") or time.monotonic() > deadline:
-                return told
+            found: dict[str, Any] = json.loads(reply["Payload"].read())
+            return found
+
+        return eventually(answer, lambda found: not wait or found.get("status") in ("done", "failed", "expired"))
 
 
 def test_a_disconnect_settles_what_was_generated_and_frees_the_slot(stack: Running) -> None:
@@ -241,7 +242,7 @@ def test_no_log_carries_a_prompt_or_a_key(stack: Running) -> None:
 def test_many_at_once_are_all_answered(stack: Running) -> None:
     async def all_of_them() -> list[int]:
         client = openai.AsyncOpenAI(
-            base_url=stack.openai_base_url, api_key=stack.api_keys["flood"], max_retries=0, timeout=90
+            base_url=stack.openai_base_url, api_key=stack.api_keys["flood"], max_retries=0, timeout=HANG_S
         )
         model = stack.model
         asking = [client.completions.create(model=model, prompt=f"{n}", max_tokens=8) for n in range(40)]
@@ -255,7 +256,7 @@ class TestLifeAndDeath:
     def test_a_port_in_use_is_one_line_and_exit_2(self, stack: Running) -> None:
         port = stack.openai_base_url.rsplit(":", 1)[1].removesuffix("/v1")
         command = [sys.executable, "-m", "headgate.cli", "local", "--port", port, "--engine", "modelled"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert ended.returncode == 2
         assert f"port {port}" in ended.stderr
         assert "Traceback" not in ended.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.simulator.parallel import ProcessDied, Processes
+from tests.support.hang_guard import HANG_S
 from tests.support.jobs import after_its_gate, dies, fails_at_two, fails_oddly, heeds_interrupts, squared, who
 
 ROOT = Path(__file__).parents[2]
@@ -101,4 +102,4 @@ def test_nobody_outlives_the_one_that_started_them(tmp_path: Path, how: signal.S
         else:
             starter.send_signal(how)
         assert pipe.read() == ""  # ends when the last of them has let go of its end
-    assert starter.wait(30) != 0
+    assert starter.wait(HANG_S) != 0

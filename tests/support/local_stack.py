@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-import boto3
 import psutil
 import pytest
-from botocore.config import Config
 from openai import OpenAI
 
 from headgate.local.guardian import MARK_VARIABLE
+from tests.support.aws_client import aws_client
+from tests.support.hang_guard import HANG_S
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,17 @@ class Running:
     home: Path
 
     def openai(self, tenant: str = "quiet") -> OpenAI:
-        return OpenAI(base_url=self.openai_base_url, api_key=self.api_keys[tenant], max_retries=0, timeout=60)
+        return OpenAI(base_url=self.openai_base_url, api_key=self.api_keys[tenant], max_retries=0, timeout=HANG_S)
 
-    def aws(self, service: str):
-        return boto3.client(
-            service,
-            endpoint_url=self.aws_endpoint_url,
-            region_name="us-east-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="any",
-            config=Config(retries={"total_max_attempts": 1}, read_timeout=60),
-        )
+    def aws(self, service: str) -> Any:
+        return aws_client(service, self.aws_endpoint_url)
 
-    def invoke(self, payload: object, **arguments: object) -> dict[str, object]:
+    def invoke(self, payload: object, **arguments: object) -> dict[str, Any]:
         reply = self.aws("lambda").invoke(
             FunctionName="headgate-invoke", Payload=json.dumps(payload).encode(), **arguments
         )
-        return json.loads(reply["Payload"].read())
+        answer: dict[str, Any] = json.loads(reply["Payload"].read())
+        return answer
 
     @property
     def model(self) -> str:
@@ -52,20 +50,21 @@ class Running:
 
 
 def start(home: Path, *options: str) -> Running:
-    command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home), *options]
+    command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home)]
+    command += ["--start-timeout", str(HANG_S), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
         logs = "\n".join(path.read_text()[-3000:] for path in (home / "logs").glob("*.log"))
-        pytest.fail(f"the stack did not start (exit {process.wait(10)}): {logs}")
+        pytest.fail(f"the stack did not start (exit {process.wait(HANG_S)}): {logs}")
     return Running(process=process, home=home, **json.loads(line))
 
 
 def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:
     if stack.process.poll() is None:
         stack.process.send_signal(number)
-    return stack.process.wait(30)
+    return stack.process.wait(HANG_S)
 
 
 def line_state(stack: Running, tenant: str) -> dict[str, float]:
@@ -75,9 +74,9 @@ def line_state(stack: Running, tenant: str) -> dict[str, float]:
     return {name: float(value["N"]) for name, value in found.get("Item", {}).items() if "N" in value}
 
 
-def eventually(snapshot, holds, timeout_s: float = 60):
-    """What `look` gives once it holds; fails with the last look after a bound that only a defect reaches."""
-    deadline = time.monotonic() + timeout_s
+def eventually(snapshot: Callable[[], Found], holds: Callable[[Found], object]) -> Found:
+    """Take snapshots until one holds, and return it. Fails with the last one after HANG_S seconds."""
+    deadline = time.monotonic() + HANG_S
     while True:
         found = snapshot()
         if holds(found):

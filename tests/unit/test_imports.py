@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hang_guard import HANG_S
+
 ROOT = Path(__file__).parents[2]
 PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "gpu_worker/policies")
 PURE_FILES = ("dispatcher/ports.py", "dispatcher/neutral_fields.py", "gpu_worker/engines/interface.py")
@@ -99,4 +101,4 @@ def _loaded_by(statement: str) -> list[str]:
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)

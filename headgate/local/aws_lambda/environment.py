@@ -43,7 +43,7 @@ class FunctionSpec:
 
     `handler`: importable module, a dot, and the callable. `timeout_s`: seconds from the moment that the handler is
     given the event. `concurrency`: environments at most; more callers get 429. `environment`: added to what Lambda
-    sets. `memory_mb`: told to the handler, not enforced.
+    sets. `memory_mb`: told to the handler, not enforced. `init_timeout_s`: seconds that the handler may take to load.
     """
 
     name: str
@@ -52,6 +52,7 @@ class FunctionSpec:
     concurrency: int = 10
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mb: int = 512
+    init_timeout_s: float = INIT_TIMEOUT_S
 
     @property
     def arn(self) -> str:
@@ -123,11 +124,13 @@ class Sandbox:
         """None when the handler is loaded and asks for work; else the fault to answer with."""
         waiting = asyncio.create_task(self._api.wait_until_asked())
         try:
-            await self._first_of(waiting, INIT_TIMEOUT_S)
+            await self._first_of(waiting, self._spec.init_timeout_s)
             if waiting.done():
                 failed = waiting.result()
                 return None if failed is None else LambdaAnswer(failed, "Unhandled", reusable=False)
-            return self._gone(request_id) if self._died.done() else self._timed_out(request_id, INIT_TIMEOUT_S)
+            return (
+                self._gone(request_id) if self._died.done() else self._timed_out(request_id, self._spec.init_timeout_s)
+            )
         finally:
             waiting.cancel()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.local.aws_lambda.environment import FunctionSpec
+from headgate.local.aws_lambda.environment import INIT_TIMEOUT_S, FunctionSpec
 
 INVOKE_CONCURRENCY = 6
 """Each is a process of its own that waits with its caller; more would cost memory, not service."""
@@ -12,7 +12,7 @@ WAIT_POLL_S = "1.0"
 """A sandbox waits for one caller alone: it may look less often than the front, which waits for many."""
 
 
-def function_specs(environment: Mapping[str, str]) -> tuple[FunctionSpec, ...]:
+def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> tuple[FunctionSpec, ...]:
     def spec(name: str, module: str, timeout_s: float, concurrency: int) -> FunctionSpec:
         return FunctionSpec(
             name=f"headgate-{name}",
@@ -20,6 +20,7 @@ def function_specs(environment: Mapping[str, str]) -> tuple[FunctionSpec, ...]:
             timeout_s=timeout_s,
             concurrency=concurrency,
             environment={**environment, "HEADGATE_WAIT_POLL_S": WAIT_POLL_S},
+            init_timeout_s=init_timeout_s,
         )
 
     return (

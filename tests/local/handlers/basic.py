@@ -1,15 +1,18 @@
 """Handlers that the tests of the local Lambda run in real processes."""
 
+from __future__ import annotations
+
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import boto3
 
 loaded = {"count": 0}
 
 
-def echo(event, context):
+def echo(event: Any, context: Any) -> dict[str, Any]:
     loaded["count"] += 1
     return {
         "event": event,
@@ -24,26 +27,26 @@ def echo(event, context):
     }
 
 
-def fail(event, context):
+def fail(event: Any, context: Any) -> None:
     raise ValueError(f"no {event['what']} here")
 
 
-def hang(event, context):
+def hang(event: Any, context: Any) -> None:
     threading.Event().wait()
 
 
-def leave(event, context):
+def leave(event: Any, context: Any) -> None:
     os._exit(event["status"])
 
 
-def wait(event, context):
+def wait(event: Any, context: Any) -> str:
     """Busy until the test writes to a pipe."""
     Path(event["started"]).write_text("yes")
     Path(event["until"]).read_text()
     return "done"
 
 
-def fail_twice(event, context):
+def fail_twice(event: Any, context: Any) -> None:
     """Counts its attempts in a file; the third one works."""
     attempts = Path(event["attempts"])
     with attempts.open("a") as file:
@@ -52,14 +55,14 @@ def fail_twice(event, context):
         raise RuntimeError("again")
 
 
-def big(event, context):
+def big(event: Any, context: Any) -> str:
     return "x" * (7 * 1024 * 1024)
 
 
-def note(event, context):
+def note(event: Any, context: Any) -> None:
     """Hands the messages' bodies to the test, through a pipe."""
     Path(os.environ["TEST_FILE"]).write_text("".join(record["body"] for record in event["Records"]))
 
 
-def count_tables(event, context):
+def count_tables(event: Any, context: Any) -> list[str]:
     return boto3.client("dynamodb").list_tables()["TableNames"]

@@ -13,6 +13,7 @@ import typer
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
+from tests.support.hang_guard import HANG_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 def headgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headgate.cli", *arguments]
     clean = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **environment}  # noqa: S108 - no file is made there
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean, timeout=HANG_S, check=False)
 
 
 def test_help_and_version() -> None:
@@ -92,7 +93,7 @@ def test_a_reader_that_has_seen_enough() -> None:
     os.close(reading)
     code = "import sys, headgate.cli.exits as e; sys.exit(e.exit_code(lambda: sys.stdout.write('x' * 100_000)))"
     command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=HANG_S, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (PIPE_CLOSED, b"")
 
