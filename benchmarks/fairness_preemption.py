@@ -36,7 +36,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Engine, Jitter
-from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.service_difference import HALF_WINDOW_S, POINTS, WARM_UP_S

@@ -30,7 +30,7 @@ async def settle_nothing(
 
 
 async def main() -> None:
-    engine = ModelledEngine(make_policy("vtc"), time_model=INSTANT)
+    engine = ModelledEngine(make_policy("vtc"), profile=INSTANT)
     await engine.start()
     clock = RealClock()
     executions = Executions(engine, SLOTS, clock, settle_nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ def make_engine(
     """
     queue = make_queue(policy, tiers)
     if kind == "modelled":
-        from gpu_worker.engines.modelled.engine import ModelledEngine, Shape
+        from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 
-        return ModelledEngine(queue, shape=Shape(batch=batch))
+        return ModelledEngine(queue, profile=replace(PROFILE, batch_max=batch))
     if kind == "transformers":
         try:
             from gpu_worker.engines.transformers.engine import Shape as TransformersShape

@@ -15,7 +15,7 @@ from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import Front, drive
 from headgate.simulator.engines.interface import Jitter
-from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.gates.shedding import SloFront

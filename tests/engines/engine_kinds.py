@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,9 +47,10 @@ async def engine_of(
 ) -> AsyncIterator[Engine]:
     engine: Engine
     if kind == "modelled":
-        from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine, Shape
+        from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 
-        engine = ModelledEngine(policy, time_model=INSTANT, shape=Shape(kv_tokens=kv, batch=batch, context_tokens=2048))
+        profile = replace(INSTANT, pool_tokens=kv, batch_max=batch)
+        engine = ModelledEngine(policy, profile=profile, context_tokens=2048)
     else:
         from gpu_worker.engines.transformers.engine import Shape as TransformersShape
         from gpu_worker.engines.transformers.engine import TransformersEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Dropped, EngineEvent, PromptTooLong, Started, Token
-from gpu_worker.engines.modelled.engine import ModelledEngine, Shape, TimeModel
+from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.engines.registry import ENGINES, EngineUnavailable, make_engine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.fairness.registry import make_policy
@@ -30,8 +31,16 @@ class VirtualTime:
 
 
 def engine_in(time: VirtualTime, batch: int = 4) -> ModelledEngine:
-    model = TimeModel(1.0, 0.01, 0.1, 0.02, 0.001)
-    return ModelledEngine(make_policy("fcfs"), time_model=model, shape=Shape(batch=batch), sleep=time.sleep)
+    profile = replace(
+        INSTANT,
+        batch_max=batch,
+        prefill_base_s=1.0,
+        prefill_per_token_s=0.01,
+        decode_base_s=0.1,
+        decode_per_request_s=0.02,
+        decode_per_kv_token_s=0.001,
+    )
+    return ModelledEngine(make_policy("fcfs"), profile=profile, sleep=time.sleep)
 
 
 async def test_a_request_takes_what_the_model_says() -> None:
@@ -40,9 +49,9 @@ async def test_a_request_takes_what_the_model_says() -> None:
     await engine.start()
     await events_of(engine, request("r", prompt="x" * 40, max_tokens=3))  # 10 tokens
     await engine.stop()
-    prefill_s = 1.0 + 0.01 * 10
-    decode_s = sum(0.1 + 0.02 + 0.001 * kv_tokens for kv_tokens in (10, 11, 12))
-    assert time.now_s == pytest.approx(prefill_s + decode_s)
+    first_s = 1.0 + 0.01 * 10 + 0.1  # the prefill gives the first token
+    decode_s = sum(0.1 + 0.02 + 0.001 * kv_tokens for kv_tokens in (11, 12))
+    assert time.now_s == pytest.approx(first_s + decode_s)
 
 
 async def test_a_batch_shares_its_steps() -> None:
@@ -51,9 +60,9 @@ async def test_a_batch_shares_its_steps() -> None:
     await engine.start()
     await gather_text(engine, [request(f"r{n}", prompt="x" * 40, max_tokens=2) for n in range(3)])
     await engine.stop()
-    prefill_s = 1.0 + 0.01 * 30
-    decode_s = sum(0.1 + 0.02 * 3 + 0.001 * kv_tokens for kv_tokens in (30, 33))
-    assert time.now_s == pytest.approx(prefill_s + decode_s)
+    first_s = 1.0 + 0.01 * 30 + 0.1
+    decode_s = 0.1 + 0.02 * 3 + 0.001 * 33
+    assert time.now_s == pytest.approx(first_s + decode_s)
 
 
 async def test_more_than_the_batch_take_turns() -> None:
@@ -62,7 +71,7 @@ async def test_more_than_the_batch_take_turns() -> None:
     await engine.start()
     await gather_text(engine, [request(f"r{n}", prompt="x" * 40, max_tokens=1) for n in range(3)])
     await engine.stop()
-    assert time.now_s == pytest.approx(3 * (1.0 + 0.1 + 0.1 + 0.02 + 0.01))
+    assert time.now_s == pytest.approx(3 * (1.0 + 0.1 + 0.1))
 
 
 async def test_its_tokens_are_words() -> None:
@@ -108,9 +117,8 @@ def tiered(time: VirtualTime | None = None, *, batch: int = 2, kv: int = 1000, *
     """Steps of a tenth of a second; tests play them one by one."""
     time = time or VirtualTime()
     queue = make_queue("tiered:vtc", settings)
-    model = TimeModel(0.0, 0.001, 0.1, 0.0, 0.0)
-    shape = Shape(kv_tokens=kv, batch=batch)
-    return ModelledEngine(queue, time_model=model, shape=shape, sleep=time.sleep, monotonic_s=lambda: time.now_s)
+    profile = replace(INSTANT, pool_tokens=kv, batch_max=batch, prefill_per_token_s=0.001, decode_base_s=0.1)
+    return ModelledEngine(queue, profile=profile, sleep=time.sleep, monotonic_s=lambda: time.now_s)
 
 
 async def entered(engine: ModelledEngine, name: str, tier: Tier, **fields: object) -> AsyncGenerator[EngineEvent, None]:

@@ -1,4 +1,4 @@
-"""The paged engine: blocks are conserved, everybody ends once, what is evicted keeps what it was charged for."""
+"""The paged engine: blocks are conserved, each request ends once and is charged for what it generated."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.modelled.paged.kv_budget import PagedKvBudget
+from gpu_worker.engines.modelled.paged.sequence import Sequence
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.admission import RESERVED_FOR
 from gpu_worker.policies.preemption.costs import Strategy
@@ -21,8 +23,7 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedEngine
 from headgate.simulator.engines.interface import Engine
-from headgate.simulator.engines.paged.batch import PagedBatch
-from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.separate_prefill import SimulatedEngine
 from headgate.simulator.measures.tiers import TierCollector
@@ -43,7 +44,7 @@ SWAP = {
 
 
 class Ends(TierCollector):
-    """Who ended, and how often."""
+    """The requests that ended, and how often."""
 
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS, 0.0)
@@ -62,13 +63,16 @@ class Ends(TierCollector):
 
 
 class Checked(PreemptiveEngine):
-    """Looks at every block before and after each step, and that the protected are left alone."""
+    """Checks every block before and after each step, and that protected requests are not evicted."""
 
-    def _planned(self):  # type: ignore[no-untyped-def]  # what a step is, is the engine's own affair
-        protected = {one for one in self.batch.running if one.protected}
-        step = super()._planned()
-        assert protected <= set(self.batch.running)
-        self.snapshot()
+    def _begin_step(self) -> None:
+        batch = self.model.batch
+        protected = {one for one in batch.running if one.protected}
+        super()._begin_step()
+        step = self._step
+        assert step is not None
+        assert protected <= set(batch.running)
+        self.check()
         for one in step.decoding:
             assert one.length <= one.blocks * self.profile.block_tokens
         assert len(set(step.decoding)) == len(step.decoding)
@@ -76,30 +80,30 @@ class Checked(PreemptiveEngine):
         if budget is not None:
             computed = len(step.decoding) + sum(tokens for _, tokens in step.parts)
             assert computed <= max(budget, len(step.decoding) + 1)
-        return step
 
-    def _taken(self, step):  # type: ignore[no-untyped-def]
+    def _end_step(self) -> list[SimRequest]:
         began_s = self.now_s
-        finished = super()._taken(step)
+        finished = super()._end_step()
         assert self.now_s > began_s
-        self.snapshot()
+        self.check()
         return finished
 
-    def snapshot(self) -> None:
-        room, running = self.batch.room, self.batch.running
+    def check(self) -> None:
+        batch = self.model.batch
+        budget, running = batch.kv_budget, batch.running
         assert len(set(running)) == len(running)
-        assert room.free >= 0
-        assert room.free + sum(one.blocks for one in running) == room.blocks_total
+        assert budget.free >= 0
+        assert budget.free + sum(one.blocks for one in running) == budget.blocks_total
         outside = sum(one.blocks for one in running if one.request.tier not in RESERVED_FOR)
-        assert outside <= room.blocks_total - room.reserve
-        assert sum(one.blocks_most for one in running if one.protected) <= room.blocks_total
+        assert outside <= budget.blocks_total - budget.reserve
+        assert sum(one.blocks_most for one in running if one.protected) <= budget.blocks_total
         assert self.profile.batch_max is None or len(running) <= self.profile.batch_max
-        assert self.batch.kv_tokens == sum(one.held for one in running)
-        assert room.swap_bytes_used <= self.profile.swap_bytes
+        assert batch.kv_tokens == sum(one.held for one in running)
+        assert budget.swap_bytes_used <= self.profile.swap_bytes
         assert self.policy.running == len(running)
         assert self.policy.waiting == self.waiting
         for one in running:
-            assert one.preemptions <= self.batch.admission.settings.preemptions_max or not tiered(self)
+            assert one.preemptions <= batch.admission.settings.preemptions_max or not tiered(self)
 
 
 def tiered(engine: Engine) -> bool:
@@ -174,7 +178,7 @@ def test_blocks_are_conserved_and_every_request_ends_once(
     evicted = figures.preemptions.total() + figures.native
     assert figures.resumed == evicted - dropped
     assert figures.swapped_in_bytes == figures.swapped_out_bytes
-    assert engine.batch.room.swap_bytes_used == 0
+    assert engine.model.batch.kv_budget.swap_bytes_used == 0
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -215,12 +219,12 @@ def test_a_premium_request_takes_the_place_of_a_background_one(profile: EnginePr
 
 def test_what_is_swapped_is_not_computed_again() -> None:
     arrivals = [*crowd(8, "background"), *(Arrival(1.0 + n / 2, "p", 60, 10, tier="premium") for n in range(3))]
-    told = []
+    figures = []
     for swap in (SWAP, {}):
         engine = made(full(WHOLE).model_copy(update=swap), TierSettings())
         play(arrivals, engine)
-        told.append(engine.figures)
-    swapped, recomputed = told
+        figures.append(engine.figures)
+    swapped, recomputed = figures
     assert swapped.preemptions[Strategy.SWAP, Tier.BACKGROUND] > 0
     assert swapped.swapped_out_bytes == swapped.swapped_in_bytes > 0
     assert recomputed.swapped_out_bytes == 0
@@ -236,7 +240,7 @@ def test_one_that_is_ended_says_why() -> None:
 
 
 @pytest.mark.parametrize("profile", [WHOLE, CHUNKED], ids=["whole", "chunked"])
-def test_short_of_blocks_the_engine_evicts_who_stands_last_and_promotes_in_the_end(profile: EngineProfile) -> None:
+def test_short_of_blocks_the_engine_evicts_the_last_and_promotes_in_the_end(profile: EngineProfile) -> None:
     engine = made(profile, TierSettings(preemptions_max=1))
     ends = play(crowd(12, "standard", prompt=20, output=120), engine)
     assert engine.figures.native > 0
@@ -244,7 +248,7 @@ def test_short_of_blocks_the_engine_evicts_who_stands_last_and_promotes_in_the_e
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_where_nothing_is_short_it_is_the_engine_that_evicts_nobody(chunked: bool) -> None:
+def test_where_nothing_is_short_it_is_the_engine_without_evictions(chunked: bool) -> None:
     random = Random(3)
     arrivals = [
         Arrival(n * 0.05, "one", random.randrange(1, 400), random.randrange(0, 200), tier="standard")
@@ -262,15 +266,14 @@ def test_where_nothing_is_short_it_is_the_engine_that_evicts_nobody(chunked: boo
     assert paged.figures.native == 0
 
 
-def test_an_engine_that_loses_a_block_is_seen() -> None:
+def test_an_engine_that_loses_a_block_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of the test."""
+    leave = PagedKvBudget.leave
 
-    class Leaky(PagedBatch):
-        def ends(self, one):  # type: ignore[no-untyped-def]
-            self.room.free -= 1
-            super().ends(one)
+    def lose_a_block(self: PagedKvBudget, sequence: Sequence) -> None:
+        leave(self, sequence)
+        self.free -= 1
 
-    engine = made(WHOLE, TierSettings())
-    engine.batch = Leaky(WHOLE, engine.policy, engine._waiting)
+    monkeypatch.setattr(PagedKvBudget, "leave", lose_a_block)
     with pytest.raises(AssertionError):
-        play(crowd(2, "standard"), engine)
+        play(crowd(2, "standard"), made(WHOLE, TierSettings()))

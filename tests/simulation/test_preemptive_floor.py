@@ -6,7 +6,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.engines.interface import Observer
-from headgate.simulator.engines.paged.engine import PreemptiveEngine
+from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.simulation.test_preemptive import WHOLE, made, play

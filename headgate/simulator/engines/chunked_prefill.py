@@ -94,8 +94,8 @@ class ChunkedEngine(Engine):
             if finished := self._taken(self._step):
                 return finished
 
-    def _could_hold(self, prompt: int, output: int) -> bool:
-        return prompt + max(output, 1) <= self.profile.pool_tokens
+    def _could_hold(self, request: SimRequest, prompt: int) -> bool:
+        return prompt + max(request.arrival.output_tokens, 1) <= self.profile.pool_tokens
 
     def _planned(self) -> _Step:
         budget = max(1, self._chunk_tokens - len(self._decoding))

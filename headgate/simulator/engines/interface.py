@@ -95,32 +95,31 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def _could_hold(self, prompt: int, output: int) -> bool:
-        """Whether it fits with nothing else there."""
+    def _could_hold(self, request: SimRequest, prompt: int) -> bool:
+        """Whether the request fits an empty engine. `prompt`: its prompt tokens, with those that the server adds."""
 
     def submit(self, request: SimRequest, at_s: float) -> bool:
         """It arrives, at a time to which the engine was advanced. False: refused, `request.rejected` says why."""
-        if not self._waiting and not self.running:
+        if not self.waiting and not self.running:
             self.now_s = max(self.now_s, at_s)
-        arrival = request.arrival
-        if not self._may_hold(request, arrival.input_tokens + self.profile.prompt_extra_tokens):
+        if not self._could_hold(request, request.arrival.input_tokens + self.profile.prompt_extra_tokens):
             request.rejected = "too_large"
-        elif not self._enqueue(as_policy_sees(request), at_s):
+        elif not self._enqueue(request, at_s):
             request.rejected = "rate"
         if request.rejected is not None:
             if self._observer is not None:
                 self._observer.rejected(request, at_s)
             return False
-        self._waiting[request.request_id] = request
         if self._observer is not None:
             self._observer.enqueued(request, at_s)
         return True
 
-    def _may_hold(self, request: SimRequest, prompt: int) -> bool:
-        return self._could_hold(prompt, request.arrival.output_tokens)
-
-    def _enqueue(self, request: QueueRequest, at_s: float) -> bool:
-        return self.policy.enqueue(request, at_s)
+    def _enqueue(self, request: SimRequest, at_s: float) -> bool:
+        """Add the request to the queue. False: the policy refuses it."""
+        if not self.policy.enqueue(as_policy_sees(request), at_s):
+            return False
+        self._waiting[request.request_id] = request
+        return True
 
     def _peek(self) -> QueueRequest | None:
         if self._stopwatch is None:

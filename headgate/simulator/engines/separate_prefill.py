@@ -99,8 +99,8 @@ class SimulatedEngine(Engine):
             if finished:
                 return finished
 
-    def _could_hold(self, prompt: int, output: int) -> bool:
-        return self._room.could_hold(prompt, output)
+    def _could_hold(self, request: SimRequest, prompt: int) -> bool:
+        return self._room.could_hold(prompt, request.arrival.output_tokens)
 
     def _attempt(self) -> None:
         """Admit in the policy's order; the first that does not fit ends it."""

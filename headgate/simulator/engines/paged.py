@@ -1,0 +1,155 @@
+"""The paged engine in virtual time: the model of gpu_worker/engines/modelled/paged with the times of a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+
+from gpu_worker.engines.modelled.paged.model import PagedModel, Step
+from gpu_worker.engines.modelled.paged.profile import PagedProfile
+from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.policies.fairness.interface import QueuePolicy
+from gpu_worker.policies.preemption.admission import Admission, KvBudget, Plan
+from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from headgate.simulator.engines.interface import Engine, Jitter, Observer, as_policy_sees
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.requests import SimRequest
+
+
+class PreemptiveEngine(Engine):
+    def __init__(
+        self,
+        profile: EngineProfile,
+        policy: QueuePolicy,
+        *,
+        observer: Observer | None = None,
+        jitter: Jitter | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
+        machine = paged_profile(profile)
+        admission = Admission(policy, machine.calibration())
+        if stopwatch is not None:
+            admission = _TimedAdmission(admission, stopwatch, self.decision_s)
+        self.model = PagedModel(machine, admission)
+        self._requests: dict[str, SimRequest] = {}
+        self._step: Step | None = None
+        self._step_end_s = 0.0
+
+    @property
+    def figures(self) -> SchedulingFigures:
+        """Evictions, by strategy, and what they cost."""
+        return self.model.batch.figures
+
+    @property
+    def waiting(self) -> int:
+        return self.model.batch.waiting
+
+    @property
+    def running(self) -> int:
+        return len(self.model.batch.running)
+
+    @property
+    def saturation(self) -> float:
+        budget = self.model.batch.kv_budget
+        return 1.0 - budget.free / budget.blocks_total
+
+    def next_s(self) -> float:
+        if self._step is not None:
+            return self._step_end_s
+        return self.now_s if self._requests else math.inf
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        while True:
+            if self._step is None:
+                if self.now_s >= until_s or not self._requests:
+                    return []
+                self._begin_step()
+                if dropped := self.model.batch.take_dropped():
+                    return [self._dropped(sequence) for sequence in dropped]
+            if self._step_end_s > until_s:
+                return []
+            if finished := self._end_step():
+                return finished
+
+    def _could_hold(self, request: SimRequest, prompt: int) -> bool:
+        batch = self.model.batch
+        blocks = batch.kv_budget.blocks_of(prompt + max(request.arrival.output_tokens, 1))
+        return blocks <= batch.admission.blocks_max(request.tier, batch.kv_budget.blocks_total)
+
+    def _enqueue(self, request: SimRequest, at_s: float) -> bool:
+        if self.model.batch.enqueue(as_policy_sees(request), at_s) is None:
+            return False
+        self._requests[request.request_id] = request
+        return True
+
+    def _begin_step(self) -> None:
+        step = self._step = self.model.plan(self.now_s)
+        if not self.running:
+            raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
+        factor = 1.0
+        if self._jitter is not None and (step.decoding or step.parts):
+            factor = self._jitter.factor(1)
+        self._step_end_s = self.model.end_s(step, self.now_s, factor)
+        self.decisions += len(step.entered)
+        for sequence in step.entered:
+            if not sequence.preemptions:
+                request = self._requests[sequence.request.request_id]
+                request.admitted_s = self.now_s
+                if self._observer is not None:
+                    self._observer.admitted(request, self.now_s)
+
+    def _dropped(self, sequence: Sequence) -> SimRequest:
+        request = self._requests.pop(sequence.request.request_id)
+        request.rejected = "exhausted" if sequence.exhausted else "dropped"
+        return request
+
+    def _end_step(self) -> list[SimRequest]:
+        """Apply the step; return the requests that finish with it."""
+        step, self._step = self._step, None
+        assert step is not None  # noqa: S101
+        self.now_s = self._step_end_s
+        computed = self.model.compute(step)
+        if step.decoding and self._observer is not None:
+            self._observer.decoded(1, self.now_s)
+        for sequence in computed[len(step.decoding) :]:
+            if sequence.tokens == 1:
+                self._first_token(self._requests[sequence.request.request_id])
+        finished = [self._finish(sequence) for sequence in computed if sequence.ended]
+        self.kv_tokens = self.model.batch.kv_tokens
+        return finished
+
+    def _first_token(self, request: SimRequest) -> None:
+        request.first_token_s = self.now_s
+        if self._observer is not None:
+            self._observer.prefilled([request], self.now_s)
+
+    def _finish(self, sequence: Sequence) -> SimRequest:
+        self.model.batch.end(sequence)
+        request = self._requests.pop(sequence.request.request_id)
+        request.finish_s = self.now_s
+        if self._observer is not None:
+            self._observer.finished(request, self.now_s)
+        return request
+
+
+class _TimedAdmission(Admission):
+    """Adds the seconds of each decision to `decision_s`."""
+
+    def __init__(self, admission: Admission, stopwatch: Callable[[], float], decision_s: list[float]) -> None:
+        super().__init__(admission.policy, admission.calibration)
+        self._stopwatch = stopwatch
+        self._decision_s = decision_s
+
+    def next(self, room: KvBudget) -> Plan | None:
+        before_s = self._stopwatch()
+        plan = super().next(room)
+        self._decision_s.append(self._stopwatch() - before_s)
+        return plan
+
+
+def paged_profile(profile: EngineProfile) -> PagedProfile:
+    """Return what the paged model needs of a profile."""
+    names = {field.name for field in fields(PagedProfile)} & set(EngineProfile.model_fields)
+    return PagedProfile(**{name: getattr(profile, name) for name in names})

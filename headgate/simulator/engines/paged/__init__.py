@@ -1,1 +1,0 @@
-"""A paged engine in virtual time: KV blocks are allocated as tokens are generated, requests can be preempted."""
