@@ -145,7 +145,7 @@ async def measure(requests: int, store_name: str) -> dict[str, Any]:
             order = WorkOrder(
                 tenant="tenant", invocation=f"direct-{number}", attempt=1, slot=0, model=MODEL, weight=1.0,
                 tier=Tier.STANDARD, deadline_at=time.time() + 60, prompt="hello", messages=None, max_tokens=1,
-                temperature=1.0, seed=None, stop=(),
+                temperature=1.0, seed=None, stop=(), app="", stage=0, interaction="", cache_salt="",
             )  # fmt: skip
             async for _ in HttpWorkerClient.execute(running.context.workers, running.worker, order):  # type: ignore[arg-type]
                 pass

@@ -13,7 +13,7 @@ from dispatcher.model.fleet import SEATS_MAX, Lease, Pool, Snapshot, TenantQueue
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.clocks import Debit, Step
 
 __all__ = [
@@ -32,11 +32,7 @@ __all__ = [
     "TenantStore",
     "WaitingQueue",
     "WorkEvent",
-    "WorkFinished",
     "WorkOrder",
-    "WorkRefused",
-    "WorkStarted",
-    "WorkToken",
     "Worker",
     "WorkerClient",
     "WorkerRegistry",

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.requests import Request
+from dispatcher.model.requests import Message, Request
 from dispatcher.neutral_fields import MESSAGE, REQUEST, without_labels, without_neutral
 
 MESSAGES_MAX = 256
@@ -163,7 +163,7 @@ def _reduced(parsed: _Chat | _Completion) -> Request:
         model=parsed.model,
         chat=chat,
         prompt=parsed.prompt if isinstance(parsed, _Completion) else None,
-        messages=tuple({"role": m.role, "content": m.text()} for m in parsed.messages)
+        messages=tuple(Message(each.role, each.text()) for each in parsed.messages)
         if isinstance(parsed, _Chat)
         else None,
         max_tokens=max_tokens,

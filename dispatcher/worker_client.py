@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import httpx
 
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock, Worker
+from dispatcher.worker_wire import encode_order, parse_event
 
 CONNECT_S = 2.0
 SILENCE_S = 10.0
@@ -26,7 +25,6 @@ IDLE_S = 2.0
 CLOSING_S = 1.0
 """How long a worker may take to end its answer after the last event, for its connection to be used again."""
 LINE_BYTES_MAX = 1_000_000
-RETRY_AFTER_MAX_S = 86_400.0
 
 
 class HttpWorkerClient:
@@ -55,7 +53,7 @@ class HttpWorkerClient:
         try:
             async with aclosing(self._events(self._request(worker, order))) as events:
                 async for event in events:
-                    over = isinstance(event, WorkFinished | WorkRefused)
+                    over = isinstance(event, Finished | WorkRefused)
                     yield event
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
@@ -74,10 +72,11 @@ class HttpWorkerClient:
                     yield _refusal(response.status_code, await anext(lines, b""))
                     return
                 async for line in lines:
-                    event = _event(json.loads(line))
-                    if event is not None:
-                        yield event
-                    if isinstance(event, WorkFinished | WorkRefused):
+                    event = parse_event(line)
+                    if isinstance(event, Alive):
+                        continue
+                    yield event
+                    if isinstance(event, Finished | WorkRefused):
                         await _read_out(lines)
                         return
         finally:
@@ -85,9 +84,8 @@ class HttpWorkerClient:
 
     def _request(self, worker: Worker, order: WorkOrder) -> httpx.Request:
         order = replace(order, cache_salt=cache_salt(order.tenant, self._secret))
-        # Not in ASCII, which would take up to three times the bytes that the tenant's own request took.
-        body = json.dumps(asdict(order), separators=(",", ":"), ensure_ascii=False).encode()
-        grant = ExecutionToken(
+        body = encode_order(order)
+        token = ExecutionToken(
             worker=worker.id,
             tenant=order.tenant,
             invocation=order.invocation,
@@ -96,7 +94,7 @@ class HttpWorkerClient:
             expires_at=self._clock.now() + EXECUTION_TOKEN_TTL_S,
             body_digest=digest(body),
         )
-        headers = {"authorization": f"Bearer {sign(grant, self._secret)}", "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {sign(token, self._secret)}", "content-type": "application/json"}
         return self._http.build_request("POST", f"{worker.url}/v1/execute", content=body, headers=headers)
 
 
@@ -121,31 +119,12 @@ async def _read_out(lines: AsyncGenerator[bytes, None]) -> None:
                 return  # it does not end after all
 
 
-def _event(said: Any) -> WorkEvent | None:
-    """None for what is only a sign of life. Raises ValueError for what no worker says."""
-    match said:
-        case {"event": "alive"}:
-            return None
-        case {"event": "started", "input_tokens": int(input_tokens)}:
-            return WorkStarted(input_tokens)
-        case {"event": "token", "text": str(text), "output_tokens": int(output_tokens)}:
-            return WorkToken(text, output_tokens)
-        case {"event": "finished", "reason": str(reason), "input_tokens": int(read), "output_tokens": int(generated)}:
-            return WorkFinished(reason, read, generated)
-        case {"event": "refused", "status": int(status), "code": str(code), "message": str(message)}:
-            return WorkRefused(status, code, message, _seconds(said.get("retry_after_s")))
-    raise ValueError("not an event")
-
-
 def _refusal(status: int, line: bytes) -> WorkRefused:
+    """Return the refusal in the body of an HTTP error, or one without details if the body holds none."""
     try:
-        said = json.loads(line)
-        return WorkRefused(status, str(said["code"]), str(said["message"]), _seconds(said.get("retry_after_s")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return WorkRefused(status, "worker_refused", "The worker refused the request.")
-
-
-def _seconds(said: Any) -> float | None:
-    """Within what a client may be told; None for what is no such number."""
-    is_number = isinstance(said, int | float) and not isinstance(said, bool)
-    return float(said) if is_number and 0 <= said <= RETRY_AFTER_MAX_S else None
+        event = parse_event(line)
+    except ValueError:
+        event = None
+    if isinstance(event, WorkRefused):
+        return replace(event, status=status)
+    return WorkRefused(status, "worker_refused", "The worker refused the request.")

@@ -1,24 +1,38 @@
-"""What a tenant asks for, once validated: one form for chat and completion. Pure."""
+"""A tenant's request after validation: one type for chat and completion. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
-_NOT_OF_THE_ANSWER = frozenset({"stream", "include_usage", "app", "stage", "interaction"})
+from dispatcher.model.bounds import Bounds
+
+_NOT_IN_THE_FINGERPRINT = frozenset({"stream", "include_usage", "app", "stage", "interaction"})
+
+Text = Annotated[str, Bounds(0, 1_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a chat, reduced to what the model reads."""
+
+    role: Annotated[str, Bounds(0, 32)]
+    content: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`app`, `stage`, `interaction`: what the tenant says of its own requests; it orders them among each other."""
+    """Either `prompt` (a completion) or `messages` (a chat) is not None.
+
+    The tenant sets `app`, `stage` and `interaction`; they order its own requests among each other.
+    """
 
     model: str
     chat: bool
     prompt: str | None
-    messages: tuple[Mapping[str, str], ...] | None
+    messages: tuple[Message, ...] | None
     max_tokens: int | None
     temperature: float
     seed: int | None
@@ -30,24 +44,24 @@ class Request:
     interaction: str = ""
 
     def prompt_bytes(self) -> int:
-        """UTF-8 bytes of all that the model will read, its template not counted."""
+        """Return the UTF-8 bytes of all text that the model will read, without the chat template."""
         if self.prompt is not None:
             return len(self.prompt.encode())
-        return sum(len(part.encode()) for message in self.messages or () for part in message.values())
+        return sum(len(message.role.encode()) + len(message.content.encode()) for message in self.messages or ())
 
     def fingerprint(self) -> str:
-        """SHA-256 over what decides the answer: streaming or not, the same question is the same invocation."""
-        asked = {name: value for name, value in asdict(self).items() if name not in _NOT_OF_THE_ANSWER}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        """Return the SHA-256 of the fields that decide the answer: the same with and without streaming."""
+        deciding = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_THE_FINGERPRINT}
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
-        # As it is, not escaped: what is kept is bounded in bytes, and an escape makes two bytes six.
+        # Not escaped: the store bounds the bytes that it keeps, and an escape makes six bytes of two.
         return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 def request_from_json(text: str) -> Request:
-    """Back from `Request.to_json`, also where it was written before a field was there that has a default."""
+    """Decode what `Request.to_json` wrote. A version that lacked one of today's optional fields may have written it."""
     raw: dict[str, Any] = json.loads(text)
     raw["stop"] = tuple(raw["stop"])
-    raw["messages"] = None if raw["messages"] is None else tuple(raw["messages"])
+    raw["messages"] = None if raw["messages"] is None else tuple(Message(**each) for each in raw["messages"])
     return Request(**{field.name: raw[field.name] for field in fields(Request) if field.name in raw})

@@ -1,74 +1,112 @@
-"""What the gate asks of a worker, and what comes back, event by event. Pure."""
+"""The protocol between gate and worker: a work order, and the events that answer it. Pure.
+
+dispatcher/worker_wire.py encodes and decodes these types for both sides; the bounds are checked there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ulp
+from typing import Annotated, Literal
 
+from dispatcher.model.bounds import Bounds
+from dispatcher.model.requests import Message, Text
 from dispatcher.policies.tiers import Tier
+
+MESSAGES_MAX = 256
+STOPS_MAX = 16
+STOP_CHARS_MAX = 1000
+SEED_MAX = 2**63 - 1
+RETRY_AFTER_MAX_S = 86_400.0
+ABOVE_ZERO = ulp(0.0)
+"""The smallest positive float."""
+
+Name = Annotated[str, Bounds(1, 128)]
+Label = Annotated[str, Bounds(0, 64)]
+StopText = Annotated[str, Bounds(1, STOP_CHARS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """One execution as the worker is asked for it. The tenant's weight and tier are set here and nowhere else.
+    """One execution that the gate orders from a worker. Exactly one of `prompt` and `messages` is not None.
 
-    `app`, `stage`, `interaction` are the client's word: they order what is the tenant's own. `cache_salt` is filled in
-    where the order is signed.
+    The gate sets `weight` (of the tenant's share) and `tier`, never the client. The client sets `app`, `stage` and
+    `interaction`: they order the tenant's own requests among each other, and no other tenant's.
     """
 
-    tenant: str
-    invocation: str
-    attempt: int
-    slot: int
-    model: str
-    weight: float
+    tenant: Name
+    invocation: Name
+    attempt: Annotated[int, Bounds(1, 100)]
+    slot: Annotated[int, Bounds(0, 10_000)]
+    model: Annotated[str, Bounds(1, 200)]
+    weight: Annotated[float, Bounds(ABOVE_ZERO, 1e9)]
     tier: Tier
-    deadline_at: float
-    prompt: str | None
-    messages: tuple[Mapping[str, str], ...] | None
-    max_tokens: int
-    temperature: float
-    seed: int | None
-    stop: tuple[str, ...]
-    app: str = ""
-    stage: int = 0
-    interaction: str = ""
-    cache_salt: str = ""
+    deadline_at: Annotated[float, Bounds(0, 1e12)]
+    """Unix seconds."""
+    prompt: Text | None
+    messages: Annotated[tuple[Message, ...], Bounds(1, MESSAGES_MAX)] | None
+    max_tokens: Annotated[int, Bounds(1, 10_000_000)]
+    temperature: Annotated[float, Bounds(0, 2)]
+    seed: Annotated[int, Bounds(-SEED_MAX, SEED_MAX)] | None
+    stop: Annotated[tuple[StopText, ...], Bounds(0, STOPS_MAX)]
+    app: Label
+    stage: Annotated[int, Bounds(0, 10_000)]
+    interaction: Label
+    cache_salt: Label
+    """Separates the tenant's prefixes in the worker's cache from all others. The worker client sets it at signing."""
 
     @property
     def execution(self) -> str:
+        """The name of this attempt, in execution tokens and heartbeats."""
         return f"{self.tenant}/{self.invocation}#{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkStarted:
+class Started:
+    """The prompt was tokenized and is in the engine's queue."""
+
     input_tokens: int
+    event: Literal["started"] = field(default="started", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkToken:
+class Token:
+    """New text. `output_tokens` counts all tokens so far, also those held back or cut off by `stop`."""
+
     text: str
     output_tokens: int
+    event: Literal["token"] = field(default="token", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFinished:
+class Finished:
+    """The end. `reason` is "stop", "length" or "aborted"."""
+
     reason: str
     input_tokens: int
     output_tokens: int
+    event: Literal["finished"] = field(default="finished", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRefused:
-    """The worker will not or cannot serve this: `status` as HTTP has it; a tenant's error where it is below 500.
+    """The worker does not execute this order, or ends it early. `status` is an HTTP status.
 
-    `retry_after_s`: when it may be asked again, where the worker knows.
+    Below 500 the error is the tenant's. `retry_after_s`: seconds until a new try makes sense; None if unknown.
     """
 
     status: int
     code: str
     message: str
-    retry_after_s: float | None = None
+    retry_after_s: Annotated[float, Bounds(0, RETRY_AFTER_MAX_S)] | None = None
+    event: Literal["refused"] = field(default="refused", kw_only=True)
 
 
-WorkEvent = WorkStarted | WorkToken | WorkFinished | WorkRefused
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The worker has nothing to report, and still works. The worker client drops it."""
+
+    event: Literal["alive"] = field(default="alive", kw_only=True)
+
+
+WorkEvent = Started | Token | Finished | WorkRefused

@@ -24,7 +24,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.invocation import Invocation, Result, State
 from dispatcher.model.requests import Request, request_from_json
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_virtual_time
 from dispatcher.operations.results import error_result
@@ -49,12 +49,12 @@ class Collected:
     reason: str = "stop"
 
     def note(self, event: WorkEvent) -> None:
-        if isinstance(event, WorkStarted):
+        if isinstance(event, Started):
             self.input_tokens = event.input_tokens
-        elif isinstance(event, WorkToken):
+        elif isinstance(event, Token):
             self.texts.append(event.text)
             self.output_tokens = event.output_tokens
-        elif isinstance(event, WorkFinished):
+        elif isinstance(event, Finished):
             self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
             self.reason = event.reason
 
@@ -87,11 +87,11 @@ async def attempt(
     async with aclosing(context.workers.execute(worker, order)) as events:
         async for event in events:
             collected.note(event)
-            if isinstance(event, WorkStarted) and invocation.pool in context.virtual_times:
+            if isinstance(event, Started) and invocation.pool in context.virtual_times:
                 context.spawn(tell_virtual_time(context, invocation.pool))
             if isinstance(event, WorkRefused):
                 await _refused(context, invocation, event, collected)
-            elif isinstance(event, WorkFinished):
+            elif isinstance(event, Finished):
                 await _finished(context, invocation, collected, render)
                 over = True
             yield event
@@ -211,4 +211,5 @@ def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Re
         app=request.app,
         stage=request.stage,
         interaction=request.interaction,
+        cache_salt="",
     )

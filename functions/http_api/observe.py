@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.model.outcomes import Dispatched, Queued
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkToken
+from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
 from dispatcher.operations.context import Context
 from functions.observability import SERVICE, log_ended
 
@@ -22,7 +22,7 @@ class Observed:
         self._ended = False
 
     def note(self, item: WorkEvent) -> None:
-        if isinstance(item, WorkToken | WorkFinished):
+        if isinstance(item, Token | Finished):
             self._tokens = item.output_tokens
             if self._ttft_ms is None:
                 self._ttft_ms = self._elapsed_ms()

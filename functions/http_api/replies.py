@@ -17,7 +17,7 @@ from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.outcomes import Dispatched, Known, Queued
 from dispatcher.model.requests import Request as Asked
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkToken
+from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
 from dispatcher.operations.answer import answer, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected
@@ -156,9 +156,9 @@ def _told(error: AnsweredError) -> dict[str, object]:
 
 
 def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:
-    if isinstance(item, WorkToken):
+    if isinstance(item, Token):
         return [head.text_chunk(item.text)] if item.text else []
-    if not isinstance(item, WorkFinished):
+    if not isinstance(item, Finished):
         return []
     last = [head.last_chunk(item.reason)]
     return [*last, head.usage_chunk(item.input_tokens, item.output_tokens)] if include_usage else last

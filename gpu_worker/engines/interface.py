@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, Protocol
 
+from dispatcher.model.worker_protocol import Finished as Finished
+from dispatcher.model.worker_protocol import Started as Started
+from dispatcher.model.worker_protocol import Token as Token
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingFigures, SchedulingNow
@@ -52,28 +55,6 @@ class EngineRequest:
             tier=self.tier,
             deadline_s=now_s + self.timeout_s,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The prompt was tokenized and admitted to the engine's queue."""
-
-    input_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Newly generated text; `output_tokens` counts all tokens so far, those held back or cut by `stop` too."""
-
-    text: str
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    reason: FinishReason
-    input_tokens: int
-    output_tokens: int
 
 
 EngineEvent = Started | Token | Finished

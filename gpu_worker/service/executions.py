@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 
+from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, Started, Token
+from dispatcher.worker_wire import encode_event
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
+from gpu_worker.service.engine_request import engine_request
 from gpu_worker.service.settlement import SettleLost, settle_patiently
 from gpu_worker.service.shedding_watch import Watch
-from gpu_worker.service.wire import OrderBody, line
 
 logger = logging.getLogger("headgate.worker")
 
+ALIVE = encode_event(Alive())
 ALIVE_EVERY_S = 2.0
 """A line while nothing else is to be said, so that silence means death."""
 REFUSED_AS = {
@@ -33,7 +36,7 @@ RATE_WINDOW_S = 60.0
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    order: OrderBody
+    order: WorkOrder
     input_tokens: int = 0
     output_tokens: int = 0
     over: bool = False
@@ -101,7 +104,7 @@ class Executions:
         """What the worker answers for: whose leases are to be kept."""
         return frozenset(self._live) | self._unsettled
 
-    def claim(self, order: OrderBody) -> Execution:
+    def claim(self, order: WorkOrder) -> Execution:
         """Take the order on. Raises Refusal."""
         if order.model != self.engine.facts.model:
             raise Refusal(404, "model_not_found", "This worker serves another model.")
@@ -128,7 +131,7 @@ class Executions:
                 await self._abort_if_late(execution)
                 await asyncio.wait({upcoming}, timeout=self._patience_s(execution))
                 if not upcoming.done():
-                    yield line("alive")
+                    yield ALIVE
                     continue
                 said = await self._line(execution, upcoming)
                 offered_s = self.watch.now_s()
@@ -158,12 +161,12 @@ class Executions:
         while self._live or self._winding_up:
             await asyncio.wait(self._winding_up) if self._winding_up else await self.clock.sleep(0.05)
 
-    async def _generate(self, order: OrderBody) -> AsyncGenerator[EngineEvent, None]:
+    async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
         """The engine's events; that it refuses the messages comes as any of its errors does."""
         prompt = order.prompt
         if prompt is None:
-            prompt = self.engine.render_chat([message.model_dump() for message in order.messages or []])
-        async with aclosing(self.engine.generate(order.engine_request(prompt, self.clock.now()))) as events:
+            prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
+        async with aclosing(self.engine.generate(engine_request(order, prompt, self.clock.now()))) as events:
             async for event in events:
                 yield event
 
@@ -187,23 +190,20 @@ class Executions:
             logger.info("refused", extra={"execution": execution.name, "code": error.code, **execution.counts()})
             return self._refused(execution, error)
         await self._noted(execution, event)
-        if isinstance(event, Started):
-            return line("started", input_tokens=event.input_tokens)
-        if isinstance(event, Token):
-            return line("token", text=event.text, output_tokens=event.output_tokens)
-        execution.over = True
-        logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
-        return line("finished", reason=event.reason, **execution.counts())
+        if isinstance(event, Finished):
+            execution.over = True
+            logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
+        return encode_event(event)
 
     def _refused(self, execution: Execution, error: EngineError) -> bytes:
         self.watch.left(execution.name)
         status = REFUSED_AS.get(error.code, 500)
-        after: dict[str, float] = {}
+        retry_after_s: float | None = None
         if status == 503:
-            after["retry_after_s"] = self.watch.come_back_s(execution.order.tier)
+            retry_after_s = self.watch.come_back_s(execution.order.tier)
         elif status == 429:
-            after["retry_after_s"] = RATE_WINDOW_S
-        return line("refused", status=status, code=error.code, message=error.message, **after)
+            retry_after_s = RATE_WINDOW_S
+        return encode_event(WorkRefused(status, error.code, error.message, retry_after_s))
 
     async def _noted(self, execution: Execution, event: EngineEvent) -> None:
         """An abort that came before the engine knew the request, say while it was tokenized, is repeated now."""

@@ -22,12 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
+from dispatcher.model.worker_protocol import WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock
+from dispatcher.worker_wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
 from gpu_worker.service.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
 from gpu_worker.service.streaming import LinesResponse
-from gpu_worker.service.wire import BODY_BYTES_MAX, OrderRefused, parse_order
 
 BODY_S = 10.0
 """How long an order may take to arrive: nobody has shown a grant yet."""
@@ -106,11 +107,9 @@ def _bearer(request: Request) -> str:
 
 
 def _error(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:
-    told = {"event": "refused", "status": status, "code": code, "message": message}
-    if retry_after_s is None:
-        return JSONResponse(told, status)
-    headers = {"retry-after": str(max(1, math.ceil(retry_after_s)))}
-    return JSONResponse({**told, "retry_after_s": retry_after_s}, status, headers)
+    body = encode_event(WorkRefused(status, code, message, retry_after_s))
+    headers = {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+    return Response(body, status, headers, media_type="application/json")
 
 
 async def _refused(_: Request, error: Exception) -> Response:

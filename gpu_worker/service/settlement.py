@@ -6,8 +6,8 @@ import logging
 from typing import Protocol
 
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.ports import Clock
-from gpu_worker.service.wire import OrderBody
 
 logger = logging.getLogger("headgate.worker")
 
@@ -26,7 +26,7 @@ class SettleLost(Protocol):
 
 
 async def settle_patiently(
-    settle_lost: SettleLost, clock: Clock, order: OrderBody, *, input_tokens: int, output_tokens: int
+    settle_lost: SettleLost, clock: Clock, order: WorkOrder, *, input_tokens: int, output_tokens: int
 ) -> bool:
     """False where the table stayed away: the lease then runs out, and the reaper ends or repeats the invocation."""
     counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}

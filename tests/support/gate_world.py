@@ -11,7 +11,7 @@ from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.outcomes import Known
 from dispatcher.model.requests import Request
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
@@ -59,10 +59,10 @@ class FakeWorkers:
         self.live.add(order.execution)
         self.most_live = max(self.most_live, len(self.live))
         try:
-            yield WorkStarted(10)
+            yield Started(10)
             for number in range(1, order.max_tokens + 1):
                 await asyncio.sleep(TOKEN_S)
-                yield WorkToken("x", number)
+                yield Token("x", number)
                 if act == "break" and number == 2:
                     raise WorkerFailed()
         except (GeneratorExit, asyncio.CancelledError):
@@ -70,7 +70,7 @@ class FakeWorkers:
             raise
         finally:
             self.live.discard(order.execution)
-        yield WorkFinished("length", 10, order.max_tokens)
+        yield Finished("length", 10, order.max_tokens)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.operations.settle import settle_lost
 from dispatcher.ports import Clock, Store, Worker, WorkOrder
 
@@ -96,7 +96,7 @@ class ScriptedWorkers:
         done, reason = 0, act.reason
         try:
             await asyncio.sleep(act.start_s)
-            yield WorkStarted(act.input_tokens)
+            yield Started(act.input_tokens)
             while done < order.max_tokens:
                 await asyncio.sleep(act.token_s)
                 if done == act.breaks_after or worker.id in self.dead:
@@ -110,7 +110,7 @@ class ScriptedWorkers:
                     reason = "aborted"
                     break
                 done += 1
-                yield WorkToken(act.word, done)
+                yield Token(act.word, done)
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
             if worker.id not in self.dead:
@@ -118,7 +118,7 @@ class ScriptedWorkers:
             raise
         finally:
             self.live.pop(order.execution, None)  # before its end is read: it waits for nobody
-        yield WorkFinished(reason, act.input_tokens, done)
+        yield Finished(reason, act.input_tokens, done)
 
     async def wound_up(self) -> None:
         while self._settling:

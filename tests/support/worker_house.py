@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from random import Random
 
 import httpx
@@ -20,12 +19,12 @@ from dispatcher.policies.clocks import Clocks, Share, debit
 from dispatcher.policies.tiers import Tier
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
+from dispatcher.worker_wire import encode_order
 from gpu_worker.policies.slo.shedding import Shedder
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.server import make_app
 from gpu_worker.service.shedding_watch import Watch
-from gpu_worker.service.wire import OrderBody, parse_order
 from tests.support.asgi import Call
 from tests.support.engines import MODEL, ScriptedEngine
 from tests.support.virtual_time import START, LoopClock
@@ -51,16 +50,12 @@ def order(invocation: str = "i", **fields: object) -> WorkOrder:
         "temperature": 1.0,
         "seed": None,
         "stop": (),
+        "app": "",
+        "stage": 0,
+        "interaction": "",
+        "cache_salt": "",
     }
     return WorkOrder(**{**known, **fields})  # type: ignore[arg-type]
-
-
-def encoded(work: WorkOrder) -> bytes:
-    return json.dumps(asdict(work)).encode()
-
-
-def body(work: WorkOrder) -> OrderBody:
-    return parse_order(encoded(work))
 
 
 async def read(lines: AsyncIterator[bytes]) -> list[bytes]:
@@ -107,7 +102,7 @@ class House:
 
     def call(self, work: WorkOrder) -> Call:
         """The same as a server sees it: a connection that can stop reading, and break."""
-        raw = encoded(work)
+        raw = encode_order(work)
         expires_at = self.clock.now() + 30
         grant = ExecutionToken("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
         return Call(
@@ -116,7 +111,7 @@ class House:
 
     def start(self, work: WorkOrder) -> asyncio.Future[list[bytes]]:
         """Run it here, read to its end."""
-        return asyncio.ensure_future(read(self.executions.run(self.executions.claim(body(work)))))
+        return asyncio.ensure_future(read(self.executions.run(self.executions.claim(work))))
 
     async def leased(self, work: WorkOrder) -> Lease:
         """A lease as a dispatch leaves it; the agent has joined."""

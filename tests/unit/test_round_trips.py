@@ -15,11 +15,12 @@ import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
 from dispatcher.model.outcomes import Dispatched, Queued
+from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkStarted
+from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
 from tests.support.gate_world import MODEL, FakeWorkers, request
@@ -102,8 +103,8 @@ class CountingWorkers(FakeWorkers):
     async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         await self.gate.context.finish()
         self.counts.append(len(self.gate.sent))
-        yield WorkStarted(5)
-        yield WorkFinished("stop", 5, 0)
+        yield Started(5)
+        yield Finished("stop", 5, 0)
 
 
 def test_two_are_sent_until_the_worker_is_called_whoever_asks_and_how_often(gate: Gate) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, InvalidRequest, RequestTooLarge
-from dispatcher.model.requests import request_from_json
+from dispatcher.model.requests import Message, request_from_json
 from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
 from dispatcher.wire import parse_request
 
@@ -75,7 +75,7 @@ class TestOpenAI:
     def test_text_parts_are_joined(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
         asked = parse_request({"model": "m", "messages": [{"role": "user", "content": parts}]})
-        assert asked.messages == ({"role": "user", "content": "ab"},)
+        assert asked.messages == (Message("user", "ab"),)
 
     @pytest.mark.parametrize(
         ("change", "param", "code"),

@@ -18,6 +18,7 @@ from typing import Any
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Refused
 from dispatcher.model.outcomes import Known
 from dispatcher.model.requests import Request
+from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations import tenants as tenants_operations
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context, GateSettings
@@ -25,7 +26,7 @@ from dispatcher.operations.directory import Directory
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.service import ServiceFunction
-from dispatcher.ports import Tenant, Worker, WorkEvent, WorkFinished, WorkOrder, WorkRefused, WorkStarted
+from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.simulator.gates.interface import Door
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
@@ -158,12 +159,12 @@ class OperationsGate:
         finished = self._running[number] = self._loop.create_future()
         self._live.add(order.execution)
         try:
-            yield WorkStarted(request.arrival.input_tokens)
+            yield Started(request.arrival.input_tokens)
             await finished
         finally:
             del self._running[number]
             self._live.discard(order.execution)
-        yield WorkFinished("length", request.arrival.input_tokens, request.arrival.output_tokens)
+        yield Finished("length", request.arrival.input_tokens, request.arrival.output_tokens)
 
     async def _keep_house(self) -> None:
         """Heartbeats and, now and then, the sweep: they go on as long as the loop is stepped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.model.requests import Message
 from functions.invoke.handler import invoke
 from tests.support.gate import CHAT, Gate
 
@@ -12,7 +13,7 @@ AGAIN = {"role": "user", "content": "and more"}
 DUMPED = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
 """What the OpenAI SDK's `model_dump()` adds to a message."""
 NEUTRAL = {"tool_choice": "auto", "tools": None, "n": 1, "top_p": 1, "repetition_penalty": 1.0, "logprobs": False}
-TURNS = (FIRST, {"role": "assistant", "content": "xxx"}, AGAIN)
+TURNS = (Message("user", "hello"), Message("assistant", "xxx"), Message("user", "and more"))
 
 
 def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from gpu_worker.service.executions import Refusal
 from gpu_worker.service.settlement import PAUSE_MAX_S, TRIES_MAX
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
-from tests.support.worker_house import House, body, order, read
+from tests.support.worker_house import House, order, read
 
 
 async def left(house: House, lines_read: int, **fields: object) -> None:
     """A gate that went away after so many lines."""
-    lines = house.executions.run(house.executions.claim(body(order(max_tokens=500, **fields))))
+    lines = house.executions.run(house.executions.claim(order(max_tokens=500, **fields)))
     for _ in range(lines_read):
         await anext(lines)
     await lines.aclose()
@@ -61,9 +61,9 @@ def test_until_it_is_settled_it_is_named_live_but_holds_no_slot() -> None:
         await asyncio.sleep(1)
         assert house.executions.live() == {"a/i#1"}
         with pytest.raises(Refusal, match="running already"):
-            house.executions.claim(body(order()))
+            house.executions.claim(order())
         for name in ("j", "k"):
-            house.executions.claim(body(order(name)))
+            house.executions.claim(order(name))
         leaving.cancel()
 
     run(story())
@@ -72,7 +72,7 @@ def test_until_it_is_settled_it_is_named_live_but_holds_no_slot() -> None:
 def test_where_the_lease_is_lost_nothing_is_settled() -> None:
     async def story() -> House:
         house = House()
-        lines = house.executions.run(house.executions.claim(body(order(max_tokens=500))))
+        lines = house.executions.run(house.executions.claim(order(max_tokens=500)))
         await anext(lines)
         await house.executions.abort("a/i#1", lease_lost=True)
         await lines.aclose()
@@ -164,7 +164,7 @@ def test_a_deadline_that_passes_while_the_reader_dawdles_is_kept_too() -> None:
 
     async def story() -> dict[str, object]:
         house = House(ScriptedEngine(token_s=0.5))
-        lines = house.executions.run(house.executions.claim(body(order(max_tokens=200, deadline_at=START + 1))))
+        lines = house.executions.run(house.executions.claim(order(max_tokens=200, deadline_at=START + 1)))
         await anext(lines)
         await anext(lines)
         await asyncio.sleep(1)

@@ -9,30 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.model.worker_protocol import SEED_MAX, Token
 from dispatcher.policies.tiers import Tier
-from gpu_worker.service.wire import SEED_MAX, OrderRefused, line, parse_order
+from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_order
+from gpu_worker.service.engine_request import engine_request
 from tests.support.virtual_time import START
-from tests.support.worker_house import encoded, order
+from tests.support.worker_house import order
 
-GOOD = json.loads(encoded(order()))
+GOOD = json.loads(encode_order(order()))
 
 
 def test_a_gates_order_is_read_as_it_was_meant() -> None:
     work = order(seed=-SEED_MAX, stop=("\n", "END"), temperature=0.0)
-    request = parse_order(encoded(work)).engine_request("hello", START)
+    request = engine_request(parse_order(encode_order(work)), "hello", START)
     assert (request.request_id, request.tenant, request.prompt) == (work.execution, "a", "hello")
     assert (request.seed, request.stop, request.temperature) == (-SEED_MAX, ("\n", "END"), 0.0)
 
 
 def test_what_orders_and_bounds_it_reaches_the_engine() -> None:
     work = order(tier=Tier.PREMIUM, app="chat", stage=2, interaction="i-7", cache_salt="s", deadline_at=START + 9)
-    request = parse_order(encoded(work)).engine_request("hello", START + 2)
+    request = engine_request(parse_order(encode_order(work)), "hello", START + 2)
     assert (request.tier, request.stage, request.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
     assert request.timeout_s == 7.0
     assert request.app == "a/chat", "no tenant's application is another's"
-    late = parse_order(encoded(work)).engine_request("hello", START + 20)
+    late = engine_request(parse_order(encode_order(work)), "hello", START + 20)
     assert late.timeout_s == 0.0
-    assert parse_order(encoded(order())).engine_request("hello", START).app == ""
+    assert engine_request(parse_order(encode_order(order())), "hello", START).app == ""
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -105,7 +107,7 @@ def test_a_refusal_never_repeats_the_value() -> None:
 
 @given(st.text())
 def test_an_event_is_one_line_of_ascii(text: str) -> None:
-    raw = line("token", text=text, output_tokens=1)
+    raw = encode_event(Token(text, 1))
     assert raw.isascii()
     assert raw.count(b"\n") == 1
     assert len(raw.decode().splitlines()) == 1

@@ -11,15 +11,16 @@ import pytest
 
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
 from dispatcher.model.fleet import Worker
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkOrder, WorkRefused
+from dispatcher.model.requests import Message
+from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
-from gpu_worker.service.wire import BODY_BYTES_MAX
 from tests.support.asgi import Call
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
-from tests.support.worker_house import SECRET, WORKER, House, encoded, order
+from tests.support.worker_house import SECRET, WORKER, House, order
 
 
 def refusal(events: list[WorkEvent]) -> tuple[int, str]:
@@ -31,14 +32,14 @@ def refusal(events: list[WorkEvent]) -> tuple[int, str]:
 def test_an_order_is_executed_and_streamed() -> None:
     house = House()
     events = run(house.execute(order()))
-    assert events[-1] == WorkFinished("length", 5, 3)
+    assert events[-1] == Finished("length", 5, 3)
     assert house.engine.requests[0].tenant == "a"
     assert house.settlements.tries == 0  # the gate had it all, and settles
 
 
 def test_chat_is_rendered_by_the_engine() -> None:
     house = House()
-    run(house.execute(order(prompt=None, messages=({"role": "user", "content": "hi"},))))
+    run(house.execute(order(prompt=None, messages=(Message("user", "hi"),))))
     assert house.engine.requests[0].prompt == "hi"
 
 
@@ -69,7 +70,7 @@ def test_messages_that_the_template_refuses_are_the_tenants_error_and_hold_no_sl
 
     async def story() -> None:
         house = House(Strict())
-        work = order(prompt=None, messages=({"role": "user", "content": "hi"},))
+        work = order(prompt=None, messages=(Message("user", "hi"),))
         assert refusal(await house.execute(work)) == (400, "invalid_messages")
         await house.executions.idle()
         assert house.executions.live() == frozenset()
@@ -85,7 +86,7 @@ def test_no_more_than_its_slots_and_none_twice() -> None:
         assert refusal(await house.execute(order("i2"))) == (503, "worker_full")
         assert refusal(await house.execute(order("i0"))) == (409, "running_already")
         await asyncio.gather(*running)
-        assert isinstance((await house.execute(order("i3")))[-1], WorkFinished)
+        assert isinstance((await house.execute(order("i3")))[-1], Finished)
 
     run(story())
 
@@ -102,7 +103,7 @@ def test_a_grant_for_another_execution_is_refused(other: dict[str, object]) -> N
 
     async def story() -> int:
         house = House()
-        raw, asked = encoded(order()), order(**other)
+        raw, asked = encode_order(order()), order(**other)
         grant = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
         headers = {"authorization": f"Bearer {sign(grant, SECRET)}"}
         return (await Call(house.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.worker_protocol import WorkFinished, WorkRefused, WorkToken
+from dispatcher.model.worker_protocol import Finished, Token, WorkRefused
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, RefusedByPolicy
 from gpu_worker.policies.slo.monitor import Attained, Slo, SloMonitor, SloSettings, SloTargets
@@ -16,7 +16,7 @@ from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.shedding_watch import Watch
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, LoopClock, run
-from tests.support.worker_house import House, body, order, read
+from tests.support.worker_house import House, order, read
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -57,11 +57,11 @@ def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
         return [*ends, (await house.execute(order("again", tier=B)))[-1]]
 
     standard, background, again = run(story())
-    assert isinstance(standard, WorkFinished)
+    assert isinstance(standard, Finished)
     assert isinstance(background, WorkRefused)
     assert (background.status, background.code) == (429, "overloaded")
     assert background.retry_after_s == pytest.approx(30.0, abs=1.0)
-    assert isinstance(again, WorkFinished)
+    assert isinstance(again, Finished)
 
 
 def test_a_worker_that_is_full_says_so_and_sheds_nobody() -> None:
@@ -69,7 +69,7 @@ def test_a_worker_that_is_full_says_so_and_sheds_nobody() -> None:
         house = House(shedder=touchy())
         await late_premium(house)
         for name in ("x", "y"):
-            house.executions.claim(body(order(name)))
+            house.executions.claim(order(name))
         return house, (await house.execute(order("b", tier=B)))[-1]
 
     house, refused = run(story())
@@ -117,7 +117,7 @@ def test_what_the_engine_ends_is_a_refused_line_with_its_status(
     assert (refused.status, refused.code) == (status, code)
     assert (refused.retry_after_s is None) == (status == 500)
     assert ("retry_after_s" in lines[-1]) == (status != 500)
-    assert max([0, *(event.output_tokens for event in events if isinstance(event, WorkToken))]) == after
+    assert max([0, *(event.output_tokens for event in events if isinstance(event, Token))]) == after
     assert house.settlements.tries == 0, "the gate settles what it was told the end of"
     assert house.executions.live() == frozenset()
 
@@ -125,7 +125,7 @@ def test_what_the_engine_ends_is_a_refused_line_with_its_status(
 def test_a_request_dropped_while_its_gate_is_gone_is_settled_once_from_here() -> None:
     async def story() -> House:
         house = House(Ending(Dropped(), 2))
-        lines = house.executions.run(house.executions.claim(body(order(max_tokens=9))))
+        lines = house.executions.run(house.executions.claim(order(max_tokens=9)))
         await anext(lines)
         await lines.aclose()
         await house.executions.idle()
@@ -158,7 +158,7 @@ def test_each_request_is_one_sample_of_each_kind() -> None:
 def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
     async def story() -> House:
         house = House(shedder=watched())
-        lines = house.executions.run(house.executions.claim(body(order(tier=P, max_tokens=20))))
+        lines = house.executions.run(house.executions.claim(order(tier=P, max_tokens=20)))
         for _ in range(3):
             await anext(lines)
         await asyncio.sleep(15)
@@ -187,7 +187,7 @@ def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothi
     async def story() -> House:
         house = House(shedder=watched())
         await house.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
-        lines = house.executions.run(house.executions.claim(body(order("gone", tier=P, max_tokens=500))))
+        lines = house.executions.run(house.executions.claim(order("gone", tier=P, max_tokens=500)))
         await anext(lines)
         await lines.aclose()
         await house.executions.idle()

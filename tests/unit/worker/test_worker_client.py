@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
 from dispatcher.model.fleet import Worker
-from dispatcher.model.worker_protocol import WorkEvent, WorkFinished, WorkRefused, WorkStarted, WorkToken
+from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
-from gpu_worker.service.wire import line
+from dispatcher.worker_wire import encode_event
 from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker_house import SECRET, WORKER, House, order
 
 WHOLE = [
-    line("started", input_tokens=1),
-    line("alive"),
-    line("token", text="a", output_tokens=1),
-    line("finished", reason="stop", input_tokens=1, output_tokens=1),
+    encode_event(Started(1)),
+    encode_event(Alive()),
+    encode_event(Token("a", 1)),
+    encode_event(Finished("stop", 1, 1)),
 ]
-EVENTS = [WorkStarted(1), WorkToken("a", 1), WorkFinished("stop", 1, 1)]
+EVENTS = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
 
 
 def said(
@@ -62,17 +62,17 @@ def test_however_the_network_cuts_them(size: int) -> None:
 
 @given(st.text())
 def test_any_text_comes_through(text: str) -> None:
-    assert said(streamed(line("token", text=text, output_tokens=1), WHOLE[-1]))[0] == WorkToken(text, 1)
+    assert said(streamed(encode_event(Token(text, 1)), WHOLE[-1]))[0] == Token(text, 1)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c", "\r", "\n"])
 def test_what_ends_a_line_elsewhere_ends_none_here(separator: str) -> None:
     raw = json.dumps({"event": "token", "text": f"a{separator}b", "output_tokens": 1}, ensure_ascii=False).encode()
-    assert said(streamed(raw + b"\n", WHOLE[-1]))[0] == WorkToken(f"a{separator}b", 1)
+    assert said(streamed(raw + b"\n", WHOLE[-1]))[0] == Token(f"a{separator}b", 1)
 
 
 def test_nothing_counts_after_the_end() -> None:
-    assert said(streamed(*WHOLE, line("token", text="b", output_tokens=2))) == EVENTS
+    assert said(streamed(*WHOLE, encode_event(Token("b", 2)))) == EVENTS
 
 
 @pytest.mark.parametrize(

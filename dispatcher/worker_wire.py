@@ -1,0 +1,74 @@
+"""The protocol between gate and worker as bytes: a work order in, events out, one JSON object a line (NDJSON).
+
+Both sides use this module. dispatcher/model/worker_protocol.py defines the fields and their bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
+
+BODY_BYTES_MAX = 2_000_000
+"""Most bytes of an order: twice what the gate reads of a tenant's request, for that request and the gate's fields."""
+
+
+class OrderRefused(Exception):
+    """The body is not a valid work order. The message names the field and does not repeat its value."""
+
+
+def encode_order(order: WorkOrder) -> bytes:
+    """Return the order as JSON in UTF-8. Not in ASCII: that takes up to three times the bytes of the tenant's body."""
+    return _ORDER.dump_json(order)
+
+
+def parse_order(body: bytes) -> WorkOrder:
+    """Decode an order. Raises OrderRefused for a missing field, an unknown one, or one out of bounds."""
+    try:
+        return _ORDER.validate_json(body, strict=True, extra="forbid")
+    except ValidationError as error:
+        finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise OrderRefused(f"{'.'.join(map(str, finding['loc']))}: {finding['type']}") from None
+
+
+def encode_event(event: WorkEvent | Alive) -> bytes:
+    """Return the event as one line. In ASCII: a text may hold characters that some readers take for a line's end."""
+    return _EVENT.dump_json(event, ensure_ascii=True, exclude_none=True) + b"\n"
+
+
+def parse_event(line: bytes) -> WorkEvent | Alive:
+    """Decode a line. Fields of a newer worker are ignored. Raises ValueError if it is not an event."""
+    return _EVENT.validate_json(line, strict=True)
+
+
+def _prompt_or_messages(order: WorkOrder) -> WorkOrder:
+    if (order.prompt is None) == (order.messages is None):
+        raise ValueError("an order has either prompt or messages")
+    return order
+
+
+def _without_bad_wait(fields: Any, parse: ValidatorFunctionWrapHandler) -> WorkRefused:
+    """Parse a refusal. One whose `retry_after_s` is invalid is still a refusal, with no such time."""
+    try:
+        refused: WorkRefused = parse(fields)
+    except ValidationError:
+        refused = parse({**fields, "retry_after_s": None})
+    return refused
+
+
+_ORDER = TypeAdapter(Annotated[WorkOrder, AfterValidator(_prompt_or_messages)])
+_EVENT: TypeAdapter[WorkEvent | Alive] = TypeAdapter(
+    Annotated[
+        Started | Token | Finished | Annotated[WorkRefused, WrapValidator(_without_bad_wait)] | Alive,
+        Discriminator("event"),
+    ]
+)
