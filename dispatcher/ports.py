@@ -9,34 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from dispatcher.model.fleet import SEATS_MAX, Lease, Pool, Snapshot, TenantQueue, WaitingQueue, Worker
+from dispatcher.model.fleet import Lease, Snapshot, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.clocks import Debit, Step
-
-__all__ = [
-    "SEATS_MAX",
-    "Clock",
-    "Ids",
-    "InvocationStore",
-    "KeyRecord",
-    "Launcher",
-    "Lease",
-    "Pool",
-    "Snapshot",
-    "Store",
-    "Tenant",
-    "TenantQueue",
-    "TenantStore",
-    "WaitingQueue",
-    "WorkEvent",
-    "WorkOrder",
-    "Worker",
-    "WorkerClient",
-    "WorkerRegistry",
-]
 
 
 class Clock(Protocol):

@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 
 from dispatcher.model.errors import DeadlineExceeded, UnknownInvocation, WorkerFailed
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation, Result, State, ended
 from dispatcher.model.outcomes import Dispatched, Known, Queued, Settled, Written
 from dispatcher.model.worker_protocol import WorkEvent
@@ -22,7 +23,6 @@ from dispatcher.operations.results import cancelled, error_of, error_result
 from dispatcher.operations.settle import settle
 from dispatcher.operations.submit import Submission
 from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
-from dispatcher.ports import Worker
 
 
 async def answer(

@@ -8,12 +8,13 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.wakeups import Wakeups
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from dispatcher.ports import Clock, Ids, Launcher, Store, Worker, WorkerClient
+from dispatcher.ports import Clock, Ids, Launcher, Store, WorkerClient
 
 logger = logging.getLogger("headgate.gate")
 

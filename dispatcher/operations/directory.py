@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, Unauthorized
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Clock, KeyRecord, Tenant, TenantStore
+from dispatcher.ports import Clock, TenantStore
 
 CACHE_S = 60.0
 """A revoked key or a changed limit is in force everywhere after this."""

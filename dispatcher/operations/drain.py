@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dispatcher.model.errors import DeadlineExceeded
+from dispatcher.model.fleet import Lease, Pool, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, State, dispatched, ended
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.operations.context import Context
@@ -18,7 +19,6 @@ from dispatcher.operations.pools import tell_backlog
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
 from dispatcher.policies.clocks import Clocks, Debit, Share, debit, in_profile
-from dispatcher.ports import Lease, Pool, WaitingQueue, Worker
 
 CONFLICTS_MAX = 8
 """A run gives up after this many lost races: whoever won them is draining too."""

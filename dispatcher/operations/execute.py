@@ -22,14 +22,15 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation, Result, State
 from dispatcher.model.requests import Request, request_from_json
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import tell_virtual_time
 from dispatcher.operations.results import error_result
 from dispatcher.operations.settle import give_back, settle
-from dispatcher.ports import Tenant, Worker
 
 RUNNING_ALREADY = 409
 RETRIED_STATUSES = frozenset({401, RUNNING_ALREADY})

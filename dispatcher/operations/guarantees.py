@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dispatcher.model.fleet import Worker
 from dispatcher.operations.context import Context
 from dispatcher.policies.clocks import rate_scale
-from dispatcher.ports import Worker
 
 ACTIVE_LINES_MAX = 1000
 

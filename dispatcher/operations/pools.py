@@ -6,8 +6,8 @@ drain that follows the queueing. tests/unit/test_round_trips.py counts what is s
 
 from __future__ import annotations
 
+from dispatcher.model.fleet import Pool
 from dispatcher.operations.context import Context
-from dispatcher.ports import Pool
 
 
 def raised(context: Context, pool: Pool, virtual_time: float) -> None:

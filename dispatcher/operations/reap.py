@@ -6,13 +6,13 @@ for a grace. What a live worker says it is executing is never reaped, however ol
 
 from __future__ import annotations
 
+from dispatcher.model.fleet import Lease, Worker
 from dispatcher.model.invocation import Slot, State
 from dispatcher.model.outcomes import Written
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain, expire
 from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.settle import give_back
-from dispatcher.ports import Lease, Worker
 
 OVERDUE_MAX = 100
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.model.errors import NoWorker
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Slot
 from dispatcher.operations.context import Context
-from dispatcher.ports import Worker
 
 
 def free_slot(context: Context, workers: Iterable[Worker], model: str, now: float) -> Slot | None:

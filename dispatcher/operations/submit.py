@@ -10,15 +10,16 @@ import math
 from dataclasses import dataclass, replace
 
 from dispatcher.model.errors import IdempotencyConflict, InvalidRequest, Refused, StoreUnavailable, UnknownModel
+from dispatcher.model.fleet import Snapshot, Worker
 from dispatcher.model.invocation import Invocation, dispatched
 from dispatcher.model.outcomes import Dispatched, Known, Queued, Submitted, Written
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.pools import queued, raised
 from dispatcher.operations.results import is_retryable
 from dispatcher.operations.slots import free_slot, require_worker
 from dispatcher.policies.clocks import debit, lift
-from dispatcher.ports import Snapshot, Tenant, Worker
 
 ENQUEUE_TRIES = 4
 """How often a moving line is looked at again before giving up: each try lost means that another's write succeeded."""

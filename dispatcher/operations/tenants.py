@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.outcomes import Written
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Clock, Ids, Store, Tenant
+from dispatcher.ports import Clock, Ids, Store
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2

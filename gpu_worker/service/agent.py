@@ -19,7 +19,8 @@ from random import Random
 from typing import Any
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.ports import Clock, Worker, WorkerRegistry
+from dispatcher.model.fleet import Worker
+from dispatcher.ports import Clock, WorkerRegistry
 from gpu_worker.policies.capacity import Capacity
 from gpu_worker.service.executions import Executions
 

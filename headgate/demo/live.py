@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dispatcher.model.fleet import Snapshot
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from dispatcher.ports import Snapshot
 from headgate.demo.measure import Sample, percentile
 
 RATE_WINDOW_S = 5.0

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import boto3
 
 from dispatcher.bootstrap import RealIds
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Tenant, TenantStore
+from dispatcher.ports import TenantStore
 from dispatcher.stores.dynamodb.store import client_config, create_table
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
-from dispatcher.ports import Store, Worker
+from dispatcher.ports import Store
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, worker
 
 TENANTS = ["a", "b", "c"]

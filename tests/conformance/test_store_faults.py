@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutErr
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Settled, Written
-from dispatcher.ports import Tenant
+from dispatcher.model.tenants import Tenant
 from dispatcher.stores.dynamodb.requests import TRIES_MAX
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from dispatcher.model.fleet import Lease
 from dispatcher.model.invocation import Invocation, Result, Slot, State, ended, retried
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import STAY, Clocks, Debit, Step, settlement
-from dispatcher.ports import Lease
 from dispatcher.stores.limits import TEXT_BYTES_MAX
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.model.fleet import Pool
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Written
 from dispatcher.policies.clocks import Charge, Debit, Step
-from dispatcher.ports import Pool
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 
 

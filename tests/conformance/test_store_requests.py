@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Settled, Written
-from dispatcher.ports import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, START, FakeClock, World, invocation, later, worker
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Written
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from dispatcher.ports import KeyRecord, Tenant
 from tests.conformance.store_world import START, World, invocation, worker
 
 FULL = Tenant("a", "line", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, 3)

@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation, State
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller

@@ -14,15 +14,16 @@ from random import Random
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError, StoreUnavailable
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.outcomes import Known, Queued, Settled, Submitted, Written
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.answer import answer, result_of, turn_within
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, execute_detached
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.clocks import Debit, Share, Step
-from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.gate import POOL, Gate
 from tests.support.gate_world import CountingIds, FakeLauncher

@@ -8,17 +8,18 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from dispatcher.model.errors import AnsweredError, WorkerFailed
+from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.outcomes import Known
 from dispatcher.model.requests import Request
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkRefused
+from dispatcher.model.tenants import Tenant
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.execute import Collected, Render
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Tenant, Worker, WorkOrder
 from dispatcher.stores.memory.store import MemoryStore
 from tests.support.virtual_time import LoopClock
 

@@ -14,13 +14,14 @@ import boto3
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
+from dispatcher.model.fleet import Worker
 from dispatcher.model.outcomes import Dispatched, Queued
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
-from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
 from tests.support.gate_world import MODEL, FakeWorkers, request

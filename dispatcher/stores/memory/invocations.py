@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from dispatcher.model.fleet import Lease, TenantQueue, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, State, retried
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.policies.clocks import STAY, Debit, Step
-from dispatcher.ports import Lease, TenantQueue, WaitingQueue, Worker
 from dispatcher.stores.limits import checked_body, fitting
 from dispatcher.stores.memory.queues import InvocationKey, QueueRecord, WaitingIndex
 from dispatcher.stores.memory.workers import MemorySeats

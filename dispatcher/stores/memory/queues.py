@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from dispatcher.model.fleet import TenantQueue, WaitingQueue
 from dispatcher.policies.clocks import Clocks, Step
-from dispatcher.ports import TenantQueue, WaitingQueue
 from dispatcher.stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, exact, stepped
 
 InvocationKey = tuple[str, str]

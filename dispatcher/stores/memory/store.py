@@ -14,10 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from dispatcher.model.fleet import Lease, Pool, Snapshot, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, Slot
 from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Debit, Step
-from dispatcher.ports import Clock, KeyRecord, Lease, Pool, Snapshot, Tenant, WaitingQueue, Worker
+from dispatcher.ports import Clock
 from dispatcher.stores.limits import RETENTION_S
 from dispatcher.stores.memory.invocations import MemoryInvocations
 from dispatcher.stores.memory.tenants import MemoryTenants

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.outcomes import Written
-from dispatcher.ports import KeyRecord, Tenant
+from dispatcher.model.tenants import KeyRecord, Tenant
 
 
 class MemoryTenants:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dispatcher.model.fleet import SEATS_MAX, Lease, Worker
 from dispatcher.model.invocation import Slot
 from dispatcher.model.outcomes import Written
-from dispatcher.ports import SEATS_MAX, Lease, Worker
 
 
 class MemorySeats:

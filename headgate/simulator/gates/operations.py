@@ -16,8 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Refused
+from dispatcher.model.fleet import Worker
 from dispatcher.model.outcomes import Known
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations import tenants as tenants_operations
 from dispatcher.operations.answer import answer
@@ -26,7 +28,6 @@ from dispatcher.operations.directory import Directory
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.service import ServiceFunction
-from dispatcher.ports import Tenant, Worker
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.simulator.gates.interface import Door
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec

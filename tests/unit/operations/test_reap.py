@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.fleet import Lease
 from dispatcher.model.invocation import Slot, State
 from dispatcher.model.outcomes import Settled
 from dispatcher.operations.execute import execute_detached
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle
-from dispatcher.ports import Lease
 from tests.support.gate import POOL, Gate
 from tests.support.story import begun, dispatched, kept, queued
 from tests.support.worker_client import Act

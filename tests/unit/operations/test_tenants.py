@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import ConfigurationError, Unauthorized
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations import tenants
 from dispatcher.operations.directory import CACHE_S
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import Tenant
 from tests.support.gate_world import make_world
 from tests.support.virtual_time import run
 
