@@ -14,12 +14,9 @@ Steps in which only decodes run, with nobody waiting, are taken together (engine
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_worker.policies.fairness.interface import QueuePolicy
-from headgate.simulator.engines.interface import Engine, Jitter, Observer
-from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.engines.interface import Engine
 from headgate.simulator.requests import SimRequest
 
 
@@ -52,19 +49,10 @@ class _Step:
 class ChunkedEngine(Engine):
     """Its profile says `chunk_tokens`: ValueError where it does not."""
 
-    def __init__(
-        self,
-        profile: EngineProfile,
-        policy: QueuePolicy,
-        *,
-        observer: Observer | None = None,
-        jitter: Jitter | None = None,
-        stopwatch: Callable[[], float] | None = None,
-    ) -> None:
-        if profile.chunk_tokens is None:
-            raise ValueError(f"profile {profile.name!r} has no chunk_tokens")
-        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
-        self._chunk_tokens = profile.chunk_tokens
+    def _set_up(self) -> None:
+        if self.profile.chunk_tokens is None:
+            raise ValueError(f"profile {self.profile.name!r} has no chunk_tokens")
+        self._chunk_tokens = self.profile.chunk_tokens
         self._decoding: list[_Running] = []
         self._prefilling: list[_Running] = []
         self._reserved = 0
@@ -107,7 +95,7 @@ class ChunkedEngine(Engine):
         if not parts and not self._decoding:
             raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
         steps = 1 if parts or self._waiting else min(running.left for running in self._decoding)
-        factor = self._jitter.factor(steps) if self._jitter is not None else 1.0
+        factor = self._jitter_factor(steps)
         return _Step(self.now_s + factor * self._step_s(steps, parts), steps, factor, parts)
 
     def _newcomer(self) -> _Running | None:
@@ -125,8 +113,7 @@ class ChunkedEngine(Engine):
         self._prefilling.append(running)
         self.decisions += 1
         request.admitted_s = self.now_s
-        if self._observer is not None:
-            self._observer.admitted(request, self.now_s)
+        self._observer.admitted(request, self.now_s)
         return running
 
     def _step_s(self, steps: int, parts: list[tuple[_Running, int]]) -> float:
@@ -163,7 +150,7 @@ class ChunkedEngine(Engine):
         for running in self._decoding:
             running.tokens += step.steps
             self.policy.generated(running.request.request_id, running.tokens)
-        if self._decoding and self._observer is not None:
+        if self._decoding:
             self._observer.decoded(step.steps, self.now_s)
 
     def _prefill_parts(self, step: _Step) -> None:
@@ -176,7 +163,7 @@ class ChunkedEngine(Engine):
                 self._decoding.append(running)
                 self._first_token(running)
                 done.append(running.request)
-        if done and self._observer is not None:
+        if done:
             self._observer.prefilled(done, self.now_s)
 
     def _first_token(self, running: _Running) -> None:
@@ -194,8 +181,7 @@ class ChunkedEngine(Engine):
             self.kv_tokens -= running.prompt + running.request.arrival.output_tokens
             running.request.finish_s = self.now_s
             self.policy.finish(running.request.request_id)
-            if self._observer is not None:
-                self._observer.finished(running.request, self.now_s)
+            self._observer.finished(running.request, self.now_s)
         return [running.request for running in ended]
 
 

@@ -64,10 +64,15 @@ class Engine(ABC):
         self.kv_tokens = 0
         self.decisions = 0
         self.decision_s: list[float] = []
-        self._observer = observer
+        self._observer = observer or Observer()
         self._jitter = jitter
         self._stopwatch = stopwatch
         self._waiting: dict[str, SimRequest] = {}
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Make the state of this kind of engine; profile and policy are there."""
 
     @property
     def waiting(self) -> int:
@@ -107,11 +112,9 @@ class Engine(ABC):
         elif not self._enqueue(request, at_s):
             request.rejected = "rate"
         if request.rejected is not None:
-            if self._observer is not None:
-                self._observer.rejected(request, at_s)
+            self._observer.rejected(request, at_s)
             return False
-        if self._observer is not None:
-            self._observer.enqueued(request, at_s)
+        self._observer.enqueued(request, at_s)
         return True
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
@@ -120,6 +123,10 @@ class Engine(ABC):
             return False
         self._waiting[request.request_id] = request
         return True
+
+    def _jitter_factor(self, steps: int) -> float:
+        """Draw the factor of the time of so many steps; 1 without jitter."""
+        return 1.0 if self._jitter is None else self._jitter.factor(steps)
 
     def _peek(self) -> QueueRequest | None:
         if self._stopwatch is None:

@@ -9,29 +9,19 @@ from dataclasses import fields
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
-from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission, KvBudget, Plan
 from gpu_worker.policies.scheduling_stats import SchedulingFigures
-from headgate.simulator.engines.interface import Engine, Jitter, Observer, as_policy_sees
+from headgate.simulator.engines.interface import Engine, as_policy_sees
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
 
 class PreemptiveEngine(Engine):
-    def __init__(
-        self,
-        profile: EngineProfile,
-        policy: QueuePolicy,
-        *,
-        observer: Observer | None = None,
-        jitter: Jitter | None = None,
-        stopwatch: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
-        machine = paged_profile(profile)
-        admission = Admission(policy, machine.calibration())
-        if stopwatch is not None:
-            admission = _TimedAdmission(admission, stopwatch, self.decision_s)
+    def _set_up(self) -> None:
+        machine = paged_profile(self.profile)
+        admission = Admission(self.policy, machine.calibration())
+        if self._stopwatch is not None:
+            admission = _TimedAdmission(admission, self._stopwatch, self.decision_s)
         self.model = PagedModel(machine, admission)
         self._requests: dict[str, SimRequest] = {}
         self._step: Step | None = None
@@ -88,17 +78,14 @@ class PreemptiveEngine(Engine):
         step = self._step = self.model.plan(self.now_s)
         if not self.running:
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
-        factor = 1.0
-        if self._jitter is not None and (step.decoding or step.parts):
-            factor = self._jitter.factor(1)
+        factor = self._jitter_factor(1) if step.decoding or step.parts else 1.0
         self._step_end_s = self.model.end_s(step, self.now_s, factor)
         self.decisions += len(step.entered)
         for sequence in step.entered:
             if not sequence.preemptions:
                 request = self._requests[sequence.request.request_id]
                 request.admitted_s = self.now_s
-                if self._observer is not None:
-                    self._observer.admitted(request, self.now_s)
+                self._observer.admitted(request, self.now_s)
 
     def _dropped(self, sequence: Sequence) -> SimRequest:
         request = self._requests.pop(sequence.request.request_id)
@@ -111,26 +98,22 @@ class PreemptiveEngine(Engine):
         assert step is not None  # noqa: S101
         self.now_s = self._step_end_s
         computed = self.model.compute(step)
-        if step.decoding and self._observer is not None:
+        if step.decoding:
             self._observer.decoded(1, self.now_s)
         for sequence in computed[len(step.decoding) :]:
             if sequence.tokens == 1:
-                self._first_token(self._requests[sequence.request.request_id])
+                request = self._requests[sequence.request.request_id]
+                request.first_token_s = self.now_s
+                self._observer.prefilled([request], self.now_s)
         finished = [self._finish(sequence) for sequence in computed if sequence.ended]
         self.kv_tokens = self.model.batch.kv_tokens
         return finished
-
-    def _first_token(self, request: SimRequest) -> None:
-        request.first_token_s = self.now_s
-        if self._observer is not None:
-            self._observer.prefilled([request], self.now_s)
 
     def _finish(self, sequence: Sequence) -> SimRequest:
         self.model.batch.end(sequence)
         request = self._requests.pop(sequence.request.request_id)
         request.finish_s = self.now_s
-        if self._observer is not None:
-            self._observer.finished(request, self.now_s)
+        self._observer.finished(request, self.now_s)
         return request
 
 

@@ -18,14 +18,11 @@ the variance, which is what the mean of k such factors has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_worker.policies.fairness.interface import QueuePolicy
-from headgate.simulator.engines.interface import Engine, Jitter, Observer
+from headgate.simulator.engines.interface import Engine
 from headgate.simulator.engines.kv_peak import KvPeak
-from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
 
@@ -43,18 +40,8 @@ class _Stretch(NamedTuple):
 
 
 class SimulatedEngine(Engine):
-    """`stopwatch`: seconds of a clock that measures the policy's decisions; their times are in `decision_s`."""
-
-    def __init__(
-        self,
-        profile: EngineProfile,
-        policy: QueuePolicy,
-        *,
-        observer: Observer | None = None,
-        jitter: Jitter | None = None,
-        stopwatch: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)
+    def _set_up(self) -> None:
+        profile = self.profile
         self._room = KvPeak(profile.pool_tokens)
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
@@ -106,8 +93,7 @@ class SimulatedEngine(Engine):
         """Admit in the policy's order; the first that does not fit ends it."""
         self._since_attempt = 0
         self._stretch = None
-        if self._observer is not None:
-            self._observer.attempted(self.now_s)
+        self._observer.attempted(self.now_s)
         admitted: list[SimRequest] = []
         tokens = 0
         while (head := self._peek()) is not None:
@@ -120,7 +106,7 @@ class SimulatedEngine(Engine):
             tokens += prompt
         if admitted:
             seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
-            self._prefill = _Prefill(admitted, self.now_s + seconds * (self._jitter.factor(1) if self._jitter else 1.0))
+            self._prefill = _Prefill(admitted, self.now_s + seconds * self._jitter_factor(1))
         elif not self._room.size:
             raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
 
@@ -139,8 +125,7 @@ class SimulatedEngine(Engine):
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
-        if self._observer is not None:
-            self._observer.admitted(request, self.now_s)
+        self._observer.admitted(request, self.now_s)
 
     def _end_prefill(self, prefill: _Prefill) -> list[SimRequest]:
         self._prefill = None
@@ -150,15 +135,14 @@ class SimulatedEngine(Engine):
             if request.arrival.output_tokens:
                 self.policy.generated(request.request_id, 1)
                 self.kv_tokens += 1
-        if self._observer is not None:
-            self._observer.prefilled(prefill.requests, self.now_s)
+        self._observer.prefilled(prefill.requests, self.now_s)
         return self._ended()
 
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
             left = self.profile.steps_between_admissions - self._since_attempt
             steps = min(left, int(self._room.next_end) - self._room.step)
-            self._stretch = _Stretch(steps, self._jitter.factor(steps) if self._jitter is not None else 1.0)
+            self._stretch = _Stretch(steps, self._jitter_factor(steps))
         return self._stretch
 
     def _decode(self, until_s: float) -> bool:
@@ -176,8 +160,7 @@ class SimulatedEngine(Engine):
         self._since_attempt += steps
         self._room.step += steps
         self.policy.decoded(steps)
-        if self._observer is not None:
-            self._observer.decoded(steps, self.now_s)
+        self._observer.decoded(steps, self.now_s)
         return True
 
     def _decode_s(self, steps: int) -> float:
@@ -199,8 +182,7 @@ class SimulatedEngine(Engine):
             request.finish_s = self.now_s
             self.kv_tokens -= prompt + request.arrival.output_tokens
             self.policy.finish(request.request_id)
-            if self._observer is not None:
-                self._observer.finished(request, self.now_s)
+            self._observer.finished(request, self.now_s)
         if ended:
             self._stretch = None
         return [request for request, _ in ended]
