@@ -30,6 +30,7 @@ from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
+from typing import Any
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
@@ -95,7 +96,7 @@ class Found:
     recomputed_tokens: float = 0.0
 
 
-CASES = (
+CASES: tuple[tuple[Any, ...], ...] = (
     *(("vtc", None, False, WATERMARK), ("vtc-oracle", None, False, WATERMARK)),
     *(("tiered:vtc", inf, False, 0.01), ("tiered:vtc", inf, False, WATERMARK)),
     *(("tiered:vtc", lead, swap, WATERMARK) for swap in (False, True) for lead in LEADS),

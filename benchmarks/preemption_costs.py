@@ -190,7 +190,7 @@ def by_data_sheet() -> list[dict[str, float]]:
     rows = []
     for (prompt, generated), (swap, again) in SOURCE_MS.items():
         tokens = prompt + generated
-        one = {"tokens": tokens, "its table, swap": swap, "its table, recompute": again}
+        one: dict[str, float] = {"tokens": tokens, "its table, swap": swap, "its table, recompute": again}
         one["its code, swap"] = 1e3 * 2 * tokens * 80 * 512 / (32e9 / 8)
         for name, known in SHEETS.items():
             one[name] = 1e3 * (known.swap_out_s(tokens) + known.swap_in_s(tokens))

@@ -126,7 +126,7 @@ def parts(trace: Path) -> dict[str, float]:
     room_calls: list[Call] = []
     _play(workload, policy_calls, room_calls)
     whole_s = timed(lambda: _play(workload))
-    fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))  # type: ignore[arg-type]
+    fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))
     policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
     room_s = replayed(room_calls, lambda: KvPeak(load_profile().pool_tokens))
     scale = 1e6 / COUNTED
@@ -156,7 +156,9 @@ def _play(
     workload: SampledWorkload, policy_calls: list[Call] | None = None, room_calls: list[Call] | None = None
 ) -> None:
     policy: Any = make_policy("vtc")
-    engine = make_engine(load_profile(), policy if policy_calls is None else _Recorded(policy, policy_calls))
+    if policy_calls is not None:
+        policy = _Recorded(policy, policy_calls)
+    engine = make_engine(load_profile(), policy)
     if room_calls is not None and isinstance(engine, engine_module.SimulatedEngine):
         room = _CountedKvPeak(load_profile().pool_tokens)
         room.calls = room_calls
@@ -175,11 +177,14 @@ def replayed(calls: list[Call], make: Callable[[], Any]) -> float:
             methods[name](*args)
 
     methods = {name: getattr(fresh, name) for name, _ in calls if name != "at"}
-    all_s = timed(lambda: [call(name, args) for name, args in calls])
 
     def nothing(name: str, args: tuple[Any, ...]) -> None: ...
 
-    return all_s - timed(lambda: [nothing(name, args) for name, args in calls])
+    def each(do: Callable[[str, tuple[Any, ...]], None]) -> None:
+        for name, args in calls:
+            do(name, args)
+
+    return timed(lambda: each(call)) - timed(lambda: each(nothing))
 
 
 def timed(work: Callable[[], object]) -> float:

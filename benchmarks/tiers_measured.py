@@ -134,6 +134,9 @@ class Monotonic:
     def now(self) -> float:
         return time.monotonic()
 
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -19,17 +20,14 @@ def servers() -> Iterator[dict[str, PlaceMaker]]:
 class _Servers(dict[str, PlaceMaker]):
     def __init__(self) -> None:
         super().__init__()
-        self._contexts: list[object] = []
+        self._open = ExitStack()
 
     def __missing__(self, name: str) -> PlaceMaker:
-        context = BACKENDS[name]()
-        self[name] = context.__enter__()
-        self._contexts.append(context)
+        self[name] = self._open.enter_context(BACKENDS[name]())
         return self[name]
 
     def stop(self) -> None:
-        for context in self._contexts:
-            context.__exit__(None, None, None)
+        self._open.close()
 
 
 @pytest.fixture(params=BACKENDS)

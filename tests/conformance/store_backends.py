@@ -14,19 +14,24 @@ from typing import Any, Protocol
 
 import boto3
 import pytest
+from botocore.config import Config
 
 from dispatcher.ports import Clock, Store
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.local import dynamodb_local
 from headgate.local.moto.server import make_server
+from tests.support.hang_guard import HANG_S
 
 
 class Place(Protocol):
     """Somewhere empty that stores can be opened on: all of them see the same tenants."""
 
-    endpoint_url: str | None
-    table: str
+    @property
+    def endpoint_url(self) -> str | None: ...
+
+    @property
+    def table(self) -> str: ...
 
     def open(self, clock: Clock, seed: int = 0) -> Store: ...
 
@@ -65,10 +70,14 @@ def client_of(endpoint_url: str) -> Any:
 
 
 def make_client(endpoint_url: str) -> Any:
-    secret = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
-    config = client_config(8)
-    config.read_timeout = 30  # the machine that runs tests may be busy: a retry would count as a request
-    return boto3.client("dynamodb", endpoint_url=endpoint_url, region_name="us-east-1", config=config, **secret)
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        config=client_config(8).merge(Config(connect_timeout=HANG_S, read_timeout=HANG_S)),  # a retry is a request
+    )
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Tally:
     """By tenant; less what left the queue."""
     running: dict[str, float] = field(default_factory=dict)
     """Execution -> estimate, for those never settled."""
-    spent: Counter[str] = field(default_factory=Counter)
+    spent: dict[str, float] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
@@ -92,7 +92,8 @@ class Runner:
         else:
             served = self._random.choice([0.2, 5.5])
             ended = await self._world.settle(running, served=served)
-            self.tally.spent[running.tenant] += served if ended is Settled.SETTLED else 0.0
+            if ended is Settled.SETTLED:
+                self.tally.spent[running.tenant] = self.tally.spent.get(running.tenant, 0.0) + served
         self.tally.outcomes[f"end {ended.value}"] += 1
         del self.tally.running[execution(running)]
 

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import sys
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,7 +42,7 @@ def admit_next(policy: QueuePolicy) -> str:
 
 
 def test_every_policy_class_is_registered() -> None:
-    def subclasses(cls: type[QueuePolicy]) -> list[type[QueuePolicy]]:
+    def subclasses(cls: type[Any]) -> list[type[Any]]:
         return [found for child in cls.__subclasses__() for found in (child, *subclasses(child))]
 
     product = {cls for cls in subclasses(QueuePolicy) if cls.__module__.startswith("gpu_worker.")}
@@ -247,9 +248,9 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
             else:
                 policy.preempt(request_id)
                 evicted.add(request_id)
-    for tenant in {owner for owner, _, _ in true.values()}:
-        mine = [(inputs, outputs) for owner, inputs, outputs in true.values() if owner == tenant]
-        got = policy.received.get(tenant, Received())  # none is kept of tenants gone that received nothing
+    for name in {owner for owner, _, _ in true.values()}:
+        mine = [(inputs, outputs) for owner, inputs, outputs in true.values() if owner == name]
+        got = policy.received.get(name, Received())  # none is kept of tenants gone that received nothing
         assert got.service == pytest.approx(sum(curved(*lengths) for lengths in mine))
         assert (got.input_tokens, got.output_tokens) == (sum(i for i, _ in mine), sum(o for _, o in mine))
     assert policy.running == len(running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ async def test_a_slot_that_is_taken_or_not_there_conflicts(world: World, slot: S
 
 
 @pytest.mark.parametrize("change", [{"draining": True}, {"alive_until": START}, {"slots": 0}])
-async def test_a_worker_that_takes_no_work_conflicts(world: World, change: dict[str, object]) -> None:
+async def test_a_worker_that_takes_no_work_conflicts(world: World, change: dict[str, Any]) -> None:
     seated = await world.store.register(worker())
     assert seated is not None
     await world.store.heartbeat(replace(seated, **change))

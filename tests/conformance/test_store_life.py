@@ -122,7 +122,9 @@ async def test_a_second_settlement_is_fenced_and_charges_nothing(seated: World) 
     assert await seated.settle(running, served=99.0) is Settled.FENCED
     assert await seated.requeue(running) is Settled.FENCED
     assert await seated.queue() == before
-    assert (await seated.store.get("a", "i")).served == 8.0
+    kept = await seated.store.get("a", "i")
+    assert kept is not None
+    assert kept.served == 8.0
     assert await seated.settle(replace(running, id="never seen")) is Settled.FENCED
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,7 @@ def gather_text(engine: Engine, asked: list[EngineRequest]) -> asyncio.Future[li
     return asyncio.gather(*(text_of(engine, one) for one in asked))
 
 
-async def cancelled(task: asyncio.Future[object]) -> None:
+async def cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def tiered(time: VirtualTime | None = None, *, batch: int = 2, kv: int = 1000, *
     return ModelledEngine(queue, profile=profile, sleep=time.sleep, monotonic_s=lambda: time.now_s)
 
 
-async def entered(engine: ModelledEngine, name: str, tier: Tier, **fields: object) -> AsyncGenerator[EngineEvent, None]:
+async def entered(engine: ModelledEngine, name: str, tier: Tier, **fields: Any) -> AsyncGenerator[EngineEvent, None]:
     stream = engine.generate(request(name, fields.pop("tenant", name), tier=tier, **{"max_tokens": 20, **fields}))
     assert isinstance(await anext(stream), Started)
     return stream

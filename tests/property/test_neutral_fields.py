@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -202,7 +203,7 @@ class TestAssistant:
         messages = [TURNS[0], {"role": "assistant", **content}, TURNS[2]]
         request = parse_request({"model": "m", "messages": messages})
         assert request.messages is not None
-        assert [dict(each) for each in request.messages] == [TURNS[0], {"role": "assistant", "content": ""}, TURNS[2]]
+        assert [asdict(each) for each in request.messages] == [TURNS[0], {"role": "assistant", "content": ""}, TURNS[2]]
 
     @pytest.mark.parametrize("role", ["user", "system", "developer"])
     def test_another_role_needs_its_content(self, role: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -49,25 +49,26 @@ class Model:
 class StoreMachine(RuleBasedStateMachine):
     """Every rule asks all stores the same and compares: with each other, and with the model."""
 
-    place: ClassVar[Callable[[], TablePlace] | None] = None
-
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
         self.model = Model()
         stores: list[Store] = [MemoryStore(self.clock)]
-        if self.place is not None:
-            stores.append(type(self).place().open(self.clock))  # type: ignore[misc]
+        stores += [place.open(self.clock) for place in self.places()]
         self.worlds = [World(store, self.clock) for store in stores]
         for name, count in SLOTS.items():
             one = worker(name, count, alive_until=2e9)
             self.ask(lambda world, one=one: world.store.register(one))
 
+    def places(self) -> list[TablePlace]:
+        """Where further stores are opened, empty ones."""
+        return []
+
     def teardown(self) -> None:
         self.loop.close()
 
-    def ask(self, question: Callable[[World], Awaitable[Any]]) -> Any:
+    def ask(self, question: Callable[..., Awaitable[Any]]) -> Any:
         """The one answer of all stores."""
         answers = [self.loop.run_until_complete(question(world)) for world in self.worlds]
         assert all(answer == answers[0] for answer in answers), answers
@@ -233,7 +234,8 @@ def test_the_tables_store_answers_as_the_memory_store(url: str) -> None:
     count = iter(range(1_000_000))
 
     class Both(StoreMachine):
-        place = staticmethod(lambda: TablePlace(url, f"machine-{next(count)}"))
+        def places(self) -> list[TablePlace]:
+            return [TablePlace(url, f"machine-{next(count)}")]
 
     budget = settings(
         max_examples=5,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption.costs import UNCALIBRATED
+from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
 from tests.support.block_model import CALIBRATION, BlockModel, Machine
@@ -41,7 +41,7 @@ machines = st.builds(
 
 class TierMachine(RuleBasedStateMachine):
     @initialize(said=tier_settings, machine=machines, calibration=st.sampled_from([CALIBRATION, UNCALIBRATED]))
-    def begins(self, said: TierSettings, machine: Machine, calibration: object) -> None:
+    def begins(self, said: TierSettings, machine: Machine, calibration: Calibration) -> None:
         self.model = BlockModel(said, machine, calibration, seen=plan_is_right)
         self.protected_at: dict[str, int] = {}
 

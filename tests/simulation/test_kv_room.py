@@ -32,7 +32,9 @@ moves = st.lists(st.one_of(sizes, st.integers(1, 30)), max_size=40)
 
 
 @given(st.integers(20, 300), moves)
-def test_what_fits_is_what_never_fills_the_pool_when_played_out(pool_tokens: int, moves: list[object]) -> None:
+def test_what_fits_is_what_never_fills_the_pool_when_played_out(
+    pool_tokens: int, moves: list[int | tuple[int, int]]
+) -> None:
     room, batch = KvPeak(pool_tokens), list[Played]()
     for move in moves:
         if isinstance(move, int):

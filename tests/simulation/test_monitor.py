@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
@@ -32,7 +32,7 @@ class AllMoments(TheoremMonitor):
 
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS)
-        self.received: Counter[str] = Counter()
+        self.received: defaultdict[str, float] = defaultdict(float)
         self.waiting: Counter[str] = Counter()
         self.running: list[SimRequest] = []
         self.moments: list[Moment] = []

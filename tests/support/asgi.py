@@ -122,8 +122,8 @@ class Caller:
             named.setdefault("authorization", f"Bearer {self.key}")
         return Call(self.app, method, path, headers=named, body=sent, spec_version=spec_version)
 
-    async def get(self, path: str, **headers: str) -> Reply:
+    async def get(self, path: str, **headers: Any) -> Reply:
         return await self.start("GET", path, **headers).finished()
 
-    async def post(self, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> Reply:
+    async def post(self, path: str, body: Any = None, *, raw: bytes | None = None, **headers: Any) -> Reply:
         return await self.start("POST", path, body, raw=raw, **headers).finished()

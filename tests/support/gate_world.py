@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from typing import Any
 
 from dispatcher.model.errors import AnsweredError, WorkerFailed
 from dispatcher.model.fleet import Worker
@@ -119,13 +120,14 @@ class World:
         assert seated is not None
         return seated
 
-    def submission(self, tenant: Tenant | str, *, known_as: str | None = None, **fields: object) -> Submission:
-        asked = {"max_tokens": 5, **{name: fields.pop(name) for name in ("max_tokens", "prompt") if name in fields}}
+    def submission(self, tenant: Tenant | str, *, known_as: str | None = None, **fields: Any) -> Submission:
+        asked: dict[str, Any] = {"max_tokens": 5}
+        asked |= {name: fields.pop(name) for name in ("max_tokens", "prompt") if name in fields}
         return Submission(
             self.tenants[tenant] if isinstance(tenant, str) else tenant,
             request(**asked),
             known_as or self.ids.new(),
-            deadline_s=float(fields.pop("deadline_s", 300.0)),  # type: ignore[arg-type]
+            deadline_s=float(fields.pop("deadline_s", 300.0)),
             keep_body=bool(fields.pop("keep_body", False)),
             keep_answer=bool(fields.pop("keep_answer", False)),
             detached=bool(fields.pop("detached", False)),

@@ -36,6 +36,11 @@ class Seen:
     stop_reason: str | None = None
     cached_tokens: int | None = None
 
+    @property
+    def steps_to_first_token(self) -> int:
+        assert self.first_step is not None, "it got no token"
+        return self.first_step - self.added_step
+
 
 class VllmDriver:
     def __init__(self, llm: LLM) -> None:

@@ -314,7 +314,8 @@ class TestLambda:
             over_lambda(FakeLambda({"error": {"message": "none"}, "status": 404})).result("i")
 
     def test_what_answers_is_not_headgate(self) -> None:
-        for payload in ({}, {"status": 3}, {"hello": "world"}, []):
+        payloads: tuple[Any, ...] = ({}, {"status": 3}, {"hello": "world"}, [])
+        for payload in payloads:
             with pytest.raises(Unavailable):
                 over_lambda(FakeLambda(payload)).chat("x")
             with pytest.raises(Unavailable):
@@ -348,7 +349,7 @@ class TestLambda:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        config = LambdaHeadgate("k", model="m")._client.meta.config
+        config: Any = LambdaHeadgate("k", model="m")._client.meta.config
         assert config.read_timeout == LAMBDA_READ_TIMEOUT_S > 900
         assert config.retries["total_max_attempts"] == 1
 

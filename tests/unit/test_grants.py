@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,9 @@ GRANT = ExecutionToken("w", "a", "i", 1, 0, 100.0, digest(b"body"))
 TOKEN = sign(GRANT, SECRET)
 
 
-def opened(token: str = TOKEN, secret: bytes = SECRET, worker: str = "w", body: bytes = b"body", now: float = 0.0):
+def opened(
+    token: str = TOKEN, secret: bytes = SECRET, worker: str = "w", body: bytes = b"body", now: float = 0.0
+) -> ExecutionToken:
     return verify(token, secret, worker=worker, body=body, now=now)
 
 
@@ -28,9 +31,9 @@ def test_opens_for_what_it_was_signed_for_to_its_last_moment() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"secret": b"other"}, {"worker": "v"}, {"worker": ""}, {"body": b"else"}, {"body": b""}, {"now": 100.0}]
 )
-def test_and_for_nothing_else(wrong: dict[str, object]) -> None:
+def test_and_for_nothing_else(wrong: dict[str, Any]) -> None:
     with pytest.raises(ExecutionTokenRefused):
-        opened(**wrong)  # type: ignore[arg-type]
+        opened(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_one_bit_of_the_payload_changed_and_it_opens_nothing(bit: int) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ExecutionToken)])
 def test_every_field_is_under_the_signature(name: str) -> None:
-    other: object = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
+    other: Any = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
     payload = sign(replace(GRANT, **{name: other}), b"the forger's own").partition(".")[0]
     with pytest.raises(ExecutionTokenRefused):
         opened(f"{payload}.{TOKEN.partition('.')[2]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -42,11 +43,12 @@ def test_a_retry_keeps_the_attempt_which_fences_the_lost_one() -> None:
 def test_an_end_is_final_and_forgets_the_prompt(state: State) -> None:
     over = ended(RUNNING, state, 105.0, result=Result(200, "{}"), input_tokens=1, output_tokens=2, served=5.0)
     assert (over.state, over.ended_at, over.served, over.body) == (state, 105.0, 5.0, None)
-    for forbidden in (
+    attempts: tuple[Callable[[], Invocation], ...] = (
         lambda: ended(over, State.DONE, 106.0),
         lambda: retried(over),
         lambda: dispatched(over, Slot("w", 0), CHARGE, 106.0),
-    ):
+    )
+    for forbidden in attempts:
         with pytest.raises(IllegalTransition):
             forbidden()
 

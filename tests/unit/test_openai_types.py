@@ -9,10 +9,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from dispatcher.model.answers import AnswerHead
+from dispatcher.model.requests import Message
 from dispatcher.wire import parse_request
 
 pytest.importorskip("openai")
 USER = {"role": "user", "content": "hello"}
+FIRST = Message(**USER)
 CHAT = {"model": "m", "messages": [USER]}
 COMPLETION = {"model": "m", "prompt": "hello"}
 ROLES = ("system", "developer", "user", "assistant")
@@ -64,7 +66,7 @@ def test_an_answers_message_is_a_message_of_the_next_turn(form: Callable[[Any], 
     head = AnswerHead("i-1", 7, "m", True)
     message = model.model_validate(head.body("hi there", "stop", 3, 2)).choices[0].message
     request = parse_request({**CHAT, "messages": [USER, form(message), USER]})
-    assert request.messages == (USER, {"role": "assistant", "content": "hi there"}, USER)
+    assert request.messages == (FIRST, Message("assistant", "hi there"), FIRST)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -74,4 +76,4 @@ def test_a_streams_delta_is_a_message_of_the_next_turn(form: Callable[[Any], Any
     delta = chat.ChatCompletionChunk.model_validate(chunk).choices[0].delta
     delta.content += "hi"
     request = parse_request({**CHAT, "messages": [USER, form(delta)]})
-    assert request.messages == (USER, {"role": "assistant", "content": "hi"})
+    assert request.messages == (FIRST, Message("assistant", "hi"))

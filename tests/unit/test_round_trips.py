@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.config import Config
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
 from dispatcher.model.fleet import Worker
@@ -25,6 +26,7 @@ from dispatcher.operations.submit import Submission, submit
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
 from tests.support.gate_world import MODEL, FakeWorkers, request
+from tests.support.hang_guard import HANG_S
 
 FAST_PATH_MAX = 2
 QUEUED_MAX = 3
@@ -34,15 +36,13 @@ class Gate:
     """A dispatcher over DynamoDB whose requests are counted."""
 
     def __init__(self, url: str) -> None:
-        config = client_config()
-        config.read_timeout = 30  # a busy machine: a retry would count as a request
         client: Any = boto3.client(
             "dynamodb",
             endpoint_url=url,
             region_name="us-east-1",
             aws_access_key_id="x",
             aws_secret_access_key="x",
-            config=config,
+            config=client_config().merge(Config(connect_timeout=HANG_S, read_timeout=HANG_S)),  # a retry is a request
         )
         table = f"headgate-{RealIds().new()}"  # moto's tables are its process's
         create_table(client, table)

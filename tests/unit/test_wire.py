@@ -125,7 +125,8 @@ class TestOpenAI:
         ],
     )
     def test_what_the_gate_alone_says_is_refused_from_a_client(self, name: str) -> None:
-        for value in (0, "x", {}):
+        values: tuple[Any, ...] = (0, "x", {})
+        for value in values:
             with pytest.raises(InvalidRequest) as caught:
                 parse_request({**CHAT, name: value})
             assert (caught.value.param, caught.value.code) == (name, "unknown_parameter")

@@ -23,8 +23,6 @@ import openai
 
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 
-UP_S = 100
-
 
 def free_port() -> int:
     with socket.socket() as taken:
@@ -53,10 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
         try:
-            until = time.monotonic() + UP_S
             while not _serves(port):
                 assert process.poll() is None, log.read_text()[-2000:]
-                assert time.monotonic() < until, log.read_text()[-2000:]
                 time.sleep(0.3)
             yield f"http://127.0.0.1:{port}/v1"
         finally:
@@ -70,7 +66,6 @@ def _serves(port: int) -> bool:
         return False
 
 
-@pytest.mark.timeout(UP_S + 60)
 def test_a_premium_stream_begins_while_background_fills_the_cache(server: str) -> None:
     async def story() -> list[str]:
         client = openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0)

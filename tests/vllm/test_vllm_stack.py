@@ -6,8 +6,10 @@ import asyncio
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,9 @@ import openai
 import psutil
 
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME
+from tests.support.hang_guard import HANG_S
 from tests.support.local_stack import Running, eventually, line_state, start, stop
 
-UP_S = 240
 TENANTS = ("quiet", "flood")
 OUTPUT = 1900
 """Tokens: some seconds of them, so that there is something to kill."""
@@ -37,13 +39,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 async def asked(stack: Running, tenant: str, tokens: int, began: asyncio.Event | None = None) -> int:
     """How many tokens came, or minus the status of the error. `began`: streamed, and set with the first of them."""
     client = openai.AsyncOpenAI(base_url=stack.openai_base_url, api_key=stack.api_keys[tenant], max_retries=0)
-    question = {"model": BUILT_MODEL_NAME, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": 150}
+    create: Callable[..., Any] = client.completions.create
+    question = {"model": BUILT_MODEL_NAME, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": HANG_S}
     try:
         if began is None:
-            answer = await client.completions.create(**question)
-            return answer.usage.completion_tokens
+            return int((await create(**question)).usage.completion_tokens)
         count = 0
-        async for _ in await client.completions.create(**question, stream=True):
+        async for _ in await create(**question, stream=True):
             count += 1
             began.set()
         return count
@@ -59,14 +61,12 @@ def engine_of(stack: Running) -> psutil.Process:
     return next(process for process in family if "EngineCore" in process.name())
 
 
-@pytest.mark.timeout(UP_S)
 def test_it_answers(stack: Running) -> None:
     assert asyncio.run(asked(stack, "quiet", 12)) == 12
     settled = eventually(lambda: line_state(stack, "quiet"), lambda line: line.get("reserved", 1.0) == 0.0)
     assert settled["spent"] > 2 * 12
 
 
-@pytest.mark.timeout(UP_S)
 def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: Running) -> None:
     """Streams that had begun end with an error, and pay for what they got; the others are tried again and answered."""
     before = {tenant: line_state(stack, tenant).get("spent", 0.0) for tenant in TENANTS}
@@ -84,9 +84,9 @@ def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: R
     outcomes = asyncio.run(story())
     assert any(outcome < 0 for outcome in outcomes), f"nothing ran when it was killed: {outcomes}"
     for tenant in TENANTS:
-        settled = eventually(lambda name=tenant: line_state(stack, name), lambda line: line.get("reserved", 1) == 0.0)
+        settled = eventually(partial(line_state, stack, tenant), lambda line: line.get("reserved", 1) == 0.0)
         assert 0 <= settled["spent"] - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
-    eventually(lambda: asyncio.run(asked(stack, "quiet", 8)), lambda tokens: tokens == 8, timeout_s=120)
+    eventually(lambda: asyncio.run(asked(stack, "quiet", 8)), lambda tokens: tokens == 8)
     slots = asyncio.run(_all_slots(stack))
     assert slots == [16] * 8
 

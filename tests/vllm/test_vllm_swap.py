@@ -194,7 +194,9 @@ def sampled(step: Any, token: int) -> ModelRunnerOutput:
 
 
 def connector_of(llm: LLM) -> SwapConnector:
-    return llm.llm_engine.engine_core.engine_core.scheduler.connector
+    connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
+    assert isinstance(connector, SwapConnector)
+    return connector
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-prefix-cache", "prefix-cache"])

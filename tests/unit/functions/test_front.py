@@ -132,7 +132,7 @@ async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gat
     good = gate.keys["a"]
     said = set()
     for authorization in ("", "Bearer", "Bearer ", "Basic x", f"Bearer {good}x", f"Bearer hg-{'z' * 40}", good):
-        headers = {"authorization": authorization} if authorization else {}
+        headers: dict[str, Any] = {"authorization": authorization} if authorization else {}
         method = "GET" if "models" in path else "POST"
         call = gate.caller(None).start(method, path, chat() if method == "POST" else None, **headers)
         reply = await call.finished()
@@ -143,7 +143,7 @@ async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gat
 
 
 async def test_who_the_tenant_is_comes_from_the_key_alone(gate: Gate) -> None:
-    claims = {"x_tenant": "b", "x_headgate_tenant": "b", "openai_organization": "b"}
+    claims: dict[str, Any] = {"x_tenant": "b", "x_headgate_tenant": "b", "openai_organization": "b"}
     await gate.caller("a").post(CHAT, chat(user="b"), **claims)
     assert [order.tenant for _, order in gate.workers.orders] == ["a"]
 

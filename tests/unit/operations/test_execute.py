@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.support.gate import POOL, Gate
 from tests.support.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
 from tests.support.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
-COUNTS = {"input_tokens": 10, "output_tokens": 3}
+COUNTS: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3}
 
 
 def render(_: Invocation) -> Render:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -333,7 +334,7 @@ class TestWhenItGoesWrong:
             ):  # it ran: the worker, not simulated here, settles what it was told to abort
                 assert ended.slot is not None
                 assert world.workers.closed == [f"a/{submission.id}#1"]
-                counts = {"input_tokens": 10, "output_tokens": 1}
+                counts: dict[str, Any] = {"input_tokens": 10, "output_tokens": 1}
                 await settle_lost(world.store, world.clock, "a", submission.id, 1, **counts)
             else:
                 assert ended.state is State.CANCELLED
@@ -349,7 +350,7 @@ class TestWhenItGoesWrong:
             context = world.dispatcher()
             accepted = await submit(context, world.submission("a"))
             assert isinstance(accepted, Dispatched)
-            counts = {"input_tokens": 10, "output_tokens": 3}
+            counts: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3}
             assert await settle(context, accepted.invocation, State.DONE, **counts) is Settled.SETTLED
             assert await settle(context, accepted.invocation, State.DONE, **counts) is Settled.FENCED
             key = (accepted.invocation.tenant, accepted.invocation.id, 1)

@@ -74,7 +74,7 @@ class TestBeats:
                 house.engine.waiting = 3
                 await asyncio.sleep(60)
                 (seen,) = await alive(house)
-                assert (seen.kv_use, seen.queue_length, seen.live) == (0.5, 3, {"a/i#1"})
+                assert (seen.kv_use, seen.queue_length, seen.live) == (0.5, 3, frozenset({"a/i#1"}))
                 assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
                 assert seen.alive_until > house.clock.now() + SETTINGS.lease_s - 1.2 * SETTINGS.heartbeat_s - 0.01
                 reading.cancel()

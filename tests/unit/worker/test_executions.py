@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.virtual_time import START, run
 from tests.support.worker_house import House, order, read
 
 
-async def left(house: House, lines_read: int, **fields: object) -> None:
+async def left(house: House, lines_read: int, **fields: Any) -> None:
     """A gate that went away after so many lines."""
     lines = house.executions.run(house.executions.claim(order(max_tokens=500, **fields)))
     for _ in range(lines_read):
@@ -168,6 +169,7 @@ def test_a_deadline_that_passes_while_the_reader_dawdles_is_kept_too() -> None:
         await anext(lines)
         await anext(lines)
         await asyncio.sleep(1)
-        return json.loads((await read(lines))[-1])
+        last: dict[str, object] = json.loads((await read(lines))[-1])
+        return last
 
     assert run(story())["reason"] == "aborted"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -98,7 +99,7 @@ def test_a_draining_worker_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("other", [{"slot": 1}, {"attempt": 2}, {"tenant": "b"}, {"invocation": "j"}])
-def test_a_grant_for_another_execution_is_refused(other: dict[str, object]) -> None:
+def test_a_grant_for_another_execution_is_refused(other: dict[str, Any]) -> None:
     """Even where it was signed over these very bytes."""
 
     async def story() -> int:
