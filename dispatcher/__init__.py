@@ -1,1 +1,1 @@
-"""The gate: who may enter, in which order, and what it is charged. See ARCHITECTURE.md."""
+"""The gate: it admits requests, orders those that wait, and charges their tenants. See ARCHITECTURE.md."""

@@ -1,4 +1,4 @@
-"""Puts a dispatcher together from its environment: the one place where the real clock, ids and clients are made."""
+"""Assembly of a gate from its environment. Only this module makes the real clock, ids, random source and clients."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class RealIds:
 
 
 def real_random() -> Random:
-    """For jitter alone: nothing secret comes of it."""
+    """Return a random source for jitter. It is not fit for secrets."""
     return Random(secrets.randbits(64))
 
 
 @dataclass(frozen=True, slots=True)
 class SqsLauncher:
-    """Starts detached executions by a message that names them; the prompt stays in the table."""
+    """Starts detached executions by an SQS message that names them. The prompt stays in the table."""
 
     client: SQSClient
     queue_url: str
@@ -61,15 +61,15 @@ class SqsLauncher:
 
 
 class NoLauncher:
-    """Where no queue is configured: the reaper takes the lease back after its grace, and in the end refunds."""
+    """Starts nothing, where no queue is configured. The sweep reclaims the lease after its grace, and refunds it."""
 
     async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
         return None
 
 
 def make_store(config: Config) -> Store:
-    """The DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
-    import boto3  # here, so that nothing loads it that does not talk to AWS
+    """Return the DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
+    import boto3  # here, so that only a process that uses AWS loads it
 
     from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 
@@ -86,7 +86,7 @@ def make_launcher(config: Config) -> Launcher:
 
 
 def worker_secret(config: Config) -> bytes:
-    """The secret that grants are signed with. Raises ConfigurationError."""
+    """Return the secret that signs execution tokens. Raises ConfigurationError."""
     secret = config.worker_secret
     if not secret and config.worker_secret_arn:
         import boto3
@@ -101,7 +101,7 @@ def worker_secret(config: Config) -> bytes:
 
 
 def make_context(config: Config | None = None, *, store: Store | None = None, clock: Clock | None = None) -> Context:
-    """A dispatcher as the environment describes it. Raises ConfigurationError."""
+    """Return the gate's context as the environment configures it. Raises ConfigurationError."""
     from dispatcher.worker_client import HttpWorkerClient
 
     config = config or load_config()
@@ -119,14 +119,14 @@ def make_context(config: Config | None = None, *, store: Store | None = None, cl
 
 
 class Runtime:
-    """A dispatcher that lives as long as its Lambda sandbox: one event loop, one context, many handler calls."""
+    """A gate for the life of a Lambda sandbox: one event loop and one context for many calls of the handler."""
 
     def __init__(self, context: Context | None = None) -> None:
         self._runner = asyncio.Runner()
         self.context = context or self._runner.run(_made())
 
     def run(self, work: Any) -> Any:
-        """Run a coroutine, and all that it spawned, to the end: nothing goes on while the sandbox is frozen."""
+        """Run a coroutine and all tasks that it spawned to the end. Nothing runs while the sandbox is frozen."""
         return self._runner.run(self._finished(work))
 
     async def _finished(self, work: Any) -> Any:

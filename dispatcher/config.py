@@ -1,4 +1,4 @@
-"""The gate's configuration: a frozen model, read from the environment once at the edge."""
+"""The gate's configuration: a frozen model, read once from the environment."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _PREFIX = "HEADGATE_"
 
 
 class Config(BaseModel):
-    """Each field is the environment variable HEADGATE_<NAME>. Times in seconds."""
+    """Each field is the environment variable HEADGATE_<NAME>. Times are in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     table: str = Field(default="headgate", min_length=3, max_length=255)
     """Name of the DynamoDB table."""
     queue_url: str = ""
-    """The queue of detached executions; empty: none is started, the sweep's reaper ends them."""
+    """URL of the SQS queue of detached executions. If empty, none is started and the sweep ends them."""
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """The pool that this process drains and sweeps."""
     order: Literal["bwfq", "fcfs"] = "bwfq"
-    """The gate's order: `fcfs` is the baseline without headgate's policy."""
+    """The gate's order. `fcfs` is the baseline without headgate's policy."""
     worker_secret: str = ""
-    """What gate and workers sign with; at least 16 characters. Given directly (local) …"""
+    """The secret with which the gate signs orders and a worker checks them; at least 16 characters."""
     worker_secret_arn: str = ""
-    """… or as the name of a secret in Secrets Manager."""
+    """The name of that secret in Secrets Manager, instead of the secret itself."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)
-    """From arrival to the last token."""
+    """Longest time from arrival to the last token."""
     default_max_tokens: int = Field(default=256, ge=1, le=1_000_000)
-    """For requests that name no max_tokens."""
+    """Used for requests without max_tokens."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """How far a tenant's virtual clock may run ahead of the pool's (service units a weight of 1)."""
     lease_grace_s: float = Field(default=10.0, gt=0, le=300)
-    """How long a lease lives before its worker's heartbeat first names it."""
+    """How long a lease is valid before a heartbeat of its worker first names it."""
     wait_poll_s: float = Field(default=0.25, gt=0, le=10)
-    """How often waiting callers look whether another process dispatched them."""
+    """Interval at which a process checks whether another one dispatched the requests of its callers."""
     store_threads: int = Field(default=16, ge=1, le=256)
-    """Requests to DynamoDB under way at once in one process."""
+    """Most concurrent requests to DynamoDB of one process."""
 
     def gate_settings(self) -> GateSettings:
         return GateSettings(
@@ -55,7 +55,7 @@ class Config(BaseModel):
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Raises ConfigurationError, naming the variable."""
+    """Read the configuration. Raises ConfigurationError, which names the variable."""
     source = os.environ if environment is None else environment
     values = {name[len(_PREFIX) :].lower(): value for name, value in source.items() if name.startswith(_PREFIX)}
     try:

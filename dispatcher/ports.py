@@ -1,7 +1,7 @@
-"""What the operations need of the world. Stores, clients and clocks implement these; simulations too.
+"""The interfaces that the operations need: clock, ids, store, worker client, launcher. Simulations implement them too.
 
-Each write of a store is one atomic statement that carries its own conditions: what a read or an index said before is a
-hint. Times are Unix seconds, costs service units.
+Each write of a store is one atomic statement that carries its own conditions; an earlier read of a table or an index is
+a hint only. Times are Unix seconds, costs are service units.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dispatcher.policies.clocks import Debit, Step
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -27,11 +27,11 @@ class Clock(Protocol):
 
 class Ids(Protocol):
     def new(self) -> str:
-        """An id never given before, safe in a URL."""
+        """Return a new id that is safe in a URL."""
         ...
 
     def secret(self) -> str:
-        """At least 128 random bits, safe in a URL, for keys."""
+        """Return at least 128 random bits for a key, safe in a URL."""
         ...
 
 
@@ -41,13 +41,16 @@ class TenantStore(Protocol):
     async def get_tenant(self, name: str) -> Tenant | None: ...
 
     async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> Written:
-        """Create (expected_version None; EXISTS if there) or replace (CONFLICT if the version moved)."""
+        """Create the tenant (`expected_version` None) or replace its configuration of that version.
+
+        EXISTS if a new tenant is already there; CONFLICT if the version has changed.
+        """
         ...
 
     async def list_tenants(self) -> Sequence[Tenant]: ...
 
     async def delete_tenant(self, name: str) -> None:
-        """The configuration and the keys; invocations run out by themselves."""
+        """Delete the configuration and the keys. Invocations expire by themselves."""
         ...
 
     async def put_key(self, key: KeyRecord) -> None: ...
@@ -58,38 +61,38 @@ class TenantStore(Protocol):
 
 
 class InvocationStore(Protocol):
-    """Invocations, lines, slots. Each write method is one atomic, conditional statement."""
+    """Invocations, queues and slots. Each write is one atomic, conditional statement."""
 
     async def snapshot(self, pool: str, queue: str) -> Snapshot:
-        """The pool, the line and all workers, in one request."""
+        """Read the pool, the queue and all workers, in one request."""
         ...
 
     async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
-        """Write a new RUNNING invocation, take its debit from the line and lease its slot, together.
+        """Write a new RUNNING invocation, charge its debit to the queue's clocks and lease its slot.
 
-        CONFLICT if the slot is taken, its worker no longer takes work, somebody waits in the line, or the clocks left
-        the debit's branch; EXISTS if the invocation is there already.
+        CONFLICT if the slot is taken, its worker no longer takes work, a request waits in the queue, or the clocks left
+        the debit's branch. EXISTS if the invocation is already there.
         """
         ...
 
     async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
-        """Write a new QUEUED invocation and put it into its line, together.
+        """Write a new QUEUED invocation and append it to its queue.
 
-        `lift` moves the line's vft where nothing waited before, and is None where someone did: CONFLICT if that is no
-        longer so, or the clock left the lift's branch. FULL at `waiting_max`; EXISTS if the invocation is there.
+        `lift` moves the queue's vft if the queue was empty; it is None if a request waited. CONFLICT if that has
+        changed, or if the clock left the lift's branch. FULL at `waiting_max`. EXISTS if the invocation is there.
         """
         ...
 
     async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
-        """Lines with someone waiting: those with tat <= now first, then the rest, each by vft; at most `limit`."""
+        """Return at most `limit` queues that are not empty: those with tat <= now first, then the rest, each by vft."""
         ...
 
     async def head_of(self, queue: str) -> Invocation | None:
-        """The oldest waiting invocation of a line."""
+        """Return the oldest waiting invocation of a queue, or None."""
         ...
 
     async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
-        """Move a QUEUED invocation to RUNNING (as `invocation` now reads), out of its line, debit, slot: together.
+        """Move a QUEUED invocation to RUNNING, in the form given: out of its queue, its debit charged, its slot leased.
 
         CONFLICT if it is no longer queued under the attempt before, the slot is taken, its worker no longer takes
         work, or the clocks left the debit's branch.
@@ -104,49 +107,56 @@ class InvocationStore(Protocol):
         backlogged: bool | None = None,
         rate_scale: float | None = None,
     ) -> None:
-        """Raise V to `virtual_time` (never lowers it); set the hints that are given."""
+        """Raise V to `virtual_time` (V never falls), and set the hints that are given."""
         ...
 
     async def get(self, tenant: str, invocation_id: str) -> Invocation | None: ...
 
     async def get_many(self, ids: Sequence[tuple[str, str]]) -> Sequence[Invocation]:
-        """Those of (tenant, invocation id) that exist, in one request per 100."""
+        """Return the invocations that exist of these (tenant, invocation id) pairs. One request reads 100."""
         ...
 
     async def settle(self, ended: Invocation, tat: Step, vft: Step) -> Settled:
-        """End a RUNNING invocation: state, answer and true service; the line's clocks, reserved and spent; its slot.
+        """End a RUNNING invocation: write its state, answer and true service, settle its queue, and free its slot.
 
-        FENCED if the invocation is not running under this attempt. A slot that no longer holds this execution is left.
+        The steps move the queue's clocks; `reserved` and `spent` follow. FENCED if the invocation is not running under
+        this attempt. A slot that holds another execution by now is left alone.
         """
         ...
 
     async def requeue(self, invocation: Invocation, tat: Step, vft: Step) -> Settled:
-        """Put a RUNNING invocation (given as it ran) back into its line, refund its debit, free its slot."""
+        """Put a RUNNING invocation back into its queue, refund its debit and free its slot.
+
+        `invocation` is given in the form in which it ran. FENCED as in `settle`.
+        """
         ...
 
     async def drop(self, ended: Invocation) -> Settled:
-        """End a QUEUED invocation (expired, cancelled): state and answer; out of its line."""
+        """End a QUEUED invocation (expired or cancelled): write its state and answer, take it out of its queue.
+
+        FENCED if it is no longer queued.
+        """
         ...
 
     async def detach(self, tenant: str, invocation_id: str) -> Written:
-        """The caller let go of a QUEUED invocation whose request was kept: the queue's consumer is to execute it.
+        """Mark a QUEUED invocation as detached: the SQS consumer executes it, the caller no longer waits.
 
-        CONFLICT if it is not queued any more.
+        Its request must be in `body`. CONFLICT if it is no longer queued.
         """
         ...
 
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
-        """QUEUED invocations whose deadline has passed."""
+        """Return at most `limit` QUEUED invocations whose deadline has passed."""
         ...
 
 
 class WorkerRegistry(Protocol):
     async def register(self, worker: Worker) -> Worker | None:
-        """Take a seat in the pool's directory (an own or a dead worker's one is reused); None if all are taken."""
+        """Assign a seat in the pool's directory, its own earlier one or a dead worker's. None if all are taken."""
         ...
 
     async def heartbeat(self, worker: Worker) -> Worker | None:
-        """Renew: liveness, load, executions. Returns what is stored, its leases included; None if the seat is lost."""
+        """Write liveness, load and executions. Return what is stored, with its leases; None if the seat is lost."""
         ...
 
     async def leave(self, worker: Worker) -> None: ...
@@ -154,21 +164,21 @@ class WorkerRegistry(Protocol):
     async def workers(self, pool: str) -> Sequence[Worker]: ...
 
     async def free_slot(self, worker: Worker, slot: Slot, lease: Lease) -> Written:
-        """Take away a lease whose invocation is already settled or gone; CONFLICT if the slot holds another."""
+        """Remove a lease whose invocation is settled or deleted. CONFLICT if the slot holds another lease."""
         ...
 
 
 class Store(TenantStore, InvocationStore, WorkerRegistry, Protocol):
-    """All three, as one backend implements them."""
+    """The three interfaces that one backend implements."""
 
 
 class WorkerClient(Protocol):
     def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed where the stream breaks."""
+        """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed if the stream breaks."""
         ...
 
 
 class Launcher(Protocol):
     async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
-        """Have a detached, dispatched invocation executed by the queue's consumer. The message is only a hint."""
+        """Send the SQS consumer a message to execute a detached, dispatched invocation. The message is only a hint."""
         ...

@@ -1,4 +1,4 @@
-"""JSON from strangers, parsed within bounds: size, depth, no NaN, no duplicate keys, no lone surrogates."""
+"""A strict JSON parser for request bodies: bounded size and depth, no NaN, no duplicate keys, no lone surrogates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEPTH_MAX = 16
 
 
 def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
-    """The JSON object in `raw`. Raises InvalidRequest (400) or RequestTooLarge (413)."""
+    """Return the JSON object in `raw`. Raises InvalidRequest (400) or RequestTooLarge (413)."""
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
     if len(data) > bytes_max:
         raise RequestTooLarge(f"The request body has {len(data)} bytes; at most {bytes_max} are accepted.")
@@ -50,7 +50,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Bounded nesting keeps every later walk over the value bounded too (the parser itself stops near 1,000)."""
+    """Refuse deep nesting, so that every later recursion over the value is bounded. (The parser stops near 1,000.)"""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         level = [child for item in level for child in _children(item)]
@@ -64,7 +64,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _check_text(value: Any) -> None:
-    """Lone surrogates parse as JSON but cannot be encoded again: refuse them here, not in the middle of a log line."""
+    """Refuse lone surrogates. They are valid JSON, but no later step can encode them as UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The gate's client for workers, over HTTP: a signed work order out, events back as they are generated."""
+"""The gate's HTTP client for workers: it sends a signed work order and yields the events of the answer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dispatcher.worker_wire import encode_order, parse_event
 
 CONNECT_S = 2.0
 SILENCE_S = 10.0
-"""A worker says that it is alive every 2 s: one that says nothing for this long is dead, or cut off."""
+"""A worker sends a line at least every 2 s. One that is silent for this long is dead or cannot be reached."""
 CONNECTIONS_MAX = 512
 IDLE_CONNECTIONS_MAX = 64
 IDLE_S = 2.0
-"""Shorter than a worker keeps an idle connection: an order must not meet the end of one."""
+"""Shorter than a worker keeps an idle connection, so that an order is not sent on a connection that is closing."""
 CLOSING_S = 1.0
-"""How long a worker may take to end its answer after the last event, for its connection to be used again."""
+"""Longest wait for the end of the answer after the last event. The connection is reused only if that end arrives."""
 LINE_BYTES_MAX = 1_000_000
 
 
 class HttpWorkerClient:
-    """One pool of connections to all workers; made in the event loop that uses it."""
+    """One pool of connections to all workers. Create it in the event loop that uses it."""
 
     def __init__(self, *, secret: bytes, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._secret = secret
@@ -48,7 +48,7 @@ class HttpWorkerClient:
     async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         """Stream an execution. Closing the generator closes the connection, which aborts the work.
 
-        Raises WorkerFailed where the worker cannot be reached, breaks off, or falls silent.
+        Raises WorkerFailed if the worker cannot be reached, stops before the last event, is silent, or sends nonsense.
         """
         over = False
         try:
@@ -56,7 +56,7 @@ class HttpWorkerClient:
                 async for event in events:
                     over = isinstance(event, Finished | WorkRefused)
                     yield event
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
         if not over:
             raise WorkerFailed()
@@ -65,7 +65,7 @@ class HttpWorkerClient:
         await self._http.aclose()
 
     async def _events(self, request: httpx.Request) -> AsyncGenerator[WorkEvent, None]:
-        """Up to the one that ends it, and nothing after."""
+        """Yield the events up to the one that ends the execution."""
         response = await self._http.send(request, stream=True)
         try:
             async with aclosing(_lines(response)) as lines:
@@ -100,24 +100,27 @@ class HttpWorkerClient:
 
 
 async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Split at line feeds alone, unlike httpx; the last one whatever ends it. Raises ValueError beyond the bound."""
+    """Split the answer at line feeds only, unlike httpx. The last line needs no line feed.
+
+    Raises ValueError for a line of more than LINE_BYTES_MAX bytes.
+    """
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
         if len(rest) > LINE_BYTES_MAX:
-            raise ValueError("a line that does not end")
+            raise ValueError(f"a line of more than {LINE_BYTES_MAX} bytes")
     if rest:
         yield rest
 
 
 async def _read_out(lines: AsyncGenerator[bytes, None]) -> None:
-    """To the end of the answer, else its connection cannot be used again. What goes wrong now matters to nobody."""
+    """Read to the end of the answer, so that its connection can be used again. Errors no longer matter here."""
     with suppress(httpx.HTTPError, ValueError, TimeoutError):
         async with asyncio.timeout(CLOSING_S):
             async for _ in lines:
-                return  # it does not end after all
+                return  # more lines after the last event: close the connection instead
 
 
 def _refusal(status: int, line: bytes) -> WorkRefused:

@@ -19,7 +19,7 @@ from pydantic import (
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 
 BODY_BYTES_MAX = 2_000_000
-"""Most bytes of an order: twice what the gate reads of a tenant's request, for that request and the gate's fields."""
+"""Most bytes of an order: twice the gate's limit for a request body, to hold that body and the gate's own fields."""
 
 
 class OrderRefused(Exception):

@@ -1,4 +1,4 @@
-"""OpenAI's answers: bodies and stream chunks from what a worker delivered. Pure."""
+"""OpenAI's answers: bodies and stream chunks, from the text and the token counts of a worker. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What all parts of one answer share."""
+    """The fields that all parts of one answer share, and the parts."""
 
     id: str
     created: int
@@ -25,14 +25,14 @@ class AnswerHead:
         return {"id": self._id, "object": kind, "created": self.created, "model": self.model}
 
     def body(self, text: str, reason: str, input_tokens: int, output_tokens: int) -> dict[str, Any]:
-        """The whole answer, not streamed."""
+        """Return the whole answer, not streamed."""
         part = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
         choice = {"index": 0, **part, "logprobs": None, "finish_reason": reason}
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._fields(kind), "choices": [choice], "usage": usage(input_tokens, output_tokens)}
 
     def first_chunk(self) -> dict[str, Any] | None:
-        """A chat stream opens with the role; a completion stream with its first text."""
+        """Return the chunk with the role, which opens a chat's stream. None for a completion."""
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self.chat else None
 
     def text_chunk(self, text: str) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": waiting\n\n"
-"""A comment: no client shows it, and nothing on the way times the connection out."""
+"""A comment line: clients ignore it, and it keeps proxies from closing an idle connection."""

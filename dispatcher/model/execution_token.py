@@ -1,9 +1,8 @@
-"""Grants: short-lived signed permissions to execute one attempt on one worker.
+"""Execution tokens: short-lived signed permissions to execute one attempt on one worker.
 
-A worker is reachable by more than the gate on any network that one did not build oneself, so it executes only what
-carries a grant: HMAC-SHA-256 under a secret that gate and workers share, bound to the worker, the tenant, the
-invocation, the attempt, the slot and the very bytes of the request, and expiring within seconds.
-Standard library only: the worker verifies it on a box that has nothing else.
+Other processes than the gate may reach a worker's port, so a worker executes only an order that carries a token. The
+token is signed with HMAC-SHA-256 under a secret that gate and workers share. It is valid for one worker, tenant,
+invocation, attempt and slot, for exactly these bytes of the order, and for some seconds.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import json
 from dataclasses import dataclass
 
 EXECUTION_TOKEN_TTL_S = 30.0
-"""How long a grant opens a worker's door. The execution itself may last longer."""
+"""Within this time the worker must receive the order. The execution itself may last longer."""
 
 
 class ExecutionTokenRefused(Exception):
-    """Not a grant, not signed by us, expired, or for something else. The message never repeats the grant."""
+    """The token is malformed, not signed by this fleet, expired, or for another order. Never repeats the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,10 @@ class ExecutionToken:
 
 
 def cache_salt(tenant: str, secret: bytes) -> str:
-    """What sets a tenant's prefixes apart in a worker's cache: its own for ever, and nobody can guess another's."""
+    """Return what separates a tenant's prefixes from all others in a worker's cache.
+
+    It is always the same for one tenant, and cannot be computed without the fleet's secret.
+    """
     return hmac.new(secret, b"cache" + tenant.encode(), hashlib.sha256).hexdigest()
 
 
@@ -47,33 +49,35 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def sign(grant: ExecutionToken, secret: bytes) -> str:
-    """The grant as a header value: payload and signature, base64url, joined by a dot."""
-    payload = json.dumps(
-        {name: getattr(grant, name) for name in ExecutionToken.__slots__}, separators=(",", ":")
-    ).encode()
+def sign(token: ExecutionToken, secret: bytes) -> str:
+    """Return the token as a header value: payload and signature in base64url, joined by a dot."""
+    fields = {name: getattr(token, name) for name in ExecutionToken.__slots__}
+    payload = json.dumps(fields, separators=(",", ":")).encode()
     return f"{_encode(payload)}.{_encode(_mac(payload, secret))}"
 
 
-def verify(token: str, secret: bytes, *, worker: str, body: bytes, now: float) -> ExecutionToken:
-    """The grant inside `token`. Raises GrantRefused for anything but a fresh one for this worker and body."""
-    grant = _opened(token, secret)
-    if grant.worker != worker:
-        raise ExecutionTokenRefused("the grant is for another worker")
-    if now >= grant.expires_at:
-        raise ExecutionTokenRefused("the grant has expired")
-    if not hmac.compare_digest(grant.body_digest, digest(body)):
-        raise ExecutionTokenRefused("the grant is for another request")
-    return grant
+def verify(signed: str, secret: bytes, *, worker: str, body: bytes, now: float) -> ExecutionToken:
+    """Return the token in the header value `signed`.
+
+    Raises ExecutionTokenRefused unless this fleet signed it for this worker and this body, and it has not expired.
+    """
+    token = _opened(signed, secret)
+    if token.worker != worker:
+        raise ExecutionTokenRefused("the execution token is for another worker")
+    if now >= token.expires_at:
+        raise ExecutionTokenRefused("the execution token has expired")
+    if not hmac.compare_digest(token.body_digest, digest(body)):
+        raise ExecutionTokenRefused("the execution token is for another request")
+    return token
 
 
-def _opened(token: str, secret: bytes) -> ExecutionToken:
+def _opened(signed: str, secret: bytes) -> ExecutionToken:
     try:
-        payload, signature = (_decode(part) for part in token.split(".", 1))
+        payload, signature = (_decode(part) for part in signed.split(".", 1))
     except (ValueError, binascii.Error):
-        raise ExecutionTokenRefused("not a grant") from None
+        raise ExecutionTokenRefused("not an execution token") from None
     if not hmac.compare_digest(signature, _mac(payload, secret)):
-        raise ExecutionTokenRefused("the grant is not signed by this fleet")
+        raise ExecutionTokenRefused("the execution token is not signed by this fleet")
     return ExecutionToken(**json.loads(payload))
 
 

@@ -1,4 +1,4 @@
-"""A pool as the gate sees it: workers, slots and leases, lines and their clocks. Pure."""
+"""A pool as the gate sees it: workers with their slots and leases, queues with their clocks. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from dispatcher.policies.clocks import Clocks
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot's expiring claim. It lives while the worker's heartbeats name it; before the first one, for a grace."""
+    """An expiring claim on a slot.
+
+    It is valid while the worker's heartbeats name its execution. Before the first of these it is valid for
+    GateSettings.lease_grace_s.
+    """
 
     tenant: str
     invocation: str
@@ -19,13 +23,13 @@ class Lease:
 
     @property
     def execution(self) -> str:
-        """Names (tenant, invocation, attempt) in heartbeats."""
+        """The name of (tenant, invocation, attempt) in heartbeats."""
         return f"{self.tenant}/{self.invocation}#{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker as it registered and last beat."""
+    """A worker as its registration and its last heartbeat describe it. Times are Unix seconds."""
 
     id: str
     pool: str
@@ -33,7 +37,7 @@ class Worker:
     model: str
     slots: int
     seat: int = 0
-    """Its place in the pool's directory, 0 to SEATS_MAX - 1: given by the store at registration."""
+    """Its place in the pool's directory, 0 to SEATS_MAX - 1. The store assigns it at registration."""
     context_tokens: int = 0
     bytes_per_token: float = 1.0
     alive_until: float = 0.0
@@ -43,7 +47,7 @@ class Worker:
     service_per_s: float = 0.0
     """Measured capacity in service units a second; 0 while unknown."""
     live: frozenset[str] = frozenset()
-    """Executions (Lease.execution) that it reported running at its last heartbeat."""
+    """The executions (Lease.execution) that were running at its last heartbeat."""
     leases: Mapping[int, Lease] = field(default_factory=dict)
 
     def takes_work(self, now: float) -> bool:
@@ -54,7 +58,7 @@ class Worker:
 
 
 SEATS_MAX = 16
-"""Most workers in one shard of a pool: all of them, the pool's clock and a line are read in one request."""
+"""Most workers in one shard of a pool: one request reads all of them, the pool's clock and a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +76,23 @@ class TenantQueue:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What all lines of a pool share."""
+    """What all queues of a pool share."""
 
     name: str
     virtual_time: float = 0.0
-    """V. It may lag by the dispatches whose note has not been written yet (`note_pool`): never ahead, never falling."""
+    """V. It may lag by the dispatches that `note_pool` has not recorded yet. It is never ahead and never falls."""
     backlogged: bool = False
-    """A hint that somebody waits, so that an arrival does not overtake; never the proof that nobody does."""
+    """A hint that a request is waiting, so that an arrival does not overtake it. False proves nothing."""
     rate_scale: float = 1.0
-    """Factor on guaranteed rates while they are overbooked."""
+    """Factor on guaranteed rates while they add up to more than the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One consistent-enough look: every write that follows from it checks again what it relies on."""
+    """The pool, one queue and all workers, read without a transaction.
+
+    Each write that follows from a snapshot checks again what it relies on.
+    """
 
     pool: Pool
     queue: TenantQueue
@@ -94,7 +101,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class WaitingQueue:
-    """A line as an index shows it: a hint."""
+    """A queue as an index shows it: a hint."""
 
     name: str
     tat: float

@@ -5,10 +5,10 @@
     submit ──▶ QUEUED ──dispatch──▶ RUNNING ──settle──▶ DONE | FAILED                      │
        │          │                    └───────────────────────────────────────────────────┘
        │          └── deadline ──▶ EXPIRED        ── caller gone ──▶ CANCELLED
-       └── free slot, nobody due before ──▶ RUNNING
+       └── a free slot, and no waiting request is due earlier ──▶ RUNNING
 
-Every accepted invocation reaches exactly one terminal state. An execution is named by (invocation, attempt): whatever
-arrives under an older attempt is fenced off.
+Every accepted invocation reaches exactly one terminal state. (invocation, attempt) names an execution: a report under
+an older attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an invocation ended with: OpenAI's answer (JSON text), or an error body with its HTTP status."""
+    """The end of an invocation: OpenAI's answer (JSON text), or an error body with its HTTP status."""
 
     status: int
     body: str
@@ -56,13 +56,13 @@ class Invocation:
 
     tenant: str
     id: str
-    """Unique within the tenant: the caller's idempotency key, else one made at acceptance."""
+    """Unique within the tenant: the caller's idempotency key, or an id made at acceptance."""
     queue: str
-    """Whose line it waits in: the tenant's own; under the `fcfs` order everybody's."""
+    """The queue in which it waits: the tenant's own. Under the `fcfs` order all tenants share one."""
     pool: str
     model: str
     fingerprint: str
-    """SHA-256 of the request body: the same id with another body is refused."""
+    """SHA-256 of the request. The same id with another fingerprint is refused."""
     arrived_at: float
     deadline_at: float
     estimate: float
@@ -75,27 +75,27 @@ class Invocation:
     dispatched_at: float | None = None
     ended_at: float | None = None
     detached: bool = False
-    """Nobody holds a connection open: the drain has it executed through the queue, the answer is kept."""
+    """No caller holds a connection open. It is executed through SQS, and its answer is kept."""
     body: str | None = None
-    """The request, kept only where it may have to be executed by someone else, or answered again."""
+    """The request (Request.to_json). Kept only if another process may have to execute it."""
     result: Result | None = None
     input_tokens: int = 0
     output_tokens: int = 0
     served: float = 0.0
-    """True service, once settled."""
+    """The true service in service units. 0 until it is settled."""
 
     @property
     def queue_key(self) -> str:
-        """Orders a line: arrival first (zero-padded milliseconds), the id against ties."""
+        """The sort key in a queue: the arrival in zero-padded milliseconds, then tenant and id against ties."""
         return f"{round(self.arrived_at * 1000):015d}#{self.tenant}#{self.id}"
 
 
 class IllegalTransition(Exception):
-    """A programmer's mistake: this state has no such successor."""
+    """The state machine has no such transition: a mistake in the program."""
 
 
 def dispatched(invocation: Invocation, slot: Slot, charge: Charge, now: float) -> Invocation:
-    """QUEUED to RUNNING, under the next attempt number."""
+    """Return the invocation as RUNNING on `slot`, under the next attempt number. Raises IllegalTransition."""
     _require(invocation, State.QUEUED)
     return replace(
         invocation,
@@ -108,15 +108,19 @@ def dispatched(invocation: Invocation, slot: Slot, charge: Charge, now: float) -
 
 
 def retried(invocation: Invocation) -> Invocation:
-    """RUNNING back to QUEUED after its lease was lost. The attempt number stays and so fences the lost execution."""
+    """Return the invocation as QUEUED again after its execution was lost. Raises IllegalTransition.
+
+    The attempt number stays, so the next dispatch gets a higher one and a late report of the lost execution is ignored.
+    """
     _require(invocation, State.RUNNING)
     return replace(invocation, state=State.QUEUED, slot=None, charge=None, dispatched_at=None)
 
 
 def may_retry(invocation: Invocation, now: float, *, holding: bool) -> bool:
-    """Whether a lost execution is tried again: in time, within the attempts, and by someone who has the request.
+    """Return whether a lost execution is tried again: before the deadline, below ATTEMPTS_MAX, with the request known.
 
-    `holding`: a connection is open and its process has the request; otherwise it must have been kept.
+    `holding`: the caller's connection is open, and the process that holds it has the request. Without it the request
+    must be in `body`.
     """
     executable = invocation.body is not None if invocation.detached else holding
     return executable and invocation.attempt < ATTEMPTS_MAX and now < invocation.deadline_at
@@ -132,7 +136,10 @@ def ended(
     output_tokens: int = 0,
     served: float = 0.0,
 ) -> Invocation:
-    """To a terminal state. The request body is dropped: a prompt lives no longer than its execution needs it."""
+    """Return the invocation in the terminal state `state`. Raises IllegalTransition.
+
+    `body` is dropped: a prompt is kept no longer than its execution needs it.
+    """
     if invocation.state.is_terminal or not state.is_terminal:
         raise IllegalTransition(f"{invocation.state.value} cannot become {state.value}")
     return replace(

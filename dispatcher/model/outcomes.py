@@ -1,4 +1,4 @@
-"""Expected outcomes, as values. Exceptions are for errors; these are the ordinary ways in which things go."""
+"""The expected outcomes of operations and of store writes, as values. Exceptions are for errors only."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dispatcher.model.invocation import Invocation
 
 
 class Written(Enum):
-    """What a conditional write of the store came to."""
+    """The outcome of a conditional write to the store."""
 
     DONE = "done"
     CONFLICT = "conflict"
-    """Another's write came first and the condition no longer holds: look again."""
+    """Another write came first, and the condition no longer holds: take a new snapshot."""
     EXISTS = "exists"
-    """The invocation is already there: a retry with the same idempotency key."""
+    """The invocation is already stored: a retry with the same idempotency key."""
     FULL = "full"
-    """The line is at its bound."""
+    """The queue is at its bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """Admitted at once: execute `invocation` on its slot at `worker`."""
+    """Admitted at once. The caller executes `invocation` on its slot of `worker`."""
 
     invocation: Invocation
     worker: Worker
@@ -31,7 +31,7 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Accepted and waiting: `position` counts from 1 within the tenant's line, `wait_s` is an estimate."""
+    """Accepted and waiting. `position` counts from 1 within the tenant's queue; `wait_s` is an estimate."""
 
     invocation: Invocation
     position: int
@@ -40,7 +40,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Seen before under the same id: answer from what is, or becomes, of that invocation."""
+    """Submitted before under the same id. The answer is that invocation's, now or when it has ended."""
 
     invocation: Invocation
 
@@ -49,6 +49,8 @@ Submitted = Dispatched | Queued | Known
 
 
 class Settled(Enum):
+    """The outcome of a write that ends or requeues an execution."""
+
     SETTLED = "settled"
     FENCED = "fenced"
-    """A later attempt or an earlier settlement owns this invocation: nothing was charged."""
+    """A later attempt or an earlier settlement owns the invocation: nothing was charged."""

@@ -1,4 +1,4 @@
-"""Tenants and their keys, as they are configured. Pure."""
+"""The configuration of tenants and their API keys. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dispatcher.policies.tiers import Tier
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant's configuration. A limit of 0 allows none of it; limits are checked before anything is queued."""
+    """A tenant's configuration. Limits are checked before a request is queued; a limit of 0 allows nothing."""
 
     name: str
     queue: str
-    """The line its invocations wait in: its own name; under the `fcfs` order everybody's."""
+    """The queue in which its invocations wait: its own name. Under the `fcfs` order all tenants share one."""
     pool: str = "default"
     share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD
     models: tuple[str, ...] | None = None
-    """Models it may use; None for all of the pool."""
+    """The models that it may use; None means all of the pool."""
     queue_items_max: int = 1000
-    """Most invocations that may wait in its line."""
+    """Most invocations that may wait in its queue."""
     max_tokens_max: int = 4096
-    """Highest max_tokens that it may ask for."""
+    """Highest max_tokens of a request."""
     version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An API key as it is stored: never the key itself."""
+    """An API key as it is stored. The key itself is never stored."""
 
     prefix: str
     digest: str
@@ -37,4 +37,4 @@ class KeyRecord:
     tenant: str
     expires_at: float | None = None
     created_at: float = 0.0
-    """Tells the newer of two while a key is being rotated."""
+    """Unix seconds. Orders two keys while one replaces the other."""

@@ -1,6 +1,6 @@
-"""The two clocks of a tenant: what it is guaranteed, and how the surplus is shared.
+"""The two clocks of a tenant: one for its guarantee, one for its part of the surplus.
 
-Source: BWFQ (2025), section 3.1, in the form that a shared store can keep (ARCHITECTURE.md, "Two clocks").
+Source: BWFQ (2025), section 3.1, in a form that a shared store can keep (ARCHITECTURE.md, "Two clocks").
 The paper keeps two counters that grow for ever, credits earned and credits spent. Here each tenant carries two numbers
 that move only when it is dispatched or settled, so an index ordered by them never goes stale:
 
@@ -8,12 +8,14 @@ that move only when it is dispatched or settled, so an index ordered by them nev
   is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
-  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, V being the pool's virtual time;
-  of a tenant that waits in line, lifted when it joined, to min(vft, V + lead_max) + cost / weight.
+  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, where V is the pool's virtual time.
+  A tenant whose request waited was lifted when it joined; for it the dispatch sets min(vft, V + lead_max) + cost /
+  weight.
 
-A dispatch out of profile is surplus: it moves `vft` alone, so capacity that nobody was owed costs its user nothing of
-its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true - estimated) service
-over the rate and the weight *recorded at the dispatch*: changing a tenant's terms never distorts what is in flight.
+A dispatch out of profile is surplus: it moves `vft` alone, so capacity that was guaranteed to no tenant costs its user
+nothing of its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true -
+estimated) service over the rate and the weight *recorded at the dispatch*: a change of a tenant's share never distorts
+the requests in flight.
 
 Units: cost in service units (policies/service.py), rate in service units a second, burst in service units, weight
 without dimension. Rate 0 means no guarantee: such a tenant is never in profile and lives on the surplus.
@@ -37,7 +39,7 @@ CAPACITY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a tenant is owed. Raises ValueError for a weight that is not positive, or a negative rate or burst."""
+    """A tenant's share: weight, guaranteed rate and burst. Raises ValueError unless weight > 0, rate and burst >= 0."""
 
     weight: float = 1.0
     rate_per_s: float = 0.0
@@ -54,7 +56,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """A tenant's two numbers. The defaults are those of a tenant never seen: bucket full, no lead."""
+    """A tenant's two numbers. The defaults are those of a new tenant: the bucket is full, vft leads nothing."""
 
     tat: float = 0.0
     vft: float = 0.0
@@ -70,7 +72,7 @@ class Step:
     high: float = inf
 
     def apply(self, old: float) -> float | None:
-        """The clock's new value, or None where `old` has left the branch that this step was computed for."""
+        """Return the clock's new value, or None if `old` is outside the branch for which the step was computed."""
         if not self.low <= old <= self.high:
             return None
         return (old if self.base is None else self.base) + self.delta
@@ -81,7 +83,7 @@ STAY = Step(base=None, delta=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a dispatch charged, recorded with the invocation until it is settled."""
+    """The charge of a dispatch. The invocation keeps it until it is settled."""
 
     cost: float
     in_profile: bool
@@ -91,7 +93,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Debit:
-    """A charge and the two steps that take it from a tenant's clocks."""
+    """A charge, and the steps that charge it to a tenant's clocks. `start_stamp`: the clamped vft without the cost."""
 
     charge: Charge
     tat: Step
@@ -100,7 +102,7 @@ class Debit:
 
 
 def in_profile(clocks: Clocks, share: Share, now: float) -> bool:
-    """Whether the tenant's guarantee covers a dispatch at `now`."""
+    """Return whether the tenant's guarantee covers a dispatch at `now`."""
     return share.rate_per_s > 0 and clocks.tat <= now
 
 
@@ -115,15 +117,16 @@ def debit(
     lead_max: float = LEAD_MAX,
     was_queued: bool = False,
 ) -> Debit:
-    """The dispatch of `cost` service units at `now`, as steps valid while the clocks stay in today's branch.
+    """Return the steps for a dispatch of `cost` service units at `now`. They are valid in the clocks' present branch.
 
     `rate_scale` (0 < scale <= 1) shrinks guarantees while the active tenants' rates add up to more than the capacity.
-    It shrinks the bucket alike: its depth in seconds, burst over the unscaled rate, stays, so that a bucket found full
-    is full at every scale (else a tenant that was forgotten meanwhile would be better off than one that was kept).
+    It shrinks the bucket in the same proportion: the bucket's depth in seconds, burst over the unscaled rate, stays. So
+    a full bucket is full at every scale. Otherwise a tenant whose clocks were forgotten would gain over one whose
+    clocks were kept.
 
-    `in_line`: the request waited in its tenant's line. Such a tenant was lifted when it joined and is not lifted again:
-    where settlements have put it below V meanwhile, that is service which it was charged for and did not get. (Lifted
-    here too, a tenant whose estimates are ten times too high got 3 of 10 slots beside an equal one, not 5.)
+    `was_queued`: the request waited in its tenant's queue. Such a tenant was lifted when it joined and is not lifted
+    again. If settlements have put it below V since then, it was charged for service that it did not get. (With a second
+    lift, a tenant whose estimates are ten times too high got 3 of 10 slots beside an equal tenant, not 5.)
     """
     floor = -inf if was_queued else virtual_time
     vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / share.weight)
@@ -137,22 +140,22 @@ def debit(
 
 
 def lift(clocks: Clocks, virtual_time: float, *, lead_max: float = LEAD_MAX) -> Step:
-    """The counter lift of a tenant that had nothing waiting and now joins those who wait."""
+    """Return the counter lift of a tenant whose queue was empty and now gets a request."""
     return _clamped(clocks.vft, virtual_time, virtual_time + lead_max, 0.0)
 
 
 def settlement(charge: Charge, true_cost: float) -> tuple[Step, Step]:
-    """The steps (tat, vft) that replace the estimate by the true service. Always valid, in any branch."""
+    """Return the steps (tat, vft) that replace the estimate by the true service. They are valid in any branch."""
     error = true_cost - charge.cost
     tat = Step(None, error / charge.rate_per_s) if charge.in_profile else STAY
     return tat, Step(None, error / charge.weight)
 
 
 def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
-    """The factor on guaranteed rates, 0 < factor <= 1, while the active tenants were promised so much together.
+    """Return the factor on guaranteed rates, 0 < factor <= 1, for the sum of the active tenants' rates.
 
-    Units: service units a second. 1 while nothing is promised or no capacity has been measured (None or 0). The tenth
-    of the capacity that is kept back is what estimates and the gaps between dispatches cost.
+    Both in service units a second. 1 if nothing is promised or no capacity has been measured (None or 0). A tenth of
+    the capacity is kept back for wrong estimates and the gaps between dispatches.
     """
     if promised_per_s <= 0 or not capacity_per_s:
         return 1.0
@@ -160,13 +163,13 @@ def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
 
 
 def is_forgettable(clocks: Clocks, share: Share, now: float, virtual_time: float) -> bool:
-    """Whether a tenant with nothing waiting or running is indistinguishable from one never seen."""
+    """Return whether a tenant with nothing waiting or running behaves like a new one, so its clocks can be dropped."""
     bucket_full = share.rate_per_s == 0 or clocks.tat <= now - share.burst / share.rate_per_s
     return bucket_full and clocks.vft <= virtual_time
 
 
 def _clamped(old: float, floor: float, ceiling: float, delta: float) -> Step:
-    """The step from clamp(old, floor, ceiling) by delta."""
+    """Return the step to clamp(old, floor, ceiling) + delta."""
     if old < floor:
         return Step(floor, delta, high=floor)
     if old > ceiling:

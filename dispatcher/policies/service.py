@@ -2,8 +2,8 @@
 
 Source: VTC (OSDI 2024), section 3.1 and 4.2: service is h(input tokens, output tokens); the paper's default is
 weighted tokens, w_p = 1 for an input token and w_q = 2 for an output token, after the price lists of hosted models.
-Any h that never falls in either argument will do: a charge per token is the difference of two values of h, so the
-charges of one request always add up to h of its final lengths, whatever the steps were.
+Any h that never falls in either argument works. The charge of a token is the difference of two values of h, so the
+charges of one request always add up to h of its final lengths.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ class Flops:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """h(p, q) = 2.1 p + q + 0.04 p q + 0.032 q^2 + 11.46: the time that a request takes of a full batch of Llama-2-7b
-    on an A10G, fitted to a profile; the paper gives no unit (VTC Appendix B.2). The constant is charged with the
-    prompt."""
+    """h(p, q) = 2.1 p + q + 0.04 p q + 0.032 q^2 + 11.46 (VTC Appendix B.2).
+
+    The time that a request takes of a full batch of Llama-2-7b on an A10G, fitted to a profile; the paper gives no
+    unit. The constant is charged with the prompt.
+    """
 
     def __call__(self, input_tokens: int, output_tokens: int) -> float:
         quadratic = (0.04 * input_tokens + 0.032 * output_tokens) * output_tokens
@@ -60,7 +62,7 @@ class Profiled:
 
 
 CACHED_FRACTION = 0.1
-"""What a prompt token costs that came out of a prefix cache, of one that was computed: as hosted models price it."""
+"""Price of a prompt token from the prefix cache, as a part of a computed one's: the ratio of hosted models."""
 
 WEIGHTED_TOKENS = WeightedTokens()
 TOKENS = WeightedTokens(1.0, 1.0)
@@ -75,12 +77,12 @@ SERVICE_FUNCTIONS: dict[str, ServiceFunction] = {
 
 
 def service_function(name: str) -> ServiceFunction:
-    """Raises ValueError for a name that none has."""
+    """Return the service function of this name. Raises ValueError for an unknown name, and lists the known ones."""
     if name not in SERVICE_FUNCTIONS:
         raise ValueError(f"unknown service function {name!r}; there are {', '.join(SERVICE_FUNCTIONS)}")
     return SERVICE_FUNCTIONS[name]
 
 
 def service_delta(h: ServiceFunction, input_tokens: int, output_before: int, output_after: int) -> float:
-    """Service of the output tokens numbered output_before + 1 … output_after of one request (VTC section 4.2)."""
+    """Return the service of the output tokens output_before + 1 … output_after of one request (VTC section 4.2)."""
     return h(input_tokens, output_after) - h(input_tokens, output_before)

@@ -1,20 +1,20 @@
-"""Overload and interaction-driven throttling: who is refused when the KV cache is full, and nobody before or halfway.
+"""Overload and interaction-driven throttling (OIT): which requests are refused while the KV cache is full.
 
-Source: FairServe (arXiv 2411.15997), section 4.2 and Algorithm 1, lines 19 to 24. Units: seconds; limits in requests
-let in within a trailing window. Of a request of user u and application a:
+Source: FairServe (arXiv 2411.15997), section 4.2 and Algorithm 1, lines 19 to 24. Units: seconds; a limit counts the
+requests admitted within a trailing window. A request of user u and application a is decided like this:
 
-    not saturated                                       let in
-    saturated, in the middle of an interaction          let in: to refuse it would waste all that was done before it
+    not saturated                                       admitted
+    saturated, in the middle of an interaction          admitted: a refusal would waste the interaction's earlier calls
     saturated, u or a at its limit                      refused
-    else                                                let in
+    else                                                admitted
 
-Invariants: nothing is refused while there is room; no interaction that was begun is refused; while there is none, no
-user and no application begins more than its limit within any window.
+Invariants: no request is refused while the cache has space. No later call of an admitted interaction is refused. While
+the cache is full, no user and no application begins more interactions than its limit within any window.
 
-Deviations: the paper counts requests as they arrive, refused ones too, so a client that retries is never let in again;
-here what was let in counts. It says "block"; here a refusal says which limit, and after how many seconds it has room.
-Memory is bounded: of each user and application the last `limit` times, of at most KEPT_MAX of them; beyond, who was let
-in longest ago begins anew.
+Deviations: the paper counts each arrival, also the refused ones, so a client that retries is never admitted again; here
+only admitted requests count. The paper says "block"; here a refusal names the limit and the seconds until it is free.
+Memory is bounded: the last `limit` admission times of each of the KEPT_MAX users and applications that were admitted
+most recently. The others start with an empty window.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ KEPT_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Requests within a window: of a user over all applications, of an application over all users; those of `apps`
-    instead of `app` where named. Raises ValueError for one below 1."""
+    """Most requests within a window: of a user over all applications, and of an application over all users.
+
+    An application that is named in `apps` has its own limit there, the others have `app`. Raises ValueError for a limit
+    below 1 or a window of 0 s.
+    """
 
     user: int
     app: int
@@ -48,8 +51,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """`limit`: of those that are full, the one that has room last; `retry_after_s`: when, if nothing else is let in by
-    then. Above 0, at most the window."""
+    """The refusal of a request. `limit`: of the limits that are reached, the one that is free last.
+
+    `retry_after_s`: seconds until it is free, above 0 and at most the window. It assumes no other admission until then.
+    """
 
     limit: Literal["user", "app"]
     most: int
@@ -57,7 +62,7 @@ class Throttled:
 
 
 class Throttle:
-    """Told of requests in the order of their arrival; pure: the time and the saturation are told."""
+    """Decides about requests in the order of their arrival. The caller gives the time and the saturation."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -65,28 +70,31 @@ class Throttle:
         self._apps: OrderedDict[str, deque[float]] = OrderedDict()
 
     def decide(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
-        """None: let in. `under_way`: an earlier call of its interaction was let in. `now_s` never falls."""
+        """Admit the request (None) or refuse it. `under_way`: an earlier call of its interaction was admitted.
+
+        `now_s` must never fall.
+        """
         if saturated and not under_way:
             of_user = self._full("user", self._users.get(user), self._limits.user, now_s)
             of_app = self._full("app", self._apps.get(app), self._limits.of_app(app), now_s)
-            if full := [one for one in (of_user, of_app) if one is not None]:
-                return max(full, key=lambda one: one.retry_after_s)
-        _let_in(self._users, user, self._limits.user, now_s)
-        _let_in(self._apps, app, self._limits.of_app(app), now_s)
+            if full := [each for each in (of_user, of_app) if each is not None]:
+                return max(full, key=lambda each: each.retry_after_s)
+        _note_admission(self._users, user, self._limits.user, now_s)
+        _note_admission(self._apps, app, self._limits.of_app(app), now_s)
         return None
 
     def _full(
         self, limit: Literal["user", "app"], times: deque[float] | None, most: int, now_s: float
     ) -> Throttled | None:
-        """By the age, not by when the window ends: rounded, that may be more than a window away."""
+        # Compares the age, not the window's end: with rounding the end may be more than a window away.
         if times is None or len(times) < most:
             return None
         age_s = now_s - times[0]
         return Throttled(limit, most, self._limits.window_s - age_s) if age_s < self._limits.window_s else None
 
 
-def _let_in(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:
-    """The last `most` times say all: the first of them tells when there is room."""
+def _note_admission(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:
+    """Keep the last `most` admission times. The oldest of them gives the time at which the limit is free."""
     times = kept.get(name)
     if times is None:
         times = kept[name] = deque(maxlen=most)

@@ -1,8 +1,8 @@
-"""Tiers: how urgent a tenant's work is. Rank 0 is the most urgent; adapters convert where an engine counts otherwise.
+"""Tiers: how urgent the work of a tenant is. Rank 0 is the most urgent; adapters convert where an engine differs.
 
-Source: the practitioner's design for tiered preemption, section 2.1. Who preempts whom is decided in the worker
-(gpu_worker/policies); the gate only carries the tier along, and the client cannot set it. `system` is for what the
-service asks of itself (health checks, warm-up): no tenant has it.
+Source: the practitioner's design for tiered preemption, section 2.1. The worker decides about preemption
+(gpu_worker/policies). The gate only passes the tier on, and the client cannot set it. `system` is for the service's own
+requests (health checks, warm-up): no tenant has it.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ class Tier(StrEnum):
 _RANK = {Tier.SYSTEM: -1, Tier.PREMIUM: 0, Tier.STANDARD: 1, Tier.BACKGROUND: 2}
 
 TENANT_TIERS = (Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND)
-"""What a tenant can have, the most urgent first."""
+"""The tiers that a tenant can have, the most urgent first."""

@@ -169,8 +169,8 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
 
     said(take)
     token = seen[0].headers["authorization"].removeprefix("Bearer ")
-    grant = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
-    assert (grant.execution, grant.slot, grant.expires_at) == (order().execution, 0, START + EXECUTION_TOKEN_TTL_S)
+    opened = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
+    assert (opened.execution, opened.slot, opened.expires_at) == (order().execution, 0, START + EXECUTION_TOKEN_TTL_S)
 
 
 def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:
