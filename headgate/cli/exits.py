@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one line that says what was wrong."""
+"""Exit codes of the commands, and the line on standard error that names the mistake."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ from collections.abc import Callable
 import typer
 
 from dispatcher.model.errors import AnsweredError, ConfigurationError
-from headgate.client.answers import HeadgateClientError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""Whoever read our output has seen enough."""
+"""The reader of standard output, such as `head`, closed it."""
+EXTRAS = {
+    "openai": "client",
+    "moto": "local",
+    "awslambdaric": "local",
+    "psutil": "local",
+    "torch": "transformers",
+    "transformers": "transformers",
+    "matplotlib": "plots",
+}
+"""The extra that brings an optional package."""
 USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""Base of what Typer raises for arguments that it cannot make sense of; it has no public name."""
+"""Base class of Typer's errors about arguments; it has no public name."""
 
 
 def exit_code(run: Callable[[], object]) -> int:
-    """Run a command. Bad input is one line on standard error and 2; what is our own mistake keeps its traceback."""
-    logging.getLogger("dispatcher").addHandler(logging.NullHandler())  # what is to be said is said here, once
+    """Run a command and return its exit code.
+
+    Bad input prints one line on standard error and gives 2. A defect of headgate keeps its traceback.
+    """
+    logging.getLogger("dispatcher").addHandler(logging.NullHandler())  # the error line below is the only message
     try:
         code = run()
         sys.stdout.flush()
@@ -30,23 +42,27 @@ def exit_code(run: Callable[[], object]) -> int:
         return ended.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (ConfigurationError, AnsweredError, HeadgateClientError) as error:
-        return _said(str(error))
+    except (ConfigurationError, AnsweredError) as error:
+        return _bad_input(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _bad_input(f"this needs the package {error.name}: pip install 'headgate[{EXTRAS[error.name]}]'")
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere, quietly
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still buffered
         return PIPE_CLOSED
     except OSError as error:
-        if error.filename is None:  # not about a file that somebody named
+        if error.filename is None:  # not about a file that the user named
             raise
-        return _said(f"{error.filename}: {error.strerror}")
+        return _bad_input(f"{error.filename}: {error.strerror}")
     except Exception as error:
         if not isinstance(error, USAGE_ERROR):
             raise
-        return _said(error.format_message())  # type: ignore[attr-defined]
+        return _bad_input(error.format_message())  # type: ignore[attr-defined]
     return code if isinstance(code, int) else 0
 
 
-def _said(message: str) -> int:
-    if message:  # empty where the help was the answer
+def _bad_input(message: str) -> int:
+    if message:  # empty if the help was printed
         sys.stderr.write(f"headgate: {' '.join(message.split())}\n")
     return BAD_INPUT

@@ -1,35 +1,23 @@
-"""The tenant client over lambda.invoke.
+"""The tenant client over lambda.invoke: the client over HTTP, on a transport that invokes Lambda functions.
 
-The settings that keep a call one call, whoever makes it: a read timeout above what a function may run, and one attempt
-(an SDK that gives up earlier, or tries again by itself, pays again); the idempotency key covers what remains.
+Two settings keep one call one invocation: a read timeout above what a function may run, and one attempt (an SDK that
+gives up earlier, or tries again by itself, pays again). The idempotency key covers the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-from collections.abc import Callable, Mapping
+import json
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from headgate.client.answers import (
-    Answer,
-    BadRequest,
-    HeadgateClientError,
-    Outcome,
-    Refused,
-    Unavailable,
-    Unreachable,
-    answer_from,
-    error_from,
-    error_within,
-    json_bytes,
-    json_object,
-    not_ours,
-)
-from headgate.client.calls import Patience, Prompt, body_of
+import boto3
+import httpx
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headgate.client.answers import HeadgateClientError, Outcome, answer_from, json_object, unknown_answer
+from headgate.client.over_http import AsyncHeadgate, Headgate, Prompt
 
 if TYPE_CHECKING:
     from mypy_boto3_lambda import LambdaClient
@@ -37,146 +25,167 @@ if TYPE_CHECKING:
 LAMBDA_READ_TIMEOUT_S = 910.0
 """Above the 900 s that a function may run."""
 CALLS_MAX = 32
-"""Calls under way at once in one client."""
-T = TypeVar("T")
+"""Calls at the same time in one client."""
+BASE_URL = "http://lambda.invoke"
+"""Never resolved: the transport sends no HTTP."""
+RESULT_PATH = "/result"
+FUNCTION, RESULT_FUNCTION = "headgate-invoke", "headgate-result"
+EVENT = {"invocation-type": "Event"}
+"""Header of a request that is only started."""
 
 
-class LambdaHeadgate:
-    """Over lambda.invoke. `client`: boto3's, else one is made as AWS's variables say, with one attempt a call."""
+class LambdaTransport(httpx.BaseTransport):
+    """Sends the requests of an openai client to `function`, and those for the path /result to `result_function`.
+
+    A payload with `error` and an HTTP `status` is answered with that status, a fault of the function with 502,
+    throttling by Lambda itself with 429 without Retry-After.
+    """
+
+    def __init__(self, client: LambdaClient | None, function: str, result_function: str) -> None:
+        self.client = client or lambda_client()
+        self._function, self._result_function = function, result_function
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises httpx.ConnectError if Lambda cannot be reached."""
+        if request.method != "POST":
+            return _error(404, "lambda.invoke lists no models: name the model", "unknown_url")
+        is_result = request.url.path == RESULT_PATH
+        payload = {"api_key": request.headers["authorization"].removeprefix("Bearer "), **json.loads(request.read())}
+        if not is_result:
+            payload["idempotency_key"] = request.headers["idempotency-key"]
+        try:
+            reply = self.client.invoke(
+                FunctionName=self._result_function if is_result else self._function,
+                InvocationType="Event" if "invocation-type" in request.headers else "RequestResponse",
+                Payload=json.dumps(payload).encode(),
+            )
+            content = reply["Payload"].read()
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            return _error(429 if code == "TooManyRequestsException" else 502, str(error), code)
+        except BotoCoreError as error:
+            raise httpx.ConnectError(str(error)) from None
+        return _response(content, is_fault="FunctionError" in reply, is_result=is_result)
+
+
+class AsyncLambdaTransport(httpx.AsyncBaseTransport):
+    """LambdaTransport in threads, for asyncio. A cancelled call runs on; its idempotency key finds its answer."""
+
+    def __init__(self, client: LambdaClient | None, function: str, result_function: str) -> None:
+        self._transport = LambdaTransport(client, function, result_function)
+        self._threads = ThreadPoolExecutor(CALLS_MAX, "headgate-lambda")
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._transport.handle_request, request)
+
+    async def aclose(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class LambdaHeadgate(Headgate):
+    """Calls the service over lambda.invoke, which streams nothing and lists no models.
+
+    `client`: boto3's, else one from AWS's variables. `settings`: model (required), patience and new_id of Headgate.
+    """
 
     def __init__(
         self,
         api_key: str | None = None,
         *,
-        model: str,
         client: LambdaClient | None = None,
-        function: str = "headgate-invoke",
-        result_function: str = "headgate-result",
-        patience: Patience | None = None,
-        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+        function: str = FUNCTION,
+        result_function: str = RESULT_FUNCTION,
+        **settings: Any,
     ) -> None:
-        self._model = model
-        self._new_id = new_id
-        self._patience = patience or Patience()
-        self._function, self._result_function = function, result_function
-        self._api_key = api_key or os.environ.get("HEADGATE_API_KEY", "")
-        if not self._api_key:
-            raise BadRequest("give api_key, or set HEADGATE_API_KEY")
-        self._client = client or _lambda_client()
-
-    def chat(self, prompt: Prompt, *, idempotency_key: str | None = None, **fields: Any) -> Answer:
-        return self._ask(prompt, True, idempotency_key, fields)
-
-    def complete(self, prompt: str, *, idempotency_key: str | None = None, **fields: Any) -> Answer:
-        return self._ask(prompt, False, idempotency_key, fields)
+        transport = LambdaTransport(client, function, result_function)
+        super().__init__(BASE_URL, api_key, http_client=httpx.Client(transport=transport), **settings)
 
     def later(self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any) -> str:
-        """Start it and return at once; `result` tells what became of the id that is returned."""
+        """Start an invocation and return its id at once; `result` gives its outcome."""
         key = idempotency_key or self._new_id()
-        self._invoke(self._function, self._payload(prompt, chat, key, fields), event=True)
+        request = self._request(prompt, self._named(fields), key, fields, chat=chat, headers=EVENT)
+        self._create(chat)(**request)
         return key
 
     def result(self, invocation_id: str) -> Outcome:
-        told = self._invoke(self._result_function, {"api_key": self._api_key, "id": invocation_id})
-        status = told.get("status")
-        if not isinstance(status, str):
-            raise _error_of(told)
-        done = told.get("response")
-        return Outcome(
-            id=str(told.get("id", invocation_id)),
-            status=status,
-            answer=answer_from(done) if done else None,
-            error=error_within(told) if told.get("error") else None,
-        )
-
-    def _ask(self, prompt: Prompt, chat: bool, key: str | None, fields: dict[str, Any]) -> Answer:
-        payload = self._payload(prompt, chat, key or self._new_id(), fields)
-        return answer_from(self._patience.ask(partial(self._asked, payload)))
-
-    def _asked(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        told = self._invoke(self._function, payload)
-        if "error" in told:
-            raise _error_of(told)
-        if told.get("status") == "queued":
-            raise Unavailable(f"still queued; ask for the result of {told.get('id')}", code="queued")
-        return told
-
-    def _payload(self, prompt: Prompt, chat: bool, key: str, fields: dict[str, Any]) -> dict[str, Any]:
-        model = str(fields.pop("model", None) or self._model)
-        return {"api_key": self._api_key, "idempotency_key": key, **body_of(prompt, model, fields, chat=chat)}
-
-    def _invoke(self, function: str, payload: Mapping[str, Any], *, event: bool = False) -> dict[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            reply = self._client.invoke(
-                FunctionName=function,
-                InvocationType="Event" if event else "RequestResponse",
-                Payload=json_bytes(payload),
-            )
-            told = json_object(reply["Payload"].read())
-        except ClientError as error:
-            raise _refused_by_aws(str(error), error.response["Error"]["Code"]) from None
-        except BotoCoreError as error:
-            raise Unreachable(str(error)) from None
-        if "FunctionError" in reply:
-            raise Unavailable(str(told.get("errorMessage", "the function failed")), code=str(told.get("errorType", "")))
-        return told
+        """Return what became of an invocation so far."""
+        return _outcome(self.openai.post(RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
 
 
-class AsyncLambdaHeadgate:
-    """The same, for asyncio: boto3's calls in threads. A call that is cancelled runs on by itself; its answer waits
-    under its idempotency key."""
+class AsyncLambdaHeadgate(AsyncHeadgate):
+    """Calls the service over lambda.invoke, for asyncio. Options as for LambdaHeadgate."""
 
-    def __init__(self, api_key: str | None = None, **options: Any) -> None:
-        self._calls = LambdaHeadgate(api_key, **options)
-        self._threads = ThreadPoolExecutor(CALLS_MAX, "headgate-lambda")
+    def __init__(
+        self,
+        api_key: str | None = None,
+        *,
+        client: LambdaClient | None = None,
+        function: str = FUNCTION,
+        result_function: str = RESULT_FUNCTION,
+        **settings: Any,
+    ) -> None:
+        transport = AsyncLambdaTransport(client, function, result_function)
+        super().__init__(BASE_URL, api_key, http_client=httpx.AsyncClient(transport=transport), **settings)
 
-    async def chat(self, prompt: Prompt, **fields: Any) -> Answer:
-        return await self._run(partial(self._calls.chat, prompt, **fields))
-
-    async def complete(self, prompt: str, **fields: Any) -> Answer:
-        return await self._run(partial(self._calls.complete, prompt, **fields))
-
-    async def later(self, prompt: Prompt, **fields: Any) -> str:
-        return await self._run(partial(self._calls.later, prompt, **fields))
+    async def later(
+        self, prompt: Prompt, *, chat: bool = True, idempotency_key: str | None = None, **fields: Any
+    ) -> str:
+        """Start an invocation and return its id at once; `result` gives its outcome."""
+        key = idempotency_key or self._new_id()
+        request = self._request(prompt, await self._named(fields), key, fields, chat=chat, headers=EVENT)
+        await self._create(chat)(**request)
+        return key
 
     async def result(self, invocation_id: str) -> Outcome:
-        return await self._run(partial(self._calls.result, invocation_id))
-
-    async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Return what became of an invocation so far."""
+        return _outcome(await self.openai.post(RESULT_PATH, body={"id": invocation_id}, cast_to=httpx.Response))
 
 
-def _error_of(told: Mapping[str, Any]) -> HeadgateClientError:
-    """A user's error as the functions answer it: OpenAI's error object and a status."""
-    status = told.get("status")
-    return error_from(status, told, {}) if isinstance(status, int) and "error" in told else not_ours()
-
-
-def _refused_by_aws(message: str, code: str) -> HeadgateClientError:
-    """Lambda itself refused. Its throttling says nothing of when to come back, so nothing asks again by itself."""
-    if code == "TooManyRequestsException":
-        return Refused(message, code=code, status=429)
-    return Unavailable(message, code=code)
-
-
-def _lambda_client() -> LambdaClient:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
-
+def lambda_client() -> LambdaClient:
+    """Make a boto3 client from AWS's variables. Raises HeadgateClientError if they name no region or no valid URL."""
     config = Config(
         read_timeout=LAMBDA_READ_TIMEOUT_S,
         connect_timeout=10,
         retries={"total_max_attempts": 1},
         max_pool_connections=CALLS_MAX,
-        tcp_keepalive=True,  # a call may be silent for longer than what lies on the way keeps a silent connection
+        tcp_keepalive=True,  # a call may be silent for longer than a load balancer or NAT keeps a silent connection
     )
     try:
         return boto3.client("lambda", config=config)
-    except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
-        raise BadRequest(f"AWS's variables do not say where to call: {error}") from None
+    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
+        message = f"cannot reach Lambda: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+        raise HeadgateClientError(message) from None
+
+
+def _response(content: bytes, *, is_fault: bool, is_result: bool) -> httpx.Response:
+    body = json_object(content)
+    status = body.get("status")
+    if is_fault:
+        return _error(502, str(body.get("errorMessage", "the function failed")), str(body.get("errorType", "")))
+    if "error" in body and isinstance(status, int):
+        after_s = body.get("retry_after_s")
+        return httpx.Response(status, content=content, headers={} if after_s is None else {"retry-after": str(after_s)})
+    if status == "queued" and not is_result:
+        return _error(504, f"still queued; ask for the result of {body.get('id')}", "queued")
+    return httpx.Response(200, content=content)
+
+
+def _error(status: int, message: str, code: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"message": message, "code": code}})
+
+
+def _outcome(reply: httpx.Response) -> Outcome:
+    """Raises HeadgateClientError for a body that is not the result function's."""
+    body = json_object(reply.content)
+    answer, error = body.get("response"), body.get("error")
+    try:
+        return Outcome(
+            id=body["id"],
+            status=body["status"],
+            answer=answer_from(answer, {}) if answer else None,
+            error=HeadgateClientError(error["message"], code=error.get("code") or "") if error else None,
+        )
+    except (LookupError, TypeError):
+        raise unknown_answer() from None

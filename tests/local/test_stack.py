@@ -18,7 +18,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionUserMessageParam
 
-from headgate.client import Headgate, LambdaHeadgate
+from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, LambdaHeadgate
 from tests.support.hang_guard import HANG_S
 from tests.support.local_stack import Running, descendants, eventually, line_state, start, stop
 
@@ -143,6 +143,44 @@ class TestSecondTurn:
         for client in (Headgate(stack.openai_base_url, key), by_lambda):
             message = client.chat([self.FIRST], max_tokens=5).raw["choices"][0]["message"]
             assert client.chat([self.FIRST, message, self.AGAIN], max_tokens=5).text
+
+
+class TestTenantClient:
+    def over_lambda(self, stack: Running, key: str) -> LambdaHeadgate:
+        return LambdaHeadgate(key, model=stack.model, client=stack.aws("lambda"))
+
+    def test_streams_whole_answers(self, stack: Running) -> None:
+        client = Headgate(stack.openai_base_url, stack.api_keys["quiet"])
+        pieces = list(client.stream("hello", max_tokens=5, seed=1))
+        assert len(pieces) > 1
+        assert "".join(client.stream("hello", chat=False, max_tokens=5))
+        assert client.complete("hello", max_tokens=5).output_tokens == 5
+
+    def test_async(self, stack: Running) -> None:
+        key, model = stack.api_keys["quiet"], stack.model
+
+        async def texts() -> list[str]:
+            async with (
+                AsyncHeadgate(stack.openai_base_url, key) as http,
+                AsyncLambdaHeadgate(key, model=model, client=stack.aws("lambda")) as by_lambda,
+            ):
+                answers = await asyncio.gather(*(c.chat("hello", max_tokens=5) for c in (http, by_lambda)))
+                return [*(a.text for a in answers), "".join([p async for p in http.stream("hello", max_tokens=5)])]
+
+        assert all(asyncio.run(texts()))
+
+    def test_started_now_and_read_later(self, stack: Running) -> None:
+        client = self.over_lambda(stack, stack.api_keys["quiet"])
+        started = client.later("hello", max_tokens=5)
+        outcome = eventually(lambda: client.result(started), lambda found: found.status == "done")
+        assert outcome.answer is not None
+        assert outcome.answer.output_tokens == 5
+
+    def test_errors_are_openais(self, stack: Running) -> None:
+        for client in (Headgate(stack.openai_base_url, "hg-no", model=stack.model), self.over_lambda(stack, "hg-no")):
+            with pytest.raises(openai.AuthenticationError) as caught:
+                client.chat("hello")
+            assert caught.value.code == "invalid_api_key"
 
 
 class TestRawHttp:

@@ -1,19 +1,21 @@
-"""The tenant client against the wire: bodies out, answers and errors in."""
+"""The tenant client over the official openai client: requests out, answers and errors in."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+import openai
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, HeadgateClientError, LambdaHeadgate, Patience
-from headgate.client.answers import BadRequest, Conflict, NotFound, Refused, Unauthorized, Unavailable, Unreachable
-from headgate.client.over_lambda import LAMBDA_READ_TIMEOUT_S
+from headgate.client.over_lambda import LAMBDA_READ_TIMEOUT_S, lambda_client
+from headgate.client.patience import retry_after_s
 
 ANSWER = {
     "id": "chatcmpl-1",
@@ -24,7 +26,10 @@ STREAM = (
     b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n: waiting\n\n'
     b'data: {"choices":[{"delta":{"content":"h"}}]}\n\ndata: {"choices":[{"delta":{"content":"i"}}]}\n\n'
 )
-DONE = b"data: [DONE]\n\n"
+DONE = (
+    b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":3}}\n\ndata: [DONE]\n\n'
+)
 
 
 def client(reply: httpx.Response | Exception, seen: list[httpx.Request] | None = None, **more: Any) -> Headgate:
@@ -35,7 +40,17 @@ def client(reply: httpx.Response | Exception, seen: list[httpx.Request] | None =
             raise reply
         return reply
 
-    return Headgate("http://h/v1", "hg-k", model="m", transport=httpx.MockTransport(answer), **more)
+    return over(answer, **more)
+
+
+def over(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> Headgate:
+    settings = {"model": "m", **more}
+    return Headgate("http://h/v1", "hg-k", http_client=httpx.Client(transport=httpx.MockTransport(answer)), **settings)
+
+
+def async_over(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> AsyncHeadgate:
+    http_client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    return AsyncHeadgate("http://h/v1", "hg-k", model="m", http_client=http_client, **more)
 
 
 def test_chat_in_one_line() -> None:
@@ -46,6 +61,14 @@ def test_chat_in_one_line() -> None:
     assert body == {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     assert seen[0].url.path == "/v1/chat/completions"
     assert (seen[0].headers["authorization"], seen[0].headers["idempotency-key"]) == ("Bearer hg-k", "made")
+
+
+def test_the_wait_that_the_answer_names() -> None:
+    headers = {"x-headgate-queue-position": "3", "x-headgate-estimated-wait-ms": "1200"}
+    waited = client(httpx.Response(200, json=ANSWER, headers=headers)).chat("x")
+    assert (waited.queue_position, waited.estimated_wait_ms) == (3, 1200)
+    at_once = client(httpx.Response(200, json=ANSWER)).chat("x")
+    assert (at_once.queue_position, at_once.estimated_wait_ms) == (None, None)
 
 
 def test_completion_and_an_own_key() -> None:
@@ -59,11 +82,9 @@ def test_the_only_model_is_found() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"data": [{"id": "one"}]} if request.method == "GET" else ANSWER)
 
-    found = Headgate("http://h/v1", "k", transport=httpx.MockTransport(answer))
-    assert found.chat("x").text == "hi"
-    several = client(httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b"}]}))
-    several._model = None
-    with pytest.raises(BadRequest, match="a, b"):
+    assert over(answer, model=None).chat("x").text == "hi"
+    several = client(httpx.Response(200, json={"data": [{"id": "a"}, {"id": "b"}]}), model=None)
+    with pytest.raises(HeadgateClientError, match="a, b"):
         several.chat("x")
 
 
@@ -72,13 +93,21 @@ def test_a_stream_is_text_and_its_error_is_raised() -> None:
     broken = STREAM + b'data: {"error":{"message":"gone","code":"worker_failed"}}\n\n'
     pieces = client(httpx.Response(200, content=broken)).stream("x")
     assert [next(pieces), next(pieces)] == ["h", "i"]
-    with pytest.raises(Unavailable, match="gone"):
+    with pytest.raises(openai.APIError, match="gone"):
         next(pieces)
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, BadRequest), (401, Unauthorized), (404, NotFound), (409, Conflict), (413, BadRequest), (503, Unavailable)],
+    [
+        (400, openai.BadRequestError),
+        (401, openai.AuthenticationError),
+        (404, openai.NotFoundError),
+        (409, openai.ConflictError),
+        (413, openai.APIStatusError),
+        (429, openai.RateLimitError),
+        (503, openai.InternalServerError),
+    ],
 )
 def test_errors_by_status(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="why"):
@@ -87,40 +116,40 @@ def test_errors_by_status(status: int, kind: type[Exception]) -> None:
 
 def test_a_refusal_says_when_to_come_back() -> None:
     reply = httpx.Response(429, json={"error": {"message": "full", "code": "queue_full"}}, headers={"retry-after": "7"})
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(openai.RateLimitError) as caught:
         client(reply).chat("x")
-    assert (caught.value.retry_after_s, caught.value.code) == (7.0, "queue_full")
+    assert (retry_after_s(caught.value), caught.value.code) == (7.0, "queue_full")
 
 
-def test_what_is_no_answer_at_all() -> None:
-    with pytest.raises(Unreachable):
+def test_no_answer_at_all() -> None:
+    with pytest.raises(openai.APIConnectionError):
         client(httpx.ConnectError("refused")).chat("x")
-    with pytest.raises(Unavailable):
+    with pytest.raises(openai.InternalServerError):
         client(httpx.Response(502, content=b"<html>")).chat("x")
 
 
 def test_a_stream_that_just_stops_is_no_whole_answer() -> None:
     pieces = client(httpx.Response(200, content=STREAM)).stream("x")
     assert [next(pieces), next(pieces)] == ["h", "i"]
-    with pytest.raises(Unavailable, match="broke off"):
+    with pytest.raises(HeadgateClientError, match="broke off"):
         next(pieces)
 
     async def story() -> list[str]:
-        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=STREAM))
-        there = AsyncHeadgate("http://h/v1", "k", model="m", transport=transport)
+        there = async_over(lambda _: httpx.Response(200, content=STREAM))
         return [piece async for piece in there.stream("x")]
 
-    with pytest.raises(Unavailable, match="broke off"):
+    with pytest.raises(HeadgateClientError, match="broke off"):
         asyncio.run(story())
 
 
-def test_an_error_within_a_stream_is_of_its_own_kind() -> None:
-    told = b'data: {"error":{"message":"full","code":"queue_full","type":"rate_limit_error"}}\n\n'
-    with pytest.raises(Refused, match="full"):
-        list(client(httpx.Response(200, content=told + DONE)).stream("x"))
+def test_an_error_within_a_stream_keeps_its_type() -> None:
+    error = b'data: {"error":{"message":"full","code":"queue_full","type":"rate_limit_error"}}\n\n'
+    with pytest.raises(openai.APIError, match="full") as caught:
+        list(client(httpx.Response(200, content=error + DONE)).stream("x"))
+    assert (caught.value.type, caught.value.code) == ("rate_limit_error", "queue_full")
 
 
-def test_a_stream_takes_a_key_of_ones_own() -> None:
+def test_a_stream_takes_a_key() -> None:
     seen: list[httpx.Request] = []
     list(client(httpx.Response(200, content=DONE), seen).stream("x", idempotency_key="mine", max_tokens=3))
     assert seen[0].headers["idempotency-key"] == "mine"
@@ -137,23 +166,26 @@ def test_the_model_of_one_call_is_not_the_next_ones() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{}], "usage": {}}, {"choices": None}, {"data": 1}])
 def test_a_body_that_is_not_the_services(body: dict[str, Any]) -> None:
-    with pytest.raises(Unavailable, match="address"):
+    with pytest.raises(HeadgateClientError, match="address"):
         client(httpx.Response(200, json=body)).chat("x")
-    with pytest.raises(Unavailable, match="address"):
+    with pytest.raises(HeadgateClientError, match="address"):
         client(httpx.Response(200, json=body)).models()
+    stream = b"data: " + json.dumps({"choices": 1, **body}).encode() + b"\n\n"
+    with pytest.raises(HeadgateClientError):
+        list(client(httpx.Response(200, content=stream)).stream("x"))
 
 
 @pytest.mark.parametrize("error", [None, "gone", [1], {"message": None}])
 def test_an_error_in_another_shape_is_an_error_all_the_same(error: object) -> None:
-    with pytest.raises(Unavailable):
+    with pytest.raises(openai.InternalServerError):
         client(httpx.Response(500, json={"error": error})).chat("x")
 
 
 @pytest.mark.parametrize("after", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
 def test_a_time_to_come_back_that_is_no_number_of_seconds_is_unknown(after: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(openai.RateLimitError) as caught:
         client(httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": after})).chat("x")
-    assert caught.value.retry_after_s is None
+    assert retry_after_s(caught.value) is None
 
 
 @pytest.mark.parametrize(
@@ -162,19 +194,23 @@ def test_a_time_to_come_back_that_is_no_number_of_seconds_is_unknown(after: str)
 )
 def test_what_json_cannot_say_is_never_sent(prompt: str, fields: dict[str, Any]) -> None:
     seen: list[httpx.Request] = []
-    with pytest.raises(BadRequest):
+    with pytest.raises(HeadgateClientError, match="JSON"):
         client(httpx.Response(200, json=ANSWER), seen).chat(prompt, **fields)
     assert seen == []
 
 
 def test_what_a_header_cannot_carry() -> None:
     for key in ("k\u00e9", "k\r\nx: y"):
-        with pytest.raises(BadRequest, match="api_key"):
+        with pytest.raises(HeadgateClientError, match="api_key"):
             Headgate("http://h/v1", key, model="m")
-    with pytest.raises(BadRequest, match="idempotency_key"):
+    with pytest.raises(HeadgateClientError, match="idempotency_key"):
         client(httpx.Response(200, json=ANSWER)).chat("x", idempotency_key="a\nb")
-    with pytest.raises(BadRequest, match="no URL"):
-        Headgate("http://h:port/v1", "k", model="m").chat("x")
+
+
+@pytest.mark.parametrize("url", ["http://h:port/v1", "h:8080/v1", "http://[::1/v1", "/v1"])
+def test_a_base_url_that_is_no_url(url: str) -> None:
+    with pytest.raises(HeadgateClientError, match="no URL"):
+        Headgate(url, "k", model="m")
 
 
 class Pauses:
@@ -206,16 +242,14 @@ class TestPatience:
             seen.append(request.headers["idempotency-key"])
             return next(replies)
 
-        patience = pauses.patience(10, jitter=0.4)
-        there = Headgate("http://h/v1", "k", model="m", patience=patience, transport=httpx.MockTransport(answer))
-        assert there.chat("x").text == "hi"
+        assert over(answer, patience=pauses.patience(10, jitter=0.4)).chat("x").text == "hi"
         assert pauses.slept == pytest.approx([2.2, 3.3])
         assert len(seen) == 3
         assert len(set(seen)) == 1
 
     def test_ends_within_its_bound_even_where_told_to_come_at_once(self) -> None:
         pauses = Pauses()
-        with pytest.raises(Refused):
+        with pytest.raises(openai.RateLimitError):
             client(full("0"), patience=pauses.patience(1.0)).chat("x")
         assert 5 <= len(pauses.slept) <= 10
         assert sum(pauses.slept) <= 1.0
@@ -226,25 +260,22 @@ class TestPatience:
     )
     def test_is_for_refusals_that_name_a_time_within_it(self, reply: httpx.Response) -> None:
         pauses = Pauses()
-        with pytest.raises(HeadgateClientError):
+        with pytest.raises(openai.APIStatusError):
             client(reply, patience=pauses.patience(10)).chat("x")
         assert pauses.slept == []
 
     def test_is_none_unless_asked_for(self) -> None:
         seen: list[httpx.Request] = []
-        with pytest.raises(Refused):
+        with pytest.raises(openai.RateLimitError):
             client(full("0"), seen).chat("x")
         assert len(seen) == 1
 
     def test_async(self) -> None:
         pauses = Pauses()
         replies = iter([full("2"), httpx.Response(200, json=ANSWER)])
-        transport = httpx.MockTransport(lambda _: next(replies))
 
         async def story() -> str:
-            async with AsyncHeadgate(
-                "http://h/v1", "k", model="m", patience=pauses.patience(5), transport=transport
-            ) as there:
+            async with async_over(lambda _: next(replies), patience=pauses.patience(5)) as there:
                 return (await there.chat("x")).text
 
         assert asyncio.run(story()) == "hi"
@@ -253,15 +284,14 @@ class TestPatience:
 
 def test_missing_address_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADGATE_BASE_URL", raising=False)
-    with pytest.raises(BadRequest, match="HEADGATE_BASE_URL"):
+    with pytest.raises(HeadgateClientError, match="HEADGATE_BASE_URL"):
         Headgate(api_key="k")
 
 
 def test_async() -> None:
     async def story() -> tuple[str, list[str]]:
         replies = iter([httpx.Response(200, json=ANSWER), httpx.Response(200, content=STREAM + DONE)])
-        transport = httpx.MockTransport(lambda _: next(replies))
-        there = AsyncHeadgate("http://h/v1", "k", model="m", transport=transport)
+        there = async_over(lambda _: next(replies))
         return (await there.chat("x")).text, [piece async for piece in there.stream("x")]
 
     assert asyncio.run(story()) == ("hi", ["h", "i"])
@@ -271,16 +301,27 @@ class FakeLambda:
     """boto3's client as far as it is used here; the real one is in tests/local/test_stack.py."""
 
     def __init__(self, payload: Any, **reply: Any) -> None:
-        self.reply = {"Payload": io.BytesIO(json.dumps(payload).encode() if payload is not None else b""), **reply}
+        self.content = json.dumps(payload).encode() if payload is not None else b""
+        self.reply = reply
         self.calls: list[dict[str, Any]] = []
 
     def invoke(self, **call: Any) -> dict[str, Any]:
         self.calls.append(call)
-        return self.reply
+        return {"Payload": io.BytesIO(self.content), **self.reply}
 
 
-def over_lambda(fake: FakeLambda) -> LambdaHeadgate:
-    return LambdaHeadgate("k", model="m", client=fake, new_id=lambda: "made")  # type: ignore[arg-type]
+class Failing(FakeLambda):
+    """Lambda itself refuses, or cannot be reached."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def invoke(self, **call: Any) -> dict[str, Any]:
+        raise self.error
+
+
+def over_lambda(fake: Any, **more: Any) -> LambdaHeadgate:
+    return LambdaHeadgate("k", model="m", client=fake, new_id=lambda: "made", **more)
 
 
 class TestLambda:
@@ -291,14 +332,22 @@ class TestLambda:
         assert (sent["api_key"], sent["idempotency_key"], sent["model"]) == ("k", "made", "m")
 
     def test_a_users_error_is_raised_by_its_status(self) -> None:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(openai.RateLimitError, match="full") as caught:
             over_lambda(FakeLambda({"error": {"message": "full"}, "status": 429, "retry_after_s": 3.5})).chat("x")
-        assert caught.value.retry_after_s == 3.5
+        assert retry_after_s(caught.value) == 3.5
+
+    def test_it_comes_back_when_the_service_says(self) -> None:
+        pauses, fake = Pauses(), FakeLambda({"error": {"message": "full"}, "status": 429, "retry_after_s": 0.3})
+        with pytest.raises(openai.RateLimitError):
+            over_lambda(fake, patience=pauses.patience(0.5)).chat("x")
+        assert pauses.slept == [0.3]
+        assert len(fake.calls) == 2
+        assert fake.calls[0] == fake.calls[1]
 
     def test_a_function_error_and_a_wait_that_was_too_long(self) -> None:
-        with pytest.raises(Unavailable, match="boom"):
+        with pytest.raises(openai.InternalServerError, match="boom"):
             over_lambda(FakeLambda({"errorMessage": "boom"}, FunctionError="Unhandled")).chat("x")
-        with pytest.raises(Unavailable, match="made"):
+        with pytest.raises(openai.InternalServerError, match="made"):
             over_lambda(FakeLambda({"id": "made", "status": "queued"})).chat("x")
 
     def test_later_and_its_result(self) -> None:
@@ -310,46 +359,61 @@ class TestLambda:
         assert done.answer.text == "hi"
         failed = over_lambda(FakeLambda({"id": "i", "status": "failed", "error": {"message": "why"}})).result("i")
         assert str(failed.error) == "why"
-        with pytest.raises(NotFound):
+        with pytest.raises(openai.NotFoundError):
             over_lambda(FakeLambda({"error": {"message": "none"}, "status": 404})).result("i")
 
     def test_what_answers_is_not_headgate(self) -> None:
         payloads: tuple[Any, ...] = ({}, {"status": 3}, {"hello": "world"}, [])
         for payload in payloads:
-            with pytest.raises(Unavailable):
+            with pytest.raises(HeadgateClientError):
                 over_lambda(FakeLambda(payload)).chat("x")
-            with pytest.raises(Unavailable):
+            with pytest.raises(HeadgateClientError):
                 over_lambda(FakeLambda(payload)).result("i")
 
     def test_lambdas_own_refusals(self) -> None:
-        class Throttled(FakeLambda):
-            def invoke(self, **call: Any) -> dict[str, Any]:
-                raise ClientError({"Error": {"Code": "TooManyRequestsException", "Message": "Rate"}}, "Invoke")
-
-        with pytest.raises(Refused) as caught:
-            over_lambda(Throttled(None)).chat("x")
+        throttled = ClientError({"Error": {"Code": "TooManyRequestsException", "Message": "Rate"}}, "Invoke")
+        with pytest.raises(openai.RateLimitError) as caught:
+            over_lambda(Failing(throttled), patience=Pauses().patience(60)).chat("x")
         assert caught.value.code == "TooManyRequestsException"
+
+    def test_lambda_out_of_reach(self) -> None:
+        with pytest.raises(openai.APIConnectionError):
+            over_lambda(Failing(EndpointConnectionError(endpoint_url="there"))).chat("x")
+
+    def test_models_and_streams_are_for_http(self) -> None:
+        with pytest.raises(openai.NotFoundError, match="name the model"):
+            over_lambda(FakeLambda(ANSWER)).models()
+        refused = {"error": {"message": "lambda.invoke does not stream"}, "status": 400}
+        with pytest.raises(openai.BadRequestError, match="does not stream"):
+            list(over_lambda(FakeLambda(refused)).stream("x"))
 
     def test_functions_by_other_names(self) -> None:
         fake = FakeLambda(ANSWER)
-        LambdaHeadgate("k", model="m", client=fake, function="mine:live").chat("x")  # type: ignore[arg-type]
+        over_lambda(fake, function="mine:live").chat("x")
         assert fake.calls[0]["FunctionName"] == "mine:live"
 
     def test_async(self) -> None:
-        async def story() -> str:
-            there = AsyncLambdaHeadgate("k", model="m", client=FakeLambda(ANSWER))
-            try:
-                return (await there.chat("x", max_tokens=3)).text
-            finally:
-                await there.close()
+        answering: Any = FakeLambda(ANSWER)
+        later: Any = FakeLambda(None)
+        done: Any = FakeLambda({"id": "i", "status": "done", "response": ANSWER})
 
-        assert asyncio.run(story()) == "hi"
+        async def story() -> tuple[str, str, str]:
+            async with AsyncLambdaHeadgate("k", model="m", client=answering) as there:
+                text = (await there.chat("x", max_tokens=3)).text
+            async with AsyncLambdaHeadgate("k", model="m", client=later) as there:
+                key = await there.later("x", idempotency_key="mine")
+            async with AsyncLambdaHeadgate("k", model="m", client=done) as there:
+                return text, key, (await there.result("i")).status
+
+        assert asyncio.run(story()) == ("hi", "mine", "done")
+        assert later.calls[0]["InvocationType"] == "Event"
+        assert json.loads(done.calls[0]["Payload"]) == {"api_key": "k", "id": "i"}
 
     def test_its_own_boto3_client_asks_once_and_waits_longer_than_a_function_may_run(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        config: Any = LambdaHeadgate("k", model="m")._client.meta.config
+        config: Any = lambda_client().meta.config
         assert config.read_timeout == LAMBDA_READ_TIMEOUT_S > 900
         assert config.retries["total_max_attempts"] == 1
 
@@ -357,5 +421,5 @@ class TestLambda:
         for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-        with pytest.raises(BadRequest, match="region"):
+        with pytest.raises(HeadgateClientError, match="region"):
             LambdaHeadgate("k", model="m")

@@ -20,7 +20,7 @@ PURE = [
     *(ROOT / file for file in PURE_FILES),
 ]
 OWN = {"dispatcher", "gpu_worker"}
-HEAVY = ("torch", "transformers", "boto3", "botocore", "moto", "starlette", "uvicorn", "openai", "pydantic")
+HEAVY = ("torch", "transformers", "boto3", "botocore", "moto", "starlette", "uvicorn", "httpx", "openai", "pydantic")
 BLOCKED = ("pydantic", "boto3", "botocore", "starlette", "httpx", "uvicorn", "torch", "transformers", "numpy", "rich")
 
 IMPORT_BLOCKED = """
@@ -59,7 +59,7 @@ def test_a_blocked_import_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["dispatcher", "functions", "gpu_worker", "gpu_worker.engines", "headgate", "infra"]
+    "package", ["dispatcher", "functions", "gpu_worker", "gpu_worker.engines", "headgate", "headgate.client", "infra"]
 )
 def test_packages_import_nothing_heavy(package: str) -> None:
     assert _loaded_by(f"import {package}") == []
@@ -68,6 +68,20 @@ def test_packages_import_nothing_heavy(package: str) -> None:
 def test_help_is_light() -> None:
     pytest.importorskip("typer")
     assert _loaded_by("import headgate.cli as c; sys.argv = ['headgate', '--help']; c.main()") == []
+
+
+@pytest.mark.parametrize("name", ["Headgate", "Answer"])
+def test_the_client_names_the_extra_that_it_needs(name: str) -> None:
+    ended = _python(f"import sys\nsys.modules['openai'] = None\nfrom headgate.client import {name}")
+    assert "pip install 'headgate[client]'" in ended.stderr.splitlines()[-1]
+
+
+def test_a_command_names_the_extra_that_it_needs() -> None:
+    ended = _python(
+        "import sys\nsys.modules['openai'] = None\nsys.argv[1:] = ['invoke', 'x']\nimport headgate.cli as c\nc.main()"
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "pip install 'headgate[client]'" in ended.stderr
 
 
 def test_a_heavy_module_is_seen() -> None:

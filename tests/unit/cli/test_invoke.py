@@ -1,4 +1,4 @@
-"""`headgate invoke` over a real connection to a service that gives set answers."""
+"""`headgate invoke` over a real connection to a service that gives fixed answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate.cli import invoke as module
-from headgate.client.answers import Outcome, Unavailable
+from headgate.client import HeadgateClientError, Outcome
 from tests.unit.cli.command import headgate
 
 CHAT = {
@@ -22,6 +22,7 @@ CHAT = {
     "usage": {"prompt_tokens": 3, "completion_tokens": 1},
 }
 STREAM = b'data: {"choices":[{"delta":{"content":"pie"}}]}\n\ndata: {"choices":[{"delta":{"content":"ces"}}]}\n\n'
+LAST = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 FULL = {"error": {"message": "The queue\nis full.", "code": "queue_full", "type": "rate_limit_error"}}
 
 
@@ -40,12 +41,13 @@ class Service(BaseHTTPRequestHandler):
         if prompt == "full":
             self._reply(429, json.dumps(FULL).encode())
         elif body.get("stream"):
-            self._reply(200, STREAM + (b"" if prompt == "cut" else b"data: [DONE]\n\n"))
+            self._reply(200, STREAM + (b"" if prompt == "cut" else LAST))
         else:
             self._reply(200, json.dumps(CHAT).encode())
 
     def _reply(self, status: int, content: bytes) -> None:
         self.send_response(status)
+        self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -69,8 +71,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_streams_to_the_only_model(seen: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--system", "be brief", "--max-tokens", "4", "--seed", "7", "--stop", "a", "--stop", "b")
-    assert headgate("invoke", "hello", *asked, "--temperature", "0.5", "--idempotency-key", "mine") == 0
+    options = ("--system", "be brief", "--max-tokens", "4", "--seed", "7", "--stop", "a", "--stop", "b")
+    assert headgate("invoke", "hello", *options, "--temperature", "0.5", "--idempotency-key", "mine") == 0
     assert capsys.readouterr().out == "pieces\n"
     assert seen == [
         {
@@ -104,22 +106,22 @@ def test_a_completion_from_standard_input(
     assert (seen[0]["path"], seen[0]["prompt"]) == ("/v1/completions", "once upon\n")
 
 
-@pytest.mark.parametrize(("prompt", "said"), [("full", "The queue is full."), ("cut", "broke off")])
-def test_what_goes_wrong_is_one_line_and_exit_2(
-    seen: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], prompt: str, said: str
+@pytest.mark.parametrize(("prompt", "message"), [("full", "The queue is full."), ("cut", "the stream broke off")])
+def test_an_error_is_one_line_and_exit_2(
+    seen: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], prompt: str, message: str
 ) -> None:
     assert headgate("invoke", prompt) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"headgate: {message}")
+    assert error.count("\n") == 1
 
 
-class Later:
-    """The client over lambda.invoke, as far as the command uses it; the real one is tested in test_client.py."""
+class FakeClient:
+    """What the command uses of the client over lambda.invoke. The real one is tested in test_client.py."""
 
     outcome = Outcome("i", "queued", None, None)
 
-    def __init__(self, key: str | None, *, model: str) -> None:
+    def __init__(self, key: str | None, *, model: str | None) -> None:
         pass
 
     def later(self, *_: object, **__: object) -> str:
@@ -130,22 +132,22 @@ class Later:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "said"),
+    ("outcome", "code", "text"),
     [
         (Outcome("i", "queued", None, None), 0, "queued"),
-        (Outcome("i", "failed", None, Unavailable("the worker broke off")), 1, "failed: the worker broke off"),
+        (Outcome("i", "failed", None, HeadgateClientError("the worker broke off")), 1, "failed: the worker broke off"),
         (Outcome("i", "expired", None, None), 1, "expired"),
     ],
 )
-def test_later_and_what_became_of_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int, said: str
+def test_later_and_its_outcome(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int, text: str
 ) -> None:
-    monkeypatch.setattr(module, "LambdaHeadgate", Later)
-    monkeypatch.setattr(Later, "outcome", outcome)
+    monkeypatch.setattr(module, "LambdaHeadgate", FakeClient)
+    monkeypatch.setattr(FakeClient, "outcome", outcome)
     assert headgate("invoke", "x", "--lambda", "--model", "m", "--later") == 0
     assert headgate("invoke", "x", "--lambda", "--model", "m", "--later", "--json") == 0
     assert capsys.readouterr().out == 'i\n{"id": "i"}\n'
     assert headgate("invoke", "--lambda", "--result", "i") == code
-    assert capsys.readouterr().out.strip() == said
+    assert capsys.readouterr().out.strip() == text
     assert headgate("invoke", "--lambda", "--result", "i", "--json") == code
     assert json.loads(capsys.readouterr().out)["status"] == outcome.status
