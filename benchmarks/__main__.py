@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`: every benchmark in turn, or those named. Each prints its table."""
+"""`python -m benchmarks [NAME …]`: run every benchmark in turn, or the named ones. Each prints its table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""What headgate adds to a request: `python -m benchmarks.added_latency [--requests N] [--store moto|dynamodb-local]`.
+"""Measure the latency that headgate adds to a request.
 
-The same one-token request, in turn, through the HTTP front (key, limits, admission in the table, execution, settlement)
-and straight to the same worker, which answers at once: all over HTTP on this machine, one request at a time. The table
-is a stand-in, whose own answer time is printed beside; on AWS a request to DynamoDB takes single-digit milliseconds.
-Requests to the table are counted as botocore sends them: until the worker is called, and in all.
+`python -m benchmarks.added_latency [--requests N] [--store moto|dynamodb-local]`
+
+The same one-token request goes, in turn, through the HTTP front (key, limits, admission in the table, execution,
+settlement) and directly to the same worker, which answers at once. All of it is HTTP on this machine, one request at a
+time. The table is a stand-in, so its own answer time is printed too; on AWS a request to DynamoDB takes single-digit
+milliseconds. Requests to the table are counted as botocore sends them: before the worker is called, and in all.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ from headgate.local.stack import base_environment
 
 MODEL = "headgate-modelled"
 BODY = {"model": MODEL, "prompt": "hello", "max_tokens": 1}
-SECRET = "not-a-secret-but-long-enough"  # noqa: S105 - signs grants between two processes of this benchmark
+SECRET = "not-a-secret-but-long-enough"  # noqa: S105 - signs execution tokens between two processes of this benchmark
 WARMUP = 20
 
 
 @dataclass
 class Counter:
-    """Requests to the table: all, and those sent before the worker was called."""
+    """Counts requests to the table: all of them, and those before the worker was called."""
 
     total: int = 0
     before_call: list[int] = field(default_factory=list)
@@ -63,7 +65,7 @@ class Counter:
 
 
 class CountingClient(HttpWorkerClient):
-    """Notes how many requests the table had seen when a worker is called."""
+    """Records how many requests the table has received when a worker is called."""
 
     counter: Counter
 
@@ -83,7 +85,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(store_name: str) -> AsyncIterator[Bench]:
-    """Front in this process, table and worker in processes of their own."""
+    """Run the front in this process, the table and the worker in processes of their own."""
     clock = RealClock()
     children = Children(RealIds().new(), Path(tempfile.mkdtemp(prefix="headgate-bench-")))
     environment = {**base_environment(), "HEADGATE_WORKER_SECRET": SECRET}
@@ -134,7 +136,7 @@ async def timed(work: Callable[[], Awaitable[object]]) -> float:
 
 
 async def measure(requests: int, store_name: str) -> dict[str, Any]:
-    """Milliseconds and counts; front, direct and table in turn, so that a noisy moment hits all three."""
+    """Return milliseconds and counts. Front, worker and table take turns, so that noise affects all three."""
     async with bench(store_name) as running, httpx.AsyncClient(timeout=30) as http:
 
         async def through_front() -> None:
@@ -164,7 +166,7 @@ async def measure(requests: int, store_name: str) -> dict[str, Any]:
         times: dict[str, list[float]] = {name: [] for name in names}
         for number in range(requests):
             times["through the front"].append(await timed(through_front))
-            await running.context.finish()  # the drain behind it is nobody's latency
+            await running.context.finish()  # the drain afterwards is in no request's latency
             times["straight to the worker"].append(await timed(lambda n=number: directly(n)))  # type: ignore[misc]
             times["one read of the table"].append(await timed(table))
         all_requests = running.counter.total - seen - requests

@@ -1,11 +1,11 @@
-"""What one BWFQ decision costs: `python -m benchmarks.bwfq_decision [--sizes 100 1000 …] [--decisions N] [--json]`.
+"""Time one BWFQ decision: `python -m benchmarks.bwfq_decision [--sizes 100 1000 …] [--decisions N] [--json]`.
 
 One decision: an invocation arrives (clocks updated, queued), another ends (settled to its true cost, half of the
-estimates having been wrong), and the next is picked. At each size every tenant waits with one request on average, so
-the heaps are as deep as there are tenants; half of them are guaranteed a rate, and the buckets are neither always full
-nor always empty. Beside it, in the same process and in turn: the bare minimum in CPython, a token bucket for each
-tenant, two heaps and one decision object. Means are those of the median of 200 rounds, P99 is of all decisions. Bytes
-of state are what tracemalloc finds after every tenant has been here.
+estimates are wrong), and the next is picked. At each size every tenant waits with one request on average, so
+each heap has one entry for each tenant. Half of the tenants have a guaranteed rate, and the buckets are neither always
+full nor always empty. The baseline, in the same process and in turn, is the bare minimum in CPython: a token bucket
+for each tenant, two heaps and one decision object. Means are those of the median of 200 rounds, P99 is of all
+decisions. Bytes of state are what tracemalloc finds after every tenant has been here.
 
 The paper's figures (BWFQ, section 3.4): 35 us mean and 85 us P99, in Go, with 100 to 1,000 requests queued; "24 bytes"
 a tenant, for the four numbers of 8 bytes that it lists.
@@ -63,7 +63,7 @@ class Row:
 
 
 class Bare:
-    """A credit bucket for each tenant, those with credit in one heap, the rest in another. No more than that."""
+    """A credit bucket for each tenant; one heap for tenants with credit, one for the rest. Nothing else."""
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         self.rate_per_s, self.burst = rate_per_s, burst
@@ -93,7 +93,7 @@ class Bare:
 
 
 class Bench:
-    """One size: the gate and the bare baseline over the same arrivals."""
+    """One number of tenants: the gate and the bare baseline on the same arrivals."""
 
     def __init__(self, tenants: int, random: Random) -> None:
         self.random = random
@@ -120,7 +120,7 @@ class Bench:
         return [Arrival(tenant, f"i{number}", COST if number % 2 else 0.5 * COST) for number, tenant in numbered]
 
     def gate_ns(self, arrivals: list[Arrival]) -> list[int]:
-        """Durations of decisions: arrive, settle the one that runs longest, pick. Only the calls are timed."""
+        """Return the durations of decisions: arrive, settle the longest-running invocation, pick."""
         arrive, settle, running, now = self.gate.arrive, self.gate.settle, self.running, self.now
         spent_ns: list[int] = []
         for arrival in arrivals:
@@ -145,7 +145,7 @@ class Bench:
         return spent_ns
 
     def row(self, decisions: int) -> Row:
-        """In turn, in rounds, so that whatever else the machine does falls on both."""
+        """Time both in turn, in rounds, so that other work on the machine affects both."""
         gate_ns: list[list[int]] = []
         bare_ns: list[list[int]] = []
         gc.collect()
@@ -163,19 +163,19 @@ class Bench:
 
 
 def clock_ns() -> float:
-    """What reading the clock twice adds to each figure."""
+    """Return the nanoseconds that two clock reads add to each figure."""
     return median(-(perf_counter_ns() - perf_counter_ns()) for _ in range(10_001))
 
 
 def figures_us(rounds_ns: list[list[int]], overhead_ns: float) -> tuple[float, float]:
-    """Mean (of the median round: a round in which the machine was busy elsewhere is no figure) and P99 of all."""
+    """Return the median round's mean (rounds on a busy machine do not count) and the P99 of all decisions."""
     mean = median(sum(spent_ns) / len(spent_ns) for spent_ns in rounds_ns)
     ordered = sorted(chain.from_iterable(rounds_ns))
     return (mean - overhead_ns) / 1_000, (ordered[int(len(ordered) * 0.99)] - overhead_ns) / 1_000
 
 
 def bytes_of(use: Callable[[TwoClocks, list[str], list[str]], None]) -> float:
-    """Bytes that the gate keeps for each tenant after `use`; names and ids are the caller's."""
+    """Return the bytes that the gate keeps for each tenant after `use`, without names and ids."""
     names = [f"t{number}" for number in range(MEMORY_TENANTS)]
     ids = [f"i{number}" for number in range(MEMORY_TENANTS)]
     gate = TwoClocks(MEMORY_TENANTS, forget=False)

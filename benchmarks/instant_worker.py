@@ -1,4 +1,4 @@
-"""A worker that answers at once: the real HTTP face over a modelled engine whose steps take no time.
+"""A worker that answers at once: the real HTTP server over a modelled engine with steps of zero duration.
 
 `python -m benchmarks.instant_worker` prints one JSON line, `{"url", "worker"}`; it registers nowhere.
 """
@@ -26,7 +26,7 @@ SLOTS = 64
 async def settle_nothing(
     tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
 ) -> None:
-    """Nobody disconnects in this benchmark."""
+    """No client disconnects in this benchmark."""
 
 
 async def main() -> None:

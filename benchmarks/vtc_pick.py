@@ -1,10 +1,10 @@
-"""A queue policy's pick and charge: `python -m benchmarks.vtc_pick [--policy NAME] [--json]`.
+"""Time a queue policy's pick and its charges: `python -m benchmarks.vtc_pick [--policy NAME] [--json]`.
 
-With so many tenants waiting, one operation is: who is next, admit it, charge its prompt, charge one output token,
-finish it, and its tenant queues another. Beside it, in the same run on the same sequence of charges:
+One operation: pick the next request of all waiting tenants, admit it, charge its prompt, charge one output token,
+finish it, and queue another request of its tenant. Baselines, in the same run on the same sequence of charges:
 
-- bare heap: one heapreplace of (counter, tenant) a pick, nothing else: what any exact pick must cost
-- scan: those who wait gathered and the least of them found, as the published queue does it on line 20 of the paper's
+- bare heap: one heapreplace of (counter, tenant) for each pick: the least that an exact pick can cost
+- scan: collect the waiting tenants and take the lowest counter, as the published queue does on line 20 of the paper's
   Algorithm 2 (to 10,000 tenants)
 
 "Pick" is `peek` alone, right after a charge made the head stale; "whole" is everything named above. The last columns
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def measure(tenants: int, policy: str = "vtc") -> dict[str, object]:
-    """Mean and P99 in microseconds; None where not measured."""
+    """Return mean and P99 in microseconds; None for what was not measured."""
     names = [f"tenant-{number:07}" for number in range(tenants)]
     picks, whole = picked(names, policy)
     row: dict[str, object] = {"tenants": tenants, "pick": figures(picks), "whole": figures(whole)}
@@ -59,7 +59,7 @@ def measure(tenants: int, policy: str = "vtc") -> dict[str, object]:
 def picked(names: list[str], policy_name: str) -> tuple[list[int], list[int]]:
     policy, prompts = make_policy(policy_name), prompt_lengths()
     for number, name in enumerate(names):
-        # Two each: the tenant stays in the queue, as a flooding one does, and its heap entry goes stale.
+        # Two requests each: the tenant stays in the queue, like a flooding tenant, and its heap entry becomes stale.
         policy.enqueue(QueueRequest(f"r{number}-0", name, next(prompts)))
         policy.enqueue(QueueRequest(f"r{number}-1", name, next(prompts)))
     upcoming = [QueueRequest(f"n{number}", "", next(prompts)) for number in range(PICKS)]
@@ -112,14 +112,14 @@ def timed(charges: list[float], pick: Callable[[float], object]) -> list[int]:
 
 
 def prompt_lengths() -> Iterator[int]:
-    """The same lengths in every run: log-normal around 128 tokens."""
+    """Yield the same lengths in every run: log-normal around 128 tokens."""
     source = random.Random(1)
     while True:
         yield min(8_192, max(1, int(source.lognormvariate(math.log(128), 1.0))))
 
 
 class quiet:  # noqa: N801 - reads as a statement
-    """The garbage collector's walk over a million tenants is no part of a pick; it is switched off while timing."""
+    """Disable garbage collection while timing: its walk over a million tenants is no part of a pick."""
 
     def __enter__(self) -> None:
         gc.collect()
