@@ -40,7 +40,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, EngineRequest, Finished, Started, Token
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 from gpu_worker.policies.slo.monitor import TARGETS, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
@@ -112,7 +112,7 @@ class Measured:
 
     heard: list[Heard]
     sheds: Counter[Tier]
-    figures: SchedulingFigures
+    figures: SchedulingStats
     preempted_most: int
     seconds: float
     took_s: float

@@ -11,8 +11,9 @@ from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
 from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.scheduling_stats import SchedulingFigures, SchedulingNow
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 
 FinishReason = Literal["stop", "length", "aborted"]
 
@@ -102,23 +103,14 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantService:
-    """Service that one tenant has received from this engine since it started."""
-
-    input_tokens: int
-    output_tokens: int
-    service: float
-
-
-@dataclass(frozen=True, slots=True)
 class EngineStats:
     waiting: int
     running: int
     kv_use: float
     """Share of the KV cache in use, 0 to 1."""
     tenants: dict[str, TenantService]
-    figures: SchedulingFigures = field(default_factory=SchedulingFigures)
-    now: SchedulingNow = field(default_factory=SchedulingNow)
+    figures: SchedulingStats = field(default_factory=SchedulingStats)
+    now: SchedulingGauges = field(default_factory=SchedulingGauges)
 
 
 class Engine(Protocol):

@@ -6,13 +6,13 @@ from math import ceil
 
 from dispatcher.policies.service import WeightedTokens
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.tenant_queues import TenantLines
+from gpu_worker.policies.fairness.tenant_queues import TenantQueuePolicy
 from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
-from gpu_worker.policies.scheduling_stats import SchedulingNow, TierNow
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, TierGauges
 from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
-def scheduling_now(
+def scheduling_gauges(
     admission: Admission,
     *,
     running: dict[Tier, int],
@@ -22,14 +22,14 @@ def scheduling_now(
     context_tokens: int,
     swap_bytes_total: float = 0.0,
     swap_bytes_used: float = 0.0,
-) -> SchedulingNow:
+) -> SchedulingGauges:
     """`running`, `blocks`: requests in the batch, and KV blocks that they hold, by tier. `pool_tokens`: M of Lemma 4.3;
     `context_tokens`: the longest prompt, its L_input."""
     policy = admission.policy
     groups = [counters for counters in policy.counters() if counters]
     reserve = ceil(admission.settings.premium_reserve * blocks_total)
-    return SchedulingNow(
-        tiers={tier: TierNow(_waiting(admission, tier), running.get(tier, 0)) for tier in Tier},
+    return SchedulingGauges(
+        tiers={tier: TierGauges(_waiting(admission, tier), running.get(tier, 0)) for tier in Tier},
         counters={tenant: counter for counters in groups for tenant, counter in counters.items()},
         difference=max((max(group.values()) - min(group.values()) for group in groups), default=0.0),
         difference_bound=_bound(policy, pool_tokens, context_tokens),
@@ -49,7 +49,7 @@ def _waiting(admission: Admission, tier: Tier) -> int:
 
 def _bound(policy: object, pool_tokens: int, context_tokens: int) -> float:
     """max(w_p L_input, w_q M), for tenants of weight 1; of a linear h alone."""
-    service = policy.service if isinstance(policy, TieredQueue | TenantLines) else None
+    service = policy.service if isinstance(policy, TieredQueue | TenantQueuePolicy) else None
     if not isinstance(service, WeightedTokens):
         return 0.0
     return max(service.input_weight * context_tokens, service.output_weight * pool_tokens)

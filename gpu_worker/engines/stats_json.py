@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import EngineStats, TenantService
+from gpu_worker.engines.interface import EngineStats
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.scheduling_stats import CostsSeen, SchedulingFigures, SchedulingNow, TierNow
+from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats, TierGauges
 
 
 def stats_to_json(stats: EngineStats) -> str:
@@ -29,15 +30,15 @@ def stats_from_json(text: str) -> EngineStats:
         figures["preemptions"] = Counter(
             {(Strategy(strategy), Tier(tier)): count for strategy, tier, count in figures["preemptions"]}
         )
-        figures["costs"] = {Strategy(name): CostsSeen(**seen) for name, seen in figures["costs"].items()}
-        now["tiers"] = {Tier(name): TierNow(**tier) for name, tier in now["tiers"].items()}
+        figures["costs"] = {Strategy(name): ObservedCosts(**seen) for name, seen in figures["costs"].items()}
+        now["tiers"] = {Tier(name): TierGauges(**tier) for name, tier in now["tiers"].items()}
         return EngineStats(
             told["waiting"],
             told["running"],
             told["kv_use"],
             {name: TenantService(**tenant) for name, tenant in told["tenants"].items()},
-            SchedulingFigures(**figures),
-            SchedulingNow(**now),
+            SchedulingStats(**figures),
+            SchedulingGauges(**now),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an engine's stats: {error!r}") from None

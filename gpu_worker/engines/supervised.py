@@ -26,8 +26,8 @@ from gpu_worker.engines.interface import (
     EngineRequest,
     EngineStats,
     Finished,
-    TenantService,
 )
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 
 logger = logging.getLogger("headgate.engine")
 
@@ -202,10 +202,8 @@ class SupervisedEngine:
 
 def _added(before: dict[str, TenantService], now: dict[str, TenantService]) -> dict[str, TenantService]:
     total = dict(before)
-    for name, got in now.items():
-        had = total.get(name, TenantService(0, 0, 0.0))
-        tokens = had.input_tokens + got.input_tokens, had.output_tokens + got.output_tokens
-        total[name] = TenantService(*tokens, had.service + got.service)
+    for name, service in now.items():
+        total[name] = total.get(name, TenantService()) + service
     return total
 
 

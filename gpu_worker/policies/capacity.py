@@ -1,37 +1,39 @@
-"""What a worker can do: service a second, measured while it was full."""
+"""A worker's capacity: the service per second that it delivered while its queue was not empty."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 WINDOW_S = 30.0
 
 
 @dataclass(eq=False)
-class Capacity:
-    """Pure: told at each heartbeat what had been served by then."""
+class MeasuredCapacity:
+    """Estimates capacity from the total service that each heartbeat reports. `window_s`: seconds."""
 
     window_s: float = WINDOW_S
-    known: float = 0.0
-    """Service units a second; 0 while it was never full."""
-    _served: deque[tuple[float, float, bool]] = field(default_factory=deque)
+    service_per_s: float = 0.0
+    """Service units per second; 0 until the worker was saturated once."""
+    _observed: deque[tuple[float, float, bool]] = field(default_factory=deque)
 
-    def note(self, now: float, served: float, *, full: bool) -> float:
-        """`served`: since the engine started (service units). `full`: requests are waiting. Returns what is known now.
+    def observe(self, now: float, served: float, *, saturated: bool) -> float:
+        """Add a heartbeat's observation and return the new estimate, in service units per second.
 
-        Only stretches at whose both ends it was full count, and the best of the window: a stretch may have been idle in
-        between.
+        `served`: service units since the engine started. `saturated`: requests are waiting.
+
+        The estimate is the highest rate between two consecutive observations within the window. Only intervals that
+        start and end saturated count, and the highest rate is taken, because the worker may have been idle for a part
+        of such an interval. Without such an interval the last estimate stays.
         """
-        self._served.append((now, served, full))
-        while now - self._served[0][0] > self.window_s:
-            self._served.popleft()
+        self._observed.append((now, served, saturated))
+        while now - self._observed[0][0] > self.window_s:
+            self._observed.popleft()
         rates = [
             (after - before) / (end - start)
-            for (start, before, was_full), (end, after, is_full) in zip(
-                self._served, list(self._served)[1:], strict=False
-            )
-            if was_full and is_full and end > start
+            for (start, before, was_saturated), (end, after, is_saturated) in pairwise(self._observed)
+            if was_saturated and is_saturated and end > start
         ]
-        self.known = max(rates) if rates else self.known
-        return self.known
+        self.service_per_s = max(rates) if rates else self.service_per_s
+        return self.service_per_s

@@ -42,7 +42,7 @@ class QueueRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class RequestRecord:
     """A request between `enqueue` and its end.
 
     `place`: its number in the order of arrival, kept when it returns. `resumed`: it ran before this admission.

@@ -21,7 +21,7 @@ from typing import Any
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet import Worker
 from dispatcher.ports import Clock, WorkerRegistry
-from gpu_worker.policies.capacity import Capacity
+from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions import Executions
 
 logger = logging.getLogger("headgate.agent")
@@ -62,7 +62,7 @@ class Agent:
     clock: Clock
     random: Random
     settings: AgentSettings = field(default_factory=AgentSettings)
-    capacity: Capacity = field(default_factory=Capacity)
+    capacity: MeasuredCapacity = field(default_factory=MeasuredCapacity)
     _seated: Worker | None = None
     _draining: bool = False
     _heartbeat_at: float = 0.0
@@ -208,7 +208,7 @@ class Agent:
             live=self.executions.live(),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,
-            service_per_s=self.capacity.note(now, served, full=stats.waiting > 0),
+            service_per_s=self.capacity.observe(now, served, saturated=stats.waiting > 0),
         )
 
     def _jittered(self, seconds: float) -> float:

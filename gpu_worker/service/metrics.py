@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import Engine, EngineStats
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.scheduling_stats import CostsSeen, SchedulingFigures, SchedulingNow
+from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.shedding_watch import Watch
@@ -57,7 +57,7 @@ class WorkerCollector(Collector):
         yield _count("engine_restarts", "Times that the engine was started again.", restarts)
 
 
-def _preemption(figures: SchedulingFigures) -> Iterator[Metric]:
+def _preemption(figures: SchedulingStats) -> Iterator[Metric]:
     # Copies: an engine may count in a thread of its own. Zeros: a rate needs a first value to rise from.
     preemptions, costs = dict(figures.preemptions), dict(figures.costs)
     kinds = [(strategy, tier) for strategy in Strategy for tier in TENANT_TIERS]
@@ -69,7 +69,7 @@ def _preemption(figures: SchedulingFigures) -> Iterator[Metric]:
     yield _count("recomputed_tokens", "Tokens computed again after an eviction.", figures.recomputed_tokens)
     yield _count("swapped_out_bytes", "KV cache copied to host memory.", figures.swapped_out_bytes)
     yield _count("swapped_in_bytes", "KV cache copied back.", figures.swapped_in_bytes)
-    seen = {(strategy.value,): costs.get(strategy, CostsSeen()) for strategy in Strategy}
+    seen = {(strategy.value,): costs.get(strategy, ObservedCosts()) for strategy in Strategy}
     measured = {labels: each.measured for labels, each in seen.items()}
     yield _count("preemption_costs", "Preemptions whose cost was measured.", measured, "strategy")
     predicted = {labels: each.predicted_s for labels, each in seen.items()}
@@ -78,7 +78,7 @@ def _preemption(figures: SchedulingFigures) -> Iterator[Metric]:
     yield _count("preemption_measured_seconds", "What they cost.", took, "strategy")
 
 
-def _queues(stats: EngineStats, now: SchedulingNow) -> Iterator[Metric]:
+def _queues(stats: EngineStats, now: SchedulingGauges) -> Iterator[Metric]:
     waiting = {(tier.value,): float(each.waiting) for tier, each in now.tiers.items()}
     running = {(tier.value,): float(each.running) for tier, each in now.tiers.items()}
     yield _now("requests_waiting", "Requests in the engine's queue.", waiting or stats.waiting, "tier")
@@ -86,7 +86,7 @@ def _queues(stats: EngineStats, now: SchedulingNow) -> Iterator[Metric]:
     yield _now("kv_use_ratio", "Share of the KV cache in use.", stats.kv_use)
 
 
-def _fairness(now: SchedulingNow) -> Iterator[Metric]:
+def _fairness(now: SchedulingGauges) -> Iterator[Metric]:
     counters = {(tenant,): value for tenant, value in outermost(now.counters).items()}
     about = f"Service over weight of tenants that wait; at most {TENANTS_MAX}, the lowest and the highest."
     yield _now("tenant_counter", about, counters, "tenant")
@@ -101,7 +101,7 @@ def outermost(counters: Mapping[str, float], tenants_max: int = TENANTS_MAX) -> 
     return dict(ordered if len(ordered) <= tenants_max else ordered[:half] + ordered[half - tenants_max :])
 
 
-def _space(now: SchedulingNow) -> Iterator[Metric]:
+def _space(now: SchedulingGauges) -> Iterator[Metric]:
     yield _now("swap_space_bytes", "Host memory for swapped KV cache.", now.swap_bytes_total)
     yield _now("swap_space_used_bytes", "Of it, in use.", now.swap_bytes_used)
     yield _now("reserve_blocks", "KV blocks kept for premium.", now.reserve_blocks)
@@ -117,7 +117,7 @@ def _promises(watch: Watch) -> Iterator[Metric]:
     for tier in TENANT_TIERS:
         for kind in Slo:
             labels = (tier.value, kind.value)
-            attained = monitor.attained(tier, kind, now_s)
+            attained = monitor.attainment(tier, kind, now_s)
             targets[labels], samples[labels] = monitor.settings.target(tier, kind), attained.samples
             if attained.samples:
                 shares[labels] = attained.share
@@ -132,7 +132,7 @@ def _promises(watch: Watch) -> Iterator[Metric]:
     yield _now("slo_seconds", f"By nearest rank, {window}.", seconds, "tier", "kind", "quantile")
 
 
-def _incidents(figures: SchedulingFigures, watch: Watch) -> Iterator[Metric]:
+def _incidents(figures: SchedulingStats, watch: Watch) -> Iterator[Metric]:
     sheds = {(tier.value,): float(watch.sheds[tier]) for tier in TENANT_TIERS}
     yield _count("sheds", "Requests turned away for the sake of higher tiers.", sheds, "tier")
     yield _now("shed_level", "0: nobody is shed; 1: background; 2: standard too.", watch.shedder.level)

@@ -81,7 +81,7 @@ class Watch:
     def left(self, name: str) -> None:
         """It ended otherwise, or has ended already."""
         if name in self._held_s:
-            self.monitor.left(name, self.now_s() - self._held_s.pop(name))
+            self.monitor.abandoned(name, self.now_s() - self._held_s.pop(name))
             self.backlog.left(name, whole=False)
 
     def _gone(self, name: str, finished: Finished, at_s: float) -> None:

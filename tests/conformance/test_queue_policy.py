@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpu_worker.policies.fairness
 import gpu_worker.policies.tiers
-from gpu_worker.policies.fairness.accounting.received import Received
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import POLICIES, make_policy
 
@@ -146,14 +146,14 @@ def test_one_that_cancels_is_never_next(name: str) -> None:
     for number in range(4):
         put(policy, f"r{number}")
     policy.cancel("r0")
-    policy.leave("r2")
+    policy.remove("r2")
     assert [admit_next(policy) for _ in range(2)] == ["r1", "r3"]
-    policy.leave("r1")
+    policy.remove("r1")
     assert (policy.waiting, policy.running) == (0, 1)
 
 
 @every_policy
-@pytest.mark.parametrize("call", ["admit", "undo_admit", "preempt", "finish", "cancel", "leave"])
+@pytest.mark.parametrize("call", ["admit", "undo_admit", "preempt", "finish", "cancel", "remove"])
 def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: str, call: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")
@@ -188,7 +188,7 @@ def test_state_is_bounded_by_who_is_here(name: str, monkeypatch: pytest.MonkeyPa
         put(policy, f"r{number}", f"t{number}")
         if number % 3:
             policy.admit(f"r{number}")
-        policy.leave(f"r{number}")
+        policy.remove(f"r{number}")
     assert kept(policy) < 600
 
 
@@ -250,7 +250,7 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
                 evicted.add(request_id)
     for name in {owner for owner, _, _ in true.values()}:
         mine = [(inputs, outputs) for owner, inputs, outputs in true.values() if owner == name]
-        got = policy.received.get(name, Received())  # none is kept of tenants gone that received nothing
+        got = policy.received.get(name, TenantService())  # none is kept of tenants gone that received nothing
         assert got.service == pytest.approx(sum(curved(*lengths) for lengths in mine))
         assert (got.input_tokens, got.output_tokens) == (sum(i for i, _ in mine), sum(o for _, o in mine))
     assert policy.running == len(running)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, Profiled
-from gpu_worker.policies.fairness.accounting import length_prediction
-from gpu_worker.policies.fairness.accounting.length_prediction import MeanOfLast, NoisyLength, TrueLength
+from gpu_worker.policies.fairness.accounting import length_predictors
+from gpu_worker.policies.fairness.accounting.length_predictors import MeanOfLast, NoisyLength, TrueLength
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.vtc_predicted import PredictedTokenCounter
@@ -171,7 +171,7 @@ def test_the_mean_of_the_last_five() -> None:
 
 
 def test_tenants_that_sent_nothing_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_prediction, "TENANTS_KEPT_MAX", 3)
+    monkeypatch.setattr(length_predictors, "TENANTS_KEPT_MAX", 3)
     predictor = MeanOfLast()
     for tenant in ("a", "b", "c", "a", "d"):
         predictor.learn(QueueRequest("r", tenant, 1), 9)

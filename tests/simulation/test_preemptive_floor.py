@@ -39,8 +39,8 @@ class Last(Observer):
 
     def enqueued(self, request: SimRequest, now_s: float) -> None:
         if request.tier is Tier.BACKGROUND:
-            self._from = self._shares.all
+            self._from = self._shares.total
 
     def finished(self, request: SimRequest, now_s: float) -> None:
         if request.tier is Tier.BACKGROUND:
-            self.given = self._shares.all - self._from
+            self.given = self._shares.total - self._from

@@ -67,7 +67,7 @@ class Ledger:
         for each in policy.received.values():
             assert each.service == each.input_tokens + 2 * each.output_tokens
         assert {tier: policy.shares.given(tier) for tier in self.given} == self.given
-        assert policy.shares.all == sum(self.given.values())
+        assert policy.shares.total == sum(self.given.values())
         said = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
         assert said == self.counters
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import Admission, Plan
+from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan
 from gpu_worker.policies.preemption.costs import Calibration, Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident, keep_order
 from gpu_worker.policies.request import QueueRequest
@@ -59,7 +59,7 @@ class BlockModel:
         settings: TierSettings | None = None,
         machine: Machine | None = None,
         calibration: Calibration = CALIBRATION,
-        seen: Callable[[BlockModel, Plan | None], None] = lambda model, plan: None,
+        seen: Callable[[BlockModel, AdmissionPlan | None], None] = lambda model, plan: None,
     ) -> None:
         self.machine = machine or Machine()
         self.policy = TieredQueue(lambda: make_policy("vtc"), settings)
@@ -88,7 +88,7 @@ class BlockModel:
     def slots_free(self) -> int:
         return self.machine.slots - len(self.running)
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         return self.blocks_of(self.waiting[request_id].tokens)
 
     def residents(self) -> list[Resident]:
@@ -121,7 +121,7 @@ class BlockModel:
         self._nobody_just_entered()
         self.expire()
         entered: list[str] = []
-        while (plan := self.admission.next(self)) is not None:
+        while (plan := self.admission.next_plan(self)) is not None:
             self._seen(self, plan)
             for eviction in plan.evictions:
                 self._evict(eviction)
@@ -131,8 +131,8 @@ class BlockModel:
         return entered
 
     def expire(self) -> None:
-        self.admission.begins(self.now_s)
-        for request_id in self.admission.expired():
+        self.admission.begin_pass(self.now_s)
+        for request_id in self.admission.pop_expired():
             self.leave(request_id, "expired")
 
     def step(self, *, at_once: bool = True) -> None:
@@ -168,7 +168,7 @@ class BlockModel:
             live = self.waiting.pop(request_id)
             self.swap_bytes_free += live.host_bytes
             self.ledger.leaves_line(live.request)
-        self.policy.leave(request_id)
+        self.policy.remove(request_id)
         self.ended[request_id] = how
 
     def kept(self) -> list[Live]:

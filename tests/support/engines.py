@@ -14,9 +14,9 @@ from gpu_worker.engines.interface import (
     Finished,
     PromptTooLong,
     Started,
-    TenantService,
     Token,
 )
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 
 MODEL = "scripted"
 

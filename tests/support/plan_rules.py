@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import ceil
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, Plan
+from gpu_worker.policies.preemption.admission import RESERVED_FOR, AdmissionPlan
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.request import QueueRequest
 from tests.support.block_model import BlockModel
 
 
-def plan_is_right(model: BlockModel, plan: Plan | None) -> None:
+def plan_is_right(model: BlockModel, plan: AdmissionPlan | None) -> None:
     """Shown at the end of a pass, None: whoever is next does not fit, whatever is evicted."""
     heads = {head.request_id: head for head in model.policy.heads()}
     order = sorted(heads.values(), key=lambda head: _place(model, head))
@@ -33,18 +33,18 @@ def plan_is_right(model: BlockModel, plan: Plan | None) -> None:
     _victims_are_right(model, plan)
 
 
-def _makes_all_its_room(model: BlockModel, plan: Plan) -> bool:
+def _makes_all_its_room(model: BlockModel, plan: AdmissionPlan) -> bool:
     freed = sum(eviction.resident.blocks for eviction in plan.evictions)
-    return bool(plan.evictions) and freed >= model.needs(plan.request.request_id)
+    return bool(plan.evictions) and freed >= model.blocks_needed(plan.request.request_id)
 
 
-def _victims_are_right(model: BlockModel, plan: Plan, *, of_its_own: bool = False) -> None:
+def _victims_are_right(model: BlockModel, plan: AdmissionPlan, *, of_its_own: bool = False) -> None:
     """`of_its_own`: it may use no room but what they make."""
     head, victims = plan.request, [eviction.resident for eviction in plan.evictions]
 
     def short(without: list[Resident]) -> bool:
         if of_its_own:
-            return not without or sum(one.blocks for one in without) < model.needs(head.request_id)
+            return not without or sum(one.blocks for one in without) < model.blocks_needed(head.request_id)
         return _is_short(model, head, without)
 
     assert not short(victims), "they do not make room"
@@ -94,7 +94,7 @@ def _counter(model: BlockModel, request_id: str) -> float:
 def _is_short(model: BlockModel, head: QueueRequest, without: list[Resident]) -> bool:
     free = model.blocks_free + sum(one.blocks for one in without)
     kept = 0 if head.tier in RESERVED_FOR else reserved_still(model)
-    return model.needs(head.request_id) > free - kept or model.slots_free + len(without) < 1
+    return model.blocks_needed(head.request_id) > free - kept or model.slots_free + len(without) < 1
 
 
 def reserved_still(model: BlockModel) -> int:

@@ -102,7 +102,7 @@ class Story:
 
     def end(self, request_id: str) -> None:
         for policy in self.policies:
-            policy.leave(request_id)
+            policy.remove(request_id)
         (self.waiting if request_id in self.waiting else self.running).remove(request_id)
         self.ended.append(request_id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import Held
+from gpu_worker.policies.request import RequestRecord
 
 
 class FavouriteFirst(VirtualTokenCounter):
@@ -16,6 +16,6 @@ class FavouriteFirst(VirtualTokenCounter):
 class NearlyFair(VirtualTokenCounter):
     """VTC that does not charge one prompt in three of a certain tenant."""
 
-    def _admitted(self, held: Held) -> None:
-        if held.request.tenant != "t0" or held.place % 3:
-            super()._admitted(held)
+    def _admitted(self, record: RequestRecord) -> None:
+        if record.request.tenant != "t0" or record.place % 3:
+            super()._admitted(record)

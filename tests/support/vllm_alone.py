@@ -40,7 +40,7 @@ from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 from gpu_worker.engines.vllm import reports as vllm_reports
 from gpu_worker.engines.vllm import scheduler as vllm_scheduler
 from gpu_worker.engines.vllm.scheduler import ENDED, AsyncTierScheduler, TierScheduler
-from gpu_worker.policies.preemption.admission import RESERVED_FOR, Plan
+from gpu_worker.policies.preemption.admission import RESERVED_FOR, AdmissionPlan
 from gpu_worker.policies.preemption.costs import Eviction
 
 BLOCK_TOKENS = 4
@@ -222,7 +222,7 @@ class Alone:
         self.asked: dict[str, Asked] = {}
         self.under_way: deque[tuple[Any, ModelRunnerOutput]] = deque()
         self.steps = 0
-        self.evicted: list[tuple[Plan, Eviction]] = []
+        self.evicted: list[tuple[AdmissionPlan, Eviction]] = []
         """By our passes, of the schedule that was made last."""
         self.in_vain = 0
         """Evictions for a request that was not let in thereupon, though vLLM evicted nobody by itself."""
@@ -351,12 +351,12 @@ class Alone:
     def _watch(self) -> None:
         """Spies, on what no figure tells: for whom somebody was evicted, and the order that vLLM finds."""
         admission, scheduler, manager = self.scheduler.admission, self.scheduler, self.scheduler.kv_cache_manager
-        plan_next, evict, step_starts = admission.next, scheduler._evict, manager.new_step_starts
-        last: list[Plan] = []
+        plan_next, evict, step_starts = admission.next_plan, scheduler._evict, manager.new_step_starts
+        last: list[AdmissionPlan] = []
         pop = scheduler.waiting.pop_request
 
-        def planned(room: Any) -> Plan | None:
-            plan: Plan | None = plan_next(room)
+        def planned(room: Any) -> AdmissionPlan | None:
+            plan: AdmissionPlan | None = plan_next(room)
             if plan is not None and plan.evictions:
                 last[:] = [plan]
             return plan
@@ -377,9 +377,9 @@ class Alone:
             step_starts()
 
         scheduler.waiting.pop_request = popped
-        admission.next, scheduler._evict, manager.new_step_starts = planned, evicted, starts
+        admission.next_plan, scheduler._evict, manager.new_step_starts = planned, evicted, starts
 
-    def _check_eviction(self, plan: Plan, eviction: Eviction) -> None:
+    def _check_eviction(self, plan: AdmissionPlan, eviction: Eviction) -> None:
         settings, resident, head = self.policy.settings, eviction.resident, plan.request
         assert eviction in plan.evictions
         assert resident.request_id in self.running
@@ -424,8 +424,8 @@ class Alone:
         assert not set(running) & set(waiting)
         assert set(running) | set(waiting) == set(scheduler.requests)
         assert not len(scheduler.kv_holding_waiting)
-        assert all(policy.runs(name) for name in running)
-        assert not any(policy.runs(name) for name in waiting)
+        assert all(policy.is_running(name) for name in running)
+        assert not any(policy.is_running(name) for name in waiting)
         assert len(scheduler.waiting) == len(waiting) == policy.waiting
         assert len(running) == policy.running <= self.setup.batch
         for tier in Tier:
@@ -480,7 +480,7 @@ class Alone:
         for name, got in received.items():
             service = inputs[name] - 0.9 * found[name] + 2 * outputs[name]
             assert abs(got.service - service) < 1e-6
-        given = self.policy.shares.all
+        given = self.policy.shares.total
         assert abs(given - inputs.total() - 2 * outputs.total()) < 1e-6
 
     def _check_emptiness(self) -> None:

@@ -280,12 +280,12 @@ def test_a_tentative_pass_leaves_nothing(made: Configured, clock: Clock) -> None
 
     def all_of_it() -> Any:
         received = {name: (got.input_tokens, got.output_tokens, got.service) for name, got in policy.received.items()}
-        shares = [(policy.shares.given(tier), policy.shares.behind(tier), policy.shares.owed(tier)) for tier in Tier]
+        shares = [(policy.shares.given(tier), policy.shares.behind(tier), policy.shares.is_owed(tier)) for tier in Tier]
         heads = [head.request_id for head in policy.heads()]
-        return policy.counters(), received, shares, policy.shares.all, heads, tier_states(alone), policy.may_preempt()
+        return policy.counters(), received, shares, policy.shares.total, heads, tier_states(alone), policy.may_preempt()
 
     clock.now_s += 7.0
-    scheduler.admission.begins(clock.now_s)
+    scheduler.admission.begin_pass(clock.now_s)
     expected = all_of_it()
     scheduler._make_room()
     assert scheduler.waiting.peek_request().request_id == "r0"

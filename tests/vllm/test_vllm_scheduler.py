@@ -101,7 +101,7 @@ def test_everybody_is_charged_what_was_generated_once(model: Path) -> None:
         assert 0 <= received["batch"].output_tokens - (generated["b0"] + generated["b2"]) - 8 <= 2  # b1: 5 to 8 steps
         assert driver.scheduler.policy.waiting == driver.scheduler.policy.running == 0
         shares = driver.scheduler.policy.shares
-        assert shares.all == received["paying"].service + received["batch"].service
+        assert shares.total == received["paying"].service + received["batch"].service
 
 
 def test_a_flood_does_not_hold_up_the_quiet_tenant(model: Path) -> None:
@@ -220,11 +220,11 @@ def test_every_setting_of_the_tiers_arrives(model: Path) -> None:
         policy = driver.scheduler.policy
         assert driver.scheduler.admission.settings is policy.settings
         assert (policy.settings.share(Tier.BACKGROUND), policy.settings.premium_reserve) == (0.6, 0.25)
-        policy.shares.waits(Tier.BACKGROUND)
-        policy.shares.prompt(Tier.PREMIUM, 1000)
+        policy.shares.start_waiting(Tier.BACKGROUND)
+        policy.shares.charge_prompt(Tier.PREMIUM, 1000)
         assert policy.shares.behind(Tier.BACKGROUND) == 600
-        assert policy.shares.owed(Tier.BACKGROUND)
-        policy.shares.waits_no_more(Tier.BACKGROUND)
+        assert policy.shares.is_owed(Tier.BACKGROUND)
+        policy.shares.stop_waiting(Tier.BACKGROUND)
         driver.add("one", prompt(20), 2, tenant="a")
         driver.run()
         assert driver.scheduler.policy._of_tier(Tier.STANDARD).cached_fraction == 0.5

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpu_worker.engines.measured.step_times import StepTimes
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Again:
 class Observed:
     """Keeps `admission.calibration` and `figures` up to date."""
 
-    def __init__(self, admission: Admission, figures: SchedulingFigures) -> None:
+    def __init__(self, admission: Admission, figures: SchedulingStats) -> None:
         self._admission = admission
         self._figures = figures
         self._times = StepTimes()
@@ -70,4 +70,4 @@ class Observed:
             del self._again[request_id]
             self._figures.resumed += 1
             if again.predicted_s is not None:
-                self._figures.cost(Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s)
+                self._figures.record_cost(Strategy.RECOMPUTE, predicted_s=again.predicted_s, measured_s=again.seen_s)

@@ -29,13 +29,12 @@ from gpu_worker.engines.interface import (
     PromptTooLong,
     RefusedByPolicy,
     Started,
-    TenantService,
     Token,
 )
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
-from gpu_worker.engines.policy_stats import scheduling_now
+from gpu_worker.engines.policy_stats import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
@@ -137,10 +136,6 @@ class ModelledEngine:
         self._finish(stream, "aborted")
 
     def stats(self) -> EngineStats:
-        tenants = {
-            name: TenantService(got.input_tokens, got.output_tokens, got.service)
-            for name, got in self.policy.received.items()
-        }
         running: Counter[Tier] = Counter()
         blocks: Counter[Tier] = Counter()
         for sequence in self._batch.running:
@@ -150,9 +145,9 @@ class ModelledEngine:
             waiting=self.policy.waiting,
             running=len(self._batch.running),
             kv_use=self._batch.kv_tokens / self.profile.pool_tokens,
-            tenants=tenants,
+            tenants=self.policy.received,
             figures=self._batch.figures,
-            now=scheduling_now(
+            now=scheduling_gauges(
                 self._admission,
                 running=running,
                 blocks=blocks,

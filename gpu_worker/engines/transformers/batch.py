@@ -34,7 +34,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.text import Detokenizer, StopMatcher
 from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +64,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         super().__init__()
         self.admission = admission
         self.policy = admission.policy
-        self.figures = SchedulingFigures()
+        self.figures = SchedulingStats()
         self.monotonic_s = monotonic_s
         self.delivered_s = 0.0
         """When the last step's tokens came."""
@@ -156,7 +156,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         del self.live[request_id]
         with self.lock:
             if self.policy.holds(request_id):
-                self.policy.leave(request_id)
+                self.policy.remove(request_id)
         self._events.append((sequence, event))
 
 

@@ -30,12 +30,11 @@ from gpu_worker.engines.interface import (
     EngineStats,
     Finished,
     Started,
-    TenantService,
 )
 from gpu_worker.engines.measured.calibration import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
 from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
-from gpu_worker.engines.policy_stats import scheduling_now
+from gpu_worker.engines.policy_stats import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.manager import Shape as Shape
@@ -43,7 +42,7 @@ from gpu_worker.engines.transformers.manager import make_manager, make_ready, ru
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.scheduling_stats import SchedulingNow
+from gpu_worker.policies.scheduling_stats import SchedulingGauges
 
 logger = logging.getLogger("headgate.engine")
 
@@ -133,11 +132,7 @@ class TransformersEngine:
             return EngineStats(0, 0, 0.0, {})
         with self._router.lock:
             running = self._policy.running
-            tenants = {
-                name: TenantService(got.input_tokens, got.output_tokens, got.service)
-                for name, got in self._policy.received.items()
-                if name != CALIBRATION_TENANT
-            }
+            tenants = {name: service for name, service in self._policy.received.items() if name != CALIBRATION_TENANT}
             figures, now = deepcopy(self._router.figures), self._now(self._scheduler)
         waiting = max(0, len(self._router.live) - running)
         return EngineStats(waiting, running, self._scheduler.kv_use, tenants, figures, now)
@@ -167,9 +162,9 @@ class TransformersEngine:
         self._manager._wake_up_loop.set()
         await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
 
-    def _now(self, scheduler: PolicyScheduler) -> SchedulingNow:
+    def _now(self, scheduler: PolicyScheduler) -> SchedulingGauges:
         held, swap = scheduler.held(), scheduler.swap
-        return scheduling_now(
+        return scheduling_gauges(
             self._admission,
             running={tier: requests for tier, (requests, _) in held.items()},
             blocks={tier: blocks for tier, (_, blocks) in held.items()},

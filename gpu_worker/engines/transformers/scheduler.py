@@ -61,7 +61,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
     def swap_bytes_free(self) -> float:
         return 0.0 if self.swap is None else self.swap.free_bytes
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         """Blocks that the request may come to need, all its output included."""
         sequence = self.router.live[request_id]
         return -(-(sequence.input_tokens + sequence.request.max_tokens) // self.tokens_per_block)
@@ -77,7 +77,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         for request_id in list(self.active_requests):
             if (sequence := self.router.live.get(request_id)) is not None:
                 requests, blocks = found.get(sequence.request.tier, (0, 0))
-                found[sequence.request.tier] = requests + 1, blocks + self.needs(request_id)
+                found[sequence.request.tier] = requests + 1, blocks + self.blocks_needed(request_id)
         return found
 
     def add_waiting_request(self, state: RequestState) -> None:
@@ -155,15 +155,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     def _pass(self, token_budget: int) -> None:
         tokens = token_budget - sum(_tokens_next(state) for state in self.active_requests.values())
-        self._blocks_free = self.blocks_total - sum(self.needs(name) for name in self.active_requests)
+        self._blocks_free = self.blocks_total - sum(self.blocks_needed(name) for name in self.active_requests)
         with self.router.lock:
-            self.admission.begins(self.router.monotonic_s())
+            self.admission.begin_pass(self.router.monotonic_s())
             self._end_expired()
-            while tokens > 0 and (plan := self.admission.next(self)) is not None:
+            while tokens > 0 and (plan := self.admission.next_plan(self)) is not None:
                 for eviction in plan.evictions:
                     self._evict(eviction)
                 request_id = plan.request.request_id
-                self._blocks_free -= self.needs(request_id)
+                self._blocks_free -= self.blocks_needed(request_id)
                 self.policy.admit(request_id)
                 state = self.waiting_requests[request_id]
                 self._admitted.append(state)
@@ -171,7 +171,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     def _end_expired(self) -> None:
         """They are taken out before the next step."""
-        for request_id in self.admission.expired():
+        for request_id in self.admission.pop_expired():
             self.router.figures.expired += 1
             self.router.cancel_in_batch.add(request_id)
 
@@ -181,7 +181,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         self._blocks_free += eviction.resident.blocks
         if eviction.strategy is Strategy.DROP:
             self.cache.free_blocks(request_id, no_cache=True)
-            self.router.figures.evicted(eviction)
+            self.router.figures.count_eviction(eviction)
             self.router.dropped(request_id, exhausted=eviction.exhausted)
             return
         swapped = self.swap is not None and eviction.strategy is Strategy.SWAP and self.swap.out(state, eviction)
@@ -189,7 +189,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
             self.cache.free_blocks(request_id, no_cache=True)
             self.observed.recomputes(request_id, state.position_offset, eviction.predicted_s)
             state = _from_the_start(state)
-        self.router.figures.evicted(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
+        self.router.figures.count_eviction(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
         self.waiting_requests[request_id] = state
         self.policy.preempt(request_id)
 
@@ -198,7 +198,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return Resident(
             state.request_id,
             sequence.request.tier,
-            self.needs(state.request_id),
+            self.blocks_needed(state.request_id),
             state.position_offset,
             sequence.output_tokens,
             self.admission.preemptions(state.request_id),

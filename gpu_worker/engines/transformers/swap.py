@@ -20,13 +20,13 @@ from transformers.generation.continuous_batching.requests import FutureRequestSt
 
 from gpu_worker.engines.measured.copy_rates import LARGE_BYTES, CopyRates, fitted_copy_rates
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 
 class HostSwap(OffloadingManager):  # type: ignore[misc]
     """Takes the place of `processor`'s manager. `space_bytes`: of host memory; rounded down to whole sectors."""
 
-    def __init__(self, processor: Any, space_bytes: int, figures: SchedulingFigures) -> None:
+    def __init__(self, processor: Any, space_bytes: int, figures: SchedulingStats) -> None:
         theirs = processor.offloading_manager
         super().__init__(
             cache=processor.cache,
@@ -121,7 +121,7 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
                 if copy.last:
                     predicted_s = self._predicted_s.pop(copy.request_id)
                     measured_s = self._seen_s.pop(copy.request_id)
-                    self._figures.cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
+                    self._figures.record_cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
 
     def measured_rates(self) -> CopyRates | None:
         """By its own copies, of blocks that nobody has yet: only while the engine has nothing to do. They gather blocks

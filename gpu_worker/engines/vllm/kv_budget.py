@@ -59,7 +59,7 @@ class VllmKvBudget:
         wanted = sum(self._tokens_of(request) for request in running)
         return int(self._scheduler.max_num_scheduled_tokens) > wanted + self._tokens_taken
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         """By vLLM's own arithmetic, prefix hits included."""
         needed, self._found = self._needs(request_id)
         return needed

@@ -13,7 +13,7 @@ from typing import Any
 
 from vllm.v1.request import Request
 
-from gpu_worker.engines.interface import EngineStats, TenantService
+from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.measured.copy_rates import measure_copy_rates
 from gpu_worker.engines.measured.observed import Observed
 from gpu_worker.engines.stats_json import stats_to_json
@@ -111,10 +111,7 @@ class Reports:
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
             kv_use=float(scheduler.kv_cache_manager.usage),
-            tenants={
-                name: TenantService(got.input_tokens, got.output_tokens, got.service)
-                for name, got in scheduler.policy.received.items()
-            },
+            tenants=scheduler.policy.received,
             figures=figures,
             now=scheduler.now(),
         )

@@ -25,14 +25,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
-from gpu_worker.engines.policy_stats import scheduling_now
+from gpu_worker.engines.policy_stats import scheduling_gauges
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingFigures, SchedulingNow
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 from gpu_worker.policies.tiers.tiered import TieredQueue
 
 DEFAULT_POLICY = "tiered:vtc"
@@ -55,7 +55,7 @@ class TieredSchedulingMixin:
         assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
         self.policy = policy
         self.admission = Admission(policy)
-        self.figures = SchedulingFigures()
+        self.figures = SchedulingStats()
         self.waiting = PolicyQueue(self.admission, self._room, time.monotonic, tierless=tierless)
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         self._eviction: Eviction | None = None
@@ -66,8 +66,8 @@ class TieredSchedulingMixin:
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self
         self.waiting.pass_begins()
-        self.admission.begins(time.monotonic())
-        for request_id in self.admission.expired():
+        self.admission.begin_pass(time.monotonic())
+        for request_id in self.admission.pop_expired():
             self.figures.expired += 1
             self._end(vllm.requests[request_id], "expired")
         if self._may_preempt():
@@ -95,7 +95,7 @@ class TieredSchedulingMixin:
     def has_requests(self) -> bool:
         return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]
 
-    def now(self) -> SchedulingNow:
+    def now(self) -> SchedulingGauges:
         """For people: how things stand."""
         vllm: Any = self
         running: dict[Any, int] = {}
@@ -104,7 +104,7 @@ class TieredSchedulingMixin:
             running[resident.tier] = running.get(resident.tier, 0) + 1
             blocks[resident.tier] = blocks.get(resident.tier, 0) + resident.blocks
         swap = self._reports.swap()
-        return scheduling_now(
+        return scheduling_gauges(
             self.admission,
             running=running,
             blocks=blocks,
@@ -127,7 +127,7 @@ class TieredSchedulingMixin:
     def _make_room(self) -> None:
         """A pass as it is going to be, with its evictions; who it let in stands in line again for vLLM to admit."""
         room, passed_over = self._room(), self._pass_over()
-        while (plan := self.admission.next(room)) is not None and room.has_tokens(plan.evictions):
+        while (plan := self.admission.next_plan(room)) is not None and room.has_tokens(plan.evictions):
             for eviction in plan.evictions:
                 self._evict(eviction)
             if plan.evictions:
@@ -153,7 +153,7 @@ class TieredSchedulingMixin:
         vllm: Any = self
         request = vllm.requests[eviction.resident.request_id]
         if eviction.strategy is Strategy.DROP:
-            self.figures.evicted(eviction)
+            self.figures.count_eviction(eviction)
             self._end(request, "preempted_too_often" if eviction.exhausted else "preempted")
             return
         vllm.running.remove(request)
@@ -170,7 +170,7 @@ class TieredSchedulingMixin:
         if eviction is None:
             self.figures.native += 1
         else:
-            self.figures.evicted(eviction, strategy)
+            self.figures.count_eviction(eviction, strategy)
         self._reports.evicted(request, strategy, eviction)
         super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[misc]
         if drop_stale_output:
@@ -239,7 +239,7 @@ class TieredSchedulingMixin:
         return [name for name, place in generated.items() if wanted(len(sampled[place])) and self._runs(name)]
 
     def _runs(self, request_id: str) -> bool:
-        return self.policy.holds(request_id) and self.policy.runs(request_id)
+        return self.policy.holds(request_id) and self.policy.is_running(request_id)
 
     def _charge_several(self, request_ids: list[str]) -> None:
         """Of speculative decoding."""
@@ -250,9 +250,9 @@ class TieredSchedulingMixin:
     def _charge_the_last(self, request: Request) -> None:
         """Also of one that was evicted with a token on its way, and ends before it is let in again: it ran for that."""
         request_id, tokens = request.request_id, request.num_output_tokens
-        if not self.policy.runs(request_id) and tokens > self.policy.tier_state(request_id).output_tokens:
+        if not self.policy.is_running(request_id) and tokens > self.policy.tier_state(request_id).output_tokens:
             self.policy.admit(request_id)
-        if self.policy.runs(request_id):
+        if self.policy.is_running(request_id):
             self.policy.generated(request_id, tokens)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +260,7 @@ class TieredSchedulingMixin:
         request_id = request.request_id
         if self.policy.holds(request_id):
             self._charge_the_last(request)
-            self.policy.leave(request_id)
+            self.policy.remove(request_id)
         self._reports.gone(request_id)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 

@@ -150,7 +150,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         if not self.admission.settings.premium_reserve:
             head = self.policy.peek()
         else:
-            plan = self.admission.next(self._room())
+            plan = self.admission.next_plan(self._room())
             head = None if plan is None or plan.evictions else plan.request
         return None if head is None else head.request_id
 

@@ -27,7 +27,7 @@ is forgiven at most a quantum.
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.lowest_first import LowestFirst
+from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.request import QueueRequest
@@ -42,7 +42,7 @@ class DeficitRoundRobin(VirtualTokenCounter):
     def __init__(self, quantum: float, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._quantum = quantum
-        self._by_counter = LowestFirst(self._rounds)
+        self._by_counter = LazyMinHeap(self._rounds)
 
     def _rounds(self, tenant: str) -> float:
         """After how many rounds it is still in debt: a whole number."""
@@ -67,6 +67,6 @@ class DeficitRoundRobin(VirtualTokenCounter):
 register(
     DeficitRoundRobin,
     "drr:QUANTUM",
-    make=lambda making: DeficitRoundRobin(making.number(above=QUANTUM_MIN), making.service),
+    make=lambda spec: DeficitRoundRobin(spec.number(above=QUANTUM_MIN), spec.service),
     example="drr:512",
 )

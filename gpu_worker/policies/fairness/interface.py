@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 from dispatcher.policies.service import CACHED_FRACTION
-from gpu_worker.policies.fairness.accounting.received import Received
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.request import QueueRequest as QueueRequest
 
 Precedence = tuple[float, float]
@@ -47,7 +47,7 @@ class QueuePolicy(ABC):
 
     @property
     @abstractmethod
-    def received(self) -> dict[str, Received]:
+    def received(self) -> dict[str, TenantService]:
         """By tenant; of tenants that are gone, the last RECEIVED_KEPT_MAX."""
 
     @abstractmethod
@@ -102,12 +102,12 @@ class QueuePolicy(ABC):
         """It left its line."""
 
     @abstractmethod
-    def leave(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """`finish` or `cancel`, wherever it is."""
 
     # What tiers add; a policy without them has one line and evicts nobody.
 
-    def now_is(self, now_s: float) -> None:
+    def advance_to(self, now_s: float) -> None:
         """The clock has come so far; told before a pass of admissions."""
 
     def heads(self) -> list[QueueRequest]:

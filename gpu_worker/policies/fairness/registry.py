@@ -28,7 +28,7 @@ COUNT_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class PolicySpec:
     """What a policy is made of. `parameter`: what stands after the colon, "" for nothing. `tiers`: for those that have
     tiers; None leaves them as they are by default."""
 
@@ -77,7 +77,7 @@ class Registered:
     """`usage`: how it is named, with its parameter (`rpm:N`). `example`: a name that makes a usual one."""
 
     policy: type[QueuePolicy]
-    make: Callable[[Making], QueuePolicy]
+    make: Callable[[PolicySpec], QueuePolicy]
     usage: str
     example: str
     takes_parameter: bool
@@ -91,13 +91,13 @@ def register(
     policy: type[QueuePolicy],
     usage: str,
     *,
-    make: Callable[[Making], QueuePolicy] | None = None,
+    make: Callable[[PolicySpec], QueuePolicy] | None = None,
     example: str | None = None,
 ) -> None:
     """`make` is needed where there is a parameter, or another thing than the service function to hand in."""
     name, colon, _ = usage.replace("[", "").partition(":")
     of_service = cast("Callable[[ServiceFunction], QueuePolicy]", policy)
-    maker = make if make is not None else lambda making: of_service(making.service)
+    maker = make if make is not None else lambda spec: of_service(spec.service)
     POLICIES[name] = Registered(policy, maker, usage, example or name, bool(colon))
 
 
@@ -128,5 +128,5 @@ def make_policy(
         raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {policies[base].usage}")
     if colon and not policies[base].takes_parameter:
         raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
-    making = Making(base, service, parameter, random if random is not None else Random(0), tiers)
-    return policies[base].make(making)
+    spec = PolicySpec(base, service, parameter, random if random is not None else Random(0), tiers)
+    return policies[base].make(spec)

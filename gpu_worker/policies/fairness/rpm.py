@@ -55,6 +55,4 @@ class RequestsPerMinute(FirstComeFirstServed):
             del self._let_in_s[tenant]
 
 
-register(
-    RequestsPerMinute, "rpm:N", make=lambda making: RequestsPerMinute(making.count(), making.service), example="rpm:60"
-)
+register(RequestsPerMinute, "rpm:N", make=lambda spec: RequestsPerMinute(spec.count(), spec.service), example="rpm:60")

@@ -15,22 +15,22 @@ from collections.abc import Collection
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
 from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
-from gpu_worker.policies.fairness.accounting.received import Received, ReceivedService
+from gpu_worker.policies.fairness.accounting.tenant_service import ServiceByTenant, TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from gpu_worker.policies.request import Held, QueueRequest
+from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 
-class TenantLines(QueuePolicy):
+class TenantQueuePolicy(QueuePolicy):
     """Policies override `_next_tenant`, and what of the hooks below it they need."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         self.service = service
-        self._received = ReceivedService()
+        self._received = ServiceByTenant()
         self._arrivals = 0
         self._steps = 0
-        self._queues: dict[str, ArrivalQueue[Held]] = {}
-        self._waiting: dict[str, Held] = {}
-        self._running: dict[str, Held] = {}
+        self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
+        self._waiting: dict[str, RequestRecord] = {}
+        self._running: dict[str, RequestRecord] = {}
 
     @property
     def waiting(self) -> int:
@@ -41,9 +41,9 @@ class TenantLines(QueuePolicy):
         return len(self._running)
 
     @property
-    def received(self) -> dict[str, Received]:
-        for held in self._running.values():
-            self._catch_up(held)
+    def received(self) -> dict[str, TenantService]:
+        for record in self._running.values():
+            self._catch_up(record)
         return self._received.by_tenant()
 
     def waiting_of(self, tenant: str) -> int:
@@ -60,7 +60,7 @@ class TenantLines(QueuePolicy):
             return False
         self._arrivals += 1
         self._received.arrived(request.tenant)
-        self._stand_in_line(Held(request, self._arrivals), lifted=True)
+        self._stand_in_line(RequestRecord(request, self._arrivals), lifted=True)
         return True
 
     def peek(self) -> QueueRequest | None:
@@ -68,125 +68,125 @@ class TenantLines(QueuePolicy):
         return None if tenant is None else self._queues[tenant].head().request
 
     def admit(self, request_id: str) -> QueueRequest:
-        held = self._waiting.pop(request_id)
-        self._running[request_id] = held
-        self._take_out(held)
-        held.since_step = self._steps
-        held.resumed = held.prompt_charged
-        request = held.request
-        if not held.resumed:
-            held.prompt_charged = True
+        record = self._waiting.pop(request_id)
+        self._running[request_id] = record
+        self._take_out(record)
+        record.since_step = self._steps
+        record.resumed = record.prompt_charged
+        request = record.request
+        if not record.resumed:
+            record.prompt_charged = True
             tokens = request.input_tokens
             self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
-            self._admitted(held)
-        self._entered_batch(held)
+            self._admitted(record)
+        self._entered_batch(record)
         return request
 
     def undo_admit(self, request_id: str) -> None:
-        held = self._out_of_batch(request_id)
-        if not held.resumed:
-            self._return_charges(held)
-        self._stand_in_line(held, lifted=False)
+        record = self._out_of_batch(request_id)
+        if not record.resumed:
+            self._return_charges(record)
+        self._stand_in_line(record, lifted=False)
 
     def preempt(self, request_id: str) -> None:
         self._stand_in_line(self._out_of_batch(request_id), lifted=True)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
         """A request that was resumed finds its own tokens there: its prompt was paid when they were computed."""
-        held = self._running[request_id]
-        if held.cached_tokens or held.resumed or not input_tokens:
+        record = self._running[request_id]
+        if record.cached_tokens or record.resumed or not input_tokens:
             return
-        self._discounted(held, min(input_tokens, held.request.input_tokens))
-        self._received.add(held.request.tenant, -self._saved(held), 0, 0)
+        self._discounted(record, min(input_tokens, record.request.input_tokens))
+        self._received.add(record.request.tenant, -self._saved(record), 0, 0)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
-        held = self._running[request_id]
-        self._catch_up(held)
-        before = held.output_tokens
+        record = self._running[request_id]
+        self._catch_up(record)
+        before = record.output_tokens
         if output_tokens > before:
-            held.output_tokens = output_tokens
-            self._received_output(held, before)
-            self._generated(held, before)
+            record.output_tokens = output_tokens
+            self._received_output(record, before)
+            self._generated(record, before)
 
     def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         stalled = {request_id: self._out_of_batch(request_id) for request_id in excluding}
         self._steps += steps
         self._decoded(steps)
-        for request_id, held in stalled.items():
-            held.since_step = self._steps
-            self._running[request_id] = held
-            self._entered_batch(held)
+        for request_id, record in stalled.items():
+            record.since_step = self._steps
+            self._running[request_id] = record
+            self._entered_batch(record)
 
     def finish(self, request_id: str) -> None:
-        held = self._out_of_batch(request_id)
-        self._finished(held)
-        self._gone(held.request)
+        record = self._out_of_batch(request_id)
+        self._finished(record)
+        self._gone(record.request)
 
     def cancel(self, request_id: str) -> None:
-        held = self._waiting.pop(request_id)
-        self._take_out(held)
-        if held.prompt_charged:
-            self._finished(held)
-        self._gone(held.request)
+        record = self._waiting.pop(request_id)
+        self._take_out(record)
+        if record.prompt_charged:
+            self._finished(record)
+        self._gone(record.request)
 
-    def leave(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         (self.cancel if request_id in self._waiting else self.finish)(request_id)
 
-    def _stand_in_line(self, held: Held, *, lifted: bool) -> None:
-        request = held.request
+    def _stand_in_line(self, record: RequestRecord, *, lifted: bool) -> None:
+        request = record.request
         queue = self._queues.get(request.tenant)
         new_in_queue = queue is None
         if queue is None:
             if lifted:
                 self._joins(request)
             queue = self._queues[request.tenant] = ArrivalQueue()
-        queue.add(held.place, held)
-        self._waiting[request.request_id] = held
-        self._enqueued(held, new_in_queue)
+        queue.add(record.place, record)
+        self._waiting[request.request_id] = record
+        self._enqueued(record, new_in_queue)
 
-    def _take_out(self, held: Held) -> None:
-        tenant = held.request.tenant
+    def _take_out(self, record: RequestRecord) -> None:
+        tenant = record.request.tenant
         queue = self._queues[tenant]
-        queue.remove(held.place)
-        self._left_queue(held)
+        queue.remove(record.place)
+        self._left_queue(record)
         if not queue:
             del self._queues[tenant]
             self._leaves(tenant)
 
-    def _out_of_batch(self, request_id: str) -> Held:
-        held = self._running.pop(request_id)
-        self._catch_up(held)
-        self._left_batch(held)
-        return held
+    def _out_of_batch(self, request_id: str) -> RequestRecord:
+        record = self._running.pop(request_id)
+        self._catch_up(record)
+        self._left_batch(record)
+        return record
 
-    def _output_now(self, held: Held) -> int:
+    def _output_now(self, record: RequestRecord) -> int:
         """Output tokens of a running request."""
-        return held.output_tokens + self._steps - held.since_step
+        return record.output_tokens + self._steps - record.since_step
 
-    def _catch_up(self, held: Held) -> None:
+    def _catch_up(self, record: RequestRecord) -> None:
         """Enter the steps since it was last looked at into its count and its tenant's figures."""
-        new = self._steps - held.since_step
+        new = self._steps - record.since_step
         if new:
-            held.since_step = self._steps
-            held.output_tokens += new
-            self._received_output(held, held.output_tokens - new)
+            record.since_step = self._steps
+            record.output_tokens += new
+            self._received_output(record, record.output_tokens - new)
 
-    def _received_output(self, held: Held, before: int) -> None:
-        request, after = held.request, held.output_tokens
+    def _received_output(self, record: RequestRecord, before: int) -> None:
+        request, after = record.request, record.output_tokens
         service = service_delta(self.service, request.input_tokens, before, after)
         self._received.add(request.tenant, service, 0, after - before)
 
-    def _return_charges(self, held: Held) -> None:
-        tokens, output_tokens = held.request.input_tokens, held.output_tokens
-        charged = self.service(tokens, output_tokens) - self._saved(held)
-        self._received.add(held.request.tenant, -charged, -tokens, -output_tokens)
-        self._returned(held)
-        held.prompt_charged, held.output_tokens, held.cached_tokens = False, 0, 0
+    def _return_charges(self, record: RequestRecord) -> None:
+        tokens, output_tokens = record.request.input_tokens, record.output_tokens
+        charged = self.service(tokens, output_tokens) - self._saved(record)
+        self._received.add(record.request.tenant, -charged, -tokens, -output_tokens)
+        self._returned(record)
+        record.prompt_charged, record.output_tokens, record.cached_tokens = False, 0, 0
 
-    def _saved(self, held: Held) -> float:
+    def _saved(self, record: RequestRecord) -> float:
         """What of its prompt's service was not charged, for it came out of a cache."""
-        whole = self.service(held.cached_tokens, 0) - self.service(0, 0)
-        return (1.0 - self.cached_fraction) * whole if held.cached_tokens else 0.0
+        whole = self.service(record.cached_tokens, 0) - self.service(0, 0)
+        return (1.0 - self.cached_fraction) * whole if record.cached_tokens else 0.0
 
     def _gone(self, request: QueueRequest) -> None:
         if not self._received.gone(request.tenant):
@@ -203,38 +203,38 @@ class TenantLines(QueuePolicy):
     def _joins(self, request: QueueRequest) -> None:
         """Its tenant has nothing waiting and is about to (VTC's counter lift)."""
 
-    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
+    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
         """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
 
-    def _left_queue(self, held: Held) -> None:
+    def _left_queue(self, record: RequestRecord) -> None:
         """The request stands in its line no more; its charge, if any, comes after."""
 
     def _leaves(self, tenant: str) -> None:
         """The tenant's last waiting request left the queue; its charge, if any, comes after."""
 
-    def _admitted(self, held: Held) -> None:
+    def _admitted(self, record: RequestRecord) -> None:
         """The time to charge its prompt."""
 
-    def _discounted(self, held: Held, cached_tokens: int) -> None:
+    def _discounted(self, record: RequestRecord, cached_tokens: int) -> None:
         """So many tokens of its prompt were not computed: the time to return what was charged too much."""
-        held.cached_tokens = cached_tokens
+        record.cached_tokens = cached_tokens
 
-    def _entered_batch(self, held: Held) -> None:
+    def _entered_batch(self, record: RequestRecord) -> None:
         """It runs, its prompt charged: from now on `decoded` is about it too."""
 
-    def _generated(self, held: Held, before: int) -> None:
+    def _generated(self, record: RequestRecord, before: int) -> None:
         """A running request was reported to have more than `before` output tokens, beside `decoded`."""
 
     def _decoded(self, steps: int) -> None:
         """Every running request has `steps` output tokens more; `_output_now` knows."""
 
-    def _left_batch(self, held: Held) -> None:
+    def _left_batch(self, record: RequestRecord) -> None:
         """It runs no more; its count is up to date."""
 
-    def _returned(self, held: Held) -> None:
+    def _returned(self, record: RequestRecord) -> None:
         """The time to return all that it was charged; its count is still what it was charged for."""
 
-    def _finished(self, held: Held) -> None:
+    def _finished(self, record: RequestRecord) -> None:
         """It was admitted once, and is gone: its count is final."""
 
     def _tenant_gone(self, tenant: str) -> None:

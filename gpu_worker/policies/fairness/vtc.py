@@ -31,24 +31,24 @@ Deviations:
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, WeightedTokens
-from gpu_worker.policies.fairness.accounting.lowest_first import LowestFirst
+from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
 from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
 from gpu_worker.policies.fairness.registry import register
-from gpu_worker.policies.fairness.tenant_queues import TenantLines
-from gpu_worker.policies.request import Held, QueueRequest
+from gpu_worker.policies.fairness.tenant_queues import TenantQueuePolicy
+from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 SLACK = 64
 """Counters kept beyond twice those that matter, before the rest is looked through."""
 
 
-class VirtualTokenCounter(TenantLines):
+class VirtualTokenCounter(TenantQueuePolicy):
     """Algorithms that differ from it override what a request costs (`_price`, `_price_per_token`), the lift, or what
     orders the tenants (`_by_counter`)."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._counters = TenantCounters()
-        self._by_counter = LowestFirst(self._counters.value)
+        self._by_counter = LazyMinHeap(self._counters.value)
         self._last_left: str | None = None
         self._forget_above = SLACK
         self._output_weight = service.output_weight if isinstance(service, WeightedTokens) else 0.0
@@ -61,15 +61,15 @@ class VirtualTokenCounter(TenantLines):
     def counters(self) -> list[dict[str, float]]:
         return [{tenant: self._counters.value(tenant) for tenant in self._queues}]
 
-    def _price(self, held: Held, output_tokens: int) -> float:
+    def _price(self, record: RequestRecord, output_tokens: int) -> float:
         """What the request is charged in all, having generated so many tokens; never falling in them."""
-        charged = self.service(held.request.input_tokens, output_tokens) - self._saved(held)
-        return charged / held.request.weight
+        charged = self.service(record.request.input_tokens, output_tokens) - self._saved(record)
+        return charged / record.request.weight
 
-    def _price_per_token(self, held: Held) -> float:
+    def _price_per_token(self, record: RequestRecord) -> float:
         """What each further output token adds to its price; asked only where `_linear` says that it is always the
         same."""
-        return self._output_weight / held.request.weight
+        return self._output_weight / record.request.weight
 
     def _joins(self, request: QueueRequest) -> None:
         self._counters.lift(request.tenant, self._lift_level())
@@ -80,9 +80,9 @@ class VirtualTokenCounter(TenantLines):
             return lowest[0]
         return 0.0 if self._last_left is None else self._counters.value(self._last_left)
 
-    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
+    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
         if new_in_queue:
-            self._by_counter.add(held.request.tenant)
+            self._by_counter.add(record.request.tenant)
 
     def _leaves(self, tenant: str) -> None:
         self._by_counter.remove(tenant)
@@ -92,38 +92,39 @@ class VirtualTokenCounter(TenantLines):
         lowest = self._by_counter.lowest()
         return None if lowest is None else lowest[1]
 
-    def _admitted(self, held: Held) -> None:
-        self._counters.add(held.request.tenant, self._price(held, 0))
+    def _admitted(self, record: RequestRecord) -> None:
+        self._counters.add(record.request.tenant, self._price(record, 0))
 
-    def _entered_batch(self, held: Held) -> None:
+    def _entered_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.run(held.request.tenant, self._price_per_token(held))
+            self._counters.run(record.request.tenant, self._price_per_token(record))
 
-    def _left_batch(self, held: Held) -> None:
+    def _left_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.stop(held.request.tenant, self._price_per_token(held))
+            self._counters.stop(record.request.tenant, self._price_per_token(record))
 
-    def _generated(self, held: Held, before: int) -> None:
-        self._counters.add(held.request.tenant, self._price(held, held.output_tokens) - self._price(held, before))
+    def _generated(self, record: RequestRecord, before: int) -> None:
+        charge = self._price(record, record.output_tokens) - self._price(record, before)
+        self._counters.add(record.request.tenant, charge)
 
     def _decoded(self, steps: int) -> None:
         self._counters.step = self._steps
         if not self._linear:
-            for held in self._running.values():
-                now = self._output_now(held)
-                self._counters.add(held.request.tenant, self._price(held, now) - self._price(held, now - steps))
+            for record in self._running.values():
+                now = self._output_now(record)
+                self._counters.add(record.request.tenant, self._price(record, now) - self._price(record, now - steps))
 
-    def _discounted(self, held: Held, cached_tokens: int) -> None:
-        before = self._price(held, 0)
-        super()._discounted(held, cached_tokens)
-        self._refund(held.request.tenant, before - self._price(held, 0))
+    def _discounted(self, record: RequestRecord, cached_tokens: int) -> None:
+        before = self._price(record, 0)
+        super()._discounted(record, cached_tokens)
+        self._refund(record.request.tenant, before - self._price(record, 0))
 
-    def _returned(self, held: Held) -> None:
-        self._refund(held.request.tenant, self._price(held, held.output_tokens))
+    def _returned(self, record: RequestRecord) -> None:
+        self._refund(record.request.tenant, self._price(record, record.output_tokens))
 
     def _refund(self, tenant: str, amount: float) -> None:
         self._counters.add(tenant, -amount)
-        self._by_counter.fell(tenant)
+        self._by_counter.key_decreased(tenant)
 
     def _tenant_gone(self, tenant: str) -> None:
         if len(self._counters) > self._forget_above:

@@ -20,11 +20,11 @@ request is another one; each such event causes at most one more look. O(log tena
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.lowest_first import LowestFirst
+from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
 from gpu_worker.policies.fairness.accounting.tenant_counters import TenantCounters
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import Held
+from gpu_worker.policies.request import RequestRecord
 
 
 class CappedTokenCounter(VirtualTokenCounter):
@@ -33,7 +33,7 @@ class CappedTokenCounter(VirtualTokenCounter):
     def __init__(self, cap_tokens: int, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._cap_tokens = cap_tokens
-        self._may = LowestFirst(self._counters.value)
+        self._may = LazyMinHeap(self._counters.value)
         self._batch_tokens = TenantCounters()
         self._batch_requests: dict[str, int] = {}
 
@@ -58,41 +58,41 @@ class CappedTokenCounter(VirtualTokenCounter):
         if tenant in self._queues and tenant not in self._may:
             self._may.add(tenant)
 
-    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
-        super()._enqueued(held, new_in_queue)
-        self._recheck(held.request.tenant)
+    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
+        super()._enqueued(record, new_in_queue)
+        self._recheck(record.request.tenant)
 
-    def _left_queue(self, held: Held) -> None:
-        super()._left_queue(held)
-        self._recheck(held.request.tenant)
+    def _left_queue(self, record: RequestRecord) -> None:
+        super()._left_queue(record)
+        self._recheck(record.request.tenant)
 
     def _leaves(self, tenant: str) -> None:
         super()._leaves(tenant)
         self._may.remove(tenant)
 
-    def _entered_batch(self, held: Held) -> None:
-        super()._entered_batch(held)
-        tenant = held.request.tenant
+    def _entered_batch(self, record: RequestRecord) -> None:
+        super()._entered_batch(record)
+        tenant = record.request.tenant
         self._batch_requests[tenant] = self._batch_requests.get(tenant, 0) + 1
-        self._batch_tokens.add(tenant, _takes(held))
-        if held.request.output_tokens is None:
+        self._batch_tokens.add(tenant, _takes(record))
+        if record.request.output_tokens is None:
             self._batch_tokens.run(tenant, 1.0)
 
-    def _generated(self, held: Held, before: int) -> None:
-        super()._generated(held, before)
-        if held.request.output_tokens is None:
-            self._batch_tokens.add(held.request.tenant, held.output_tokens - before)
+    def _generated(self, record: RequestRecord, before: int) -> None:
+        super()._generated(record, before)
+        if record.request.output_tokens is None:
+            self._batch_tokens.add(record.request.tenant, record.output_tokens - before)
 
     def _decoded(self, steps: int) -> None:
         super()._decoded(steps)
         self._batch_tokens.step = self._steps
 
-    def _left_batch(self, held: Held) -> None:
-        super()._left_batch(held)
-        tenant = held.request.tenant
-        if held.request.output_tokens is None:
+    def _left_batch(self, record: RequestRecord) -> None:
+        super()._left_batch(record)
+        tenant = record.request.tenant
+        if record.request.output_tokens is None:
             self._batch_tokens.stop(tenant, 1.0)
-        self._batch_tokens.add(tenant, -_takes(held))
+        self._batch_tokens.add(tenant, -_takes(record))
         self._batch_requests[tenant] -= 1
         if not self._batch_requests[tenant]:
             del self._batch_requests[tenant]
@@ -101,18 +101,18 @@ class CappedTokenCounter(VirtualTokenCounter):
 
     def _refund(self, tenant: str, amount: float) -> None:
         super()._refund(tenant, amount)
-        self._may.fell(tenant)
+        self._may.key_decreased(tenant)
 
 
-def _takes(held: Held) -> int:
+def _takes(record: RequestRecord) -> int:
     """Tokens of the batch, as of its count."""
-    known = held.request.output_tokens
-    return held.request.input_tokens + (held.output_tokens if known is None else known)
+    known = record.request.output_tokens
+    return record.request.input_tokens + (record.output_tokens if known is None else known)
 
 
 register(
     CappedTokenCounter,
     "vtc-cap:TOKENS",
-    make=lambda making: CappedTokenCounter(making.count(), making.service),
+    make=lambda spec: CappedTokenCounter(spec.count(), spec.service),
     example="vtc-cap:2000",
 )

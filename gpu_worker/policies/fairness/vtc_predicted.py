@@ -22,79 +22,79 @@ are lifted may fall: a tenant forgotten at the old level may find the new one lo
 from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from gpu_worker.policies.fairness.accounting.agenda import Agenda
-from gpu_worker.policies.fairness.accounting.length_prediction import (
+from gpu_worker.policies.fairness.accounting.length_predictors import (
     LengthPredictor,
     MeanOfLast,
     NoisyLength,
     TrueLength,
 )
+from gpu_worker.policies.fairness.accounting.step_timers import StepTimers
 from gpu_worker.policies.fairness.registry import register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import Held
+from gpu_worker.policies.request import RequestRecord
 
 
 class PredictedTokenCounter(VirtualTokenCounter):
     def __init__(self, predictor: LengthPredictor, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._predictor = predictor
-        self._passing = Agenda()
+        self._passing = StepTimers()
         """When running requests pass their predictions; only where h is linear."""
 
-    def _price(self, held: Held, output_tokens: int) -> float:
-        return super()._price(held, max(output_tokens, held.predicted or 0))
+    def _price(self, record: RequestRecord, output_tokens: int) -> float:
+        return super()._price(record, max(output_tokens, record.predicted or 0))
 
-    def _admitted(self, held: Held) -> None:
-        if held.predicted is None:
-            held.predicted = self._predictor.predict(held.request)
-        super()._admitted(held)
+    def _admitted(self, record: RequestRecord) -> None:
+        if record.predicted is None:
+            record.predicted = self._predictor.predict(record.request)
+        super()._admitted(record)
 
-    def _entered_batch(self, held: Held) -> None:
-        if self._tokens_prepaid(held) > 0 and self._linear:
-            self._passing.enter(held.request.request_id, self._steps + self._tokens_prepaid(held))
+    def _entered_batch(self, record: RequestRecord) -> None:
+        if self._tokens_prepaid(record) > 0 and self._linear:
+            self._passing.set(record.request.request_id, self._steps + self._tokens_prepaid(record))
         else:
-            super()._entered_batch(held)
+            super()._entered_batch(record)
 
-    def _left_batch(self, held: Held) -> None:
-        if not self._passing.strike(held.request.request_id):
-            super()._left_batch(held)
+    def _left_batch(self, record: RequestRecord) -> None:
+        if not self._passing.cancel(record.request.request_id):
+            super()._left_batch(record)
 
-    def _generated(self, held: Held, before: int) -> None:
-        super()._generated(held, before)
-        if self._passing.strike(held.request.request_id):
-            self._entered_batch(held)
+    def _generated(self, record: RequestRecord, before: int) -> None:
+        super()._generated(record, before)
+        if self._passing.cancel(record.request.request_id):
+            self._entered_batch(record)
 
     def _decoded(self, steps: int) -> None:
-        while (due := self._passing.next_due(self._steps)) is not None:
+        while (due := self._passing.pop_due(self._steps)) is not None:
             self._counters.step, request_id = due
             super()._entered_batch(self._running[request_id])
         super()._decoded(steps)
 
-    def _finished(self, held: Held) -> None:
-        if self._tokens_prepaid(held) > 0:
-            tenant, output_tokens = held.request.tenant, held.output_tokens
-            self._refund(tenant, self._price(held, output_tokens) - super()._price(held, output_tokens))
-        self._predictor.learn(held.request, held.output_tokens)
+    def _finished(self, record: RequestRecord) -> None:
+        if self._tokens_prepaid(record) > 0:
+            tenant, output_tokens = record.request.tenant, record.output_tokens
+            self._refund(tenant, self._price(record, output_tokens) - super()._price(record, output_tokens))
+        self._predictor.learn(record.request, record.output_tokens)
 
     @staticmethod
-    def _tokens_prepaid(held: Held) -> int:
+    def _tokens_prepaid(record: RequestRecord) -> int:
         """Charged, and not generated as of its count."""
-        return (held.predicted or 0) - held.output_tokens
+        return (record.predicted or 0) - record.output_tokens
 
 
 register(
     PredictedTokenCounter,
     "vtc-predict",
-    make=lambda making: PredictedTokenCounter(MeanOfLast(), making.service),
+    make=lambda spec: PredictedTokenCounter(MeanOfLast(), spec.service),
 )
 register(
     PredictedTokenCounter,
     "vtc-oracle",
-    make=lambda making: PredictedTokenCounter(TrueLength(), making.service),
+    make=lambda spec: PredictedTokenCounter(TrueLength(), spec.service),
 )
 register(
     PredictedTokenCounter,
     "vtc-noisy:F",
-    make=lambda making: PredictedTokenCounter(NoisyLength(making.number(most=1.0), making.random), making.service),
+    make=lambda spec: PredictedTokenCounter(NoisyLength(spec.number(most=1.0), spec.random), spec.service),
     example="vtc-noisy:0.5",
 )

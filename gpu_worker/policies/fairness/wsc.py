@@ -33,10 +33,10 @@ from __future__ import annotations
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from gpu_worker.policies.fairness.accounting.expectations import Expectations, Lengths
-from gpu_worker.policies.fairness.accounting.interactions import UnderWay
-from gpu_worker.policies.fairness.registry import Making, register
+from gpu_worker.policies.fairness.accounting.interactions import InteractionsInProgress
+from gpu_worker.policies.fairness.registry import PolicySpec, register
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from gpu_worker.policies.request import Held, QueueRequest
+from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 STAGES_FIRST_MAX = 30
 """The longest interactions of the paper's trace are of 21 to 30 calls."""
@@ -66,10 +66,10 @@ class WeightedServiceCounter(VirtualTokenCounter):
         self._weights = weights
         self._lead_max = lead_max
         self._expectations = Expectations()
-        self._under_way = UnderWay(self._counters.value, stages_first_max)
+        self._interactions = InteractionsInProgress(self._counters.value, stages_first_max)
 
     def peek(self) -> QueueRequest | None:
-        first, lowest = self._under_way.next(), self._by_counter.lowest()
+        first, lowest = self._interactions.next(), self._by_counter.lowest()
         if first is not None and lowest is not None and first[0] - lowest[0] <= self._lead_max:
             return first[1].request
         return super().peek()
@@ -78,47 +78,48 @@ class WeightedServiceCounter(VirtualTokenCounter):
         a, b, c = self._weights
         return a * lengths.input_tokens + b * lengths.system_tokens + c * lengths.output_tokens
 
-    def _price(self, held: Held, output_tokens: int) -> float:
-        saved = (1.0 - self.cached_fraction) * self._weights[0] * held.cached_tokens
-        return (self._weighed(_lengths(held.request, output_tokens)) - saved) / held.expected / held.request.weight
+    def _price(self, record: RequestRecord, output_tokens: int) -> float:
+        saved = (1.0 - self.cached_fraction) * self._weights[0] * record.cached_tokens
+        weighed = self._weighed(_lengths(record.request, output_tokens)) - saved
+        return weighed / record.expected / record.request.weight
 
-    def _price_per_token(self, held: Held) -> float:
-        return self._weights[2] / held.expected / held.request.weight
+    def _price_per_token(self, record: RequestRecord) -> float:
+        return self._weights[2] / record.expected / record.request.weight
 
-    def _enqueued(self, held: Held, new_in_queue: bool) -> None:
-        super()._enqueued(held, new_in_queue)
-        self._under_way.waits(held)
+    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
+        super()._enqueued(record, new_in_queue)
+        self._interactions.add_waiting(record)
 
-    def _left_queue(self, held: Held) -> None:
-        super()._left_queue(held)
-        self._under_way.waits_no_more(held)
+    def _left_queue(self, record: RequestRecord) -> None:
+        super()._left_queue(record)
+        self._interactions.remove_waiting(record)
 
-    def _admitted(self, held: Held) -> None:
-        expected = self._expectations.of(held.request.app, held.request.stage)
-        held.expected = max(self._weighed(expected), 1.0)
-        super()._admitted(held)
-        self._under_way.admitted(held)
+    def _admitted(self, record: RequestRecord) -> None:
+        expected = self._expectations.of(record.request.app, record.request.stage)
+        record.expected = max(self._weighed(expected), 1.0)
+        super()._admitted(record)
+        self._interactions.count_admission(record)
 
-    def _returned(self, held: Held) -> None:
-        super()._returned(held)
-        self._under_way.returned(held)
+    def _returned(self, record: RequestRecord) -> None:
+        super()._returned(record)
+        self._interactions.undo_admission(record)
 
     def _refund(self, tenant: str, amount: float) -> None:
         super()._refund(tenant, amount)
-        self._under_way.fell(tenant)
+        self._interactions.counter_decreased(tenant)
 
-    def _finished(self, held: Held) -> None:
-        request = held.request
-        self._expectations.learn(request.app, request.stage, _lengths(request, held.output_tokens))
+    def _finished(self, record: RequestRecord) -> None:
+        request = record.request
+        self._expectations.learn(request.app, request.stage, _lengths(request, record.output_tokens))
 
 
 def _lengths(request: QueueRequest, output_tokens: int) -> Lengths:
     return Lengths(request.input_tokens - request.system_tokens, request.system_tokens, output_tokens)
 
 
-def _make(making: Making) -> WeightedServiceCounter:
-    weights = making.numbers(3) if making.parameter else PAPER_WEIGHTS
-    return WeightedServiceCounter((weights[0], weights[1], weights[2]), making.service)
+def _make(spec: PolicySpec) -> WeightedServiceCounter:
+    weights = spec.numbers(3) if spec.parameter else PAPER_WEIGHTS
+    return WeightedServiceCounter((weights[0], weights[1], weights[2]), spec.service)
 
 
 register(WeightedServiceCounter, "wsc[:A,B,C]", make=_make)

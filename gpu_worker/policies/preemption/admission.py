@@ -2,8 +2,8 @@
 
 An adapter asks again and again until nobody more can enter, and does what it is told in between:
 
-    admission.begins(now_s)
-    while (plan := admission.next(room)) is not None:
+    admission.begin_pass(now_s)
+    while (plan := admission.next_plan(room)) is not None:
         evict plan.evictions, each by its strategy      policy.preempt, or policy.finish for one that is dropped
         let plan.request in                             policy.admit
 
@@ -50,7 +50,7 @@ class KvBudget(Protocol):
     @property
     def swap_bytes_free(self) -> float: ...
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         """Blocks that a waiting request takes to enter."""
         ...
 
@@ -60,7 +60,7 @@ class KvBudget(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AdmissionPlan:
     request: QueueRequest
     evictions: tuple[Eviction, ...] = ()
 
@@ -87,11 +87,11 @@ class Admission:
             self._deadline_of[request.request_id] = request.deadline_s
         return True
 
-    def begins(self, now_s: float) -> None:
+    def begin_pass(self, now_s: float) -> None:
         self._now_s = now_s
-        self.policy.now_is(now_s)
+        self.policy.advance_to(now_s)
 
-    def expired(self) -> list[str]:
+    def pop_expired(self) -> list[str]:
         """Requests here whose deadline has passed, waiting or running, each once: nothing they get is of use."""
         found: list[str] = []
         while self._deadlines and self._deadlines[0][0] <= self._now_s:
@@ -111,7 +111,7 @@ class Admission:
         """The most that a request of this tier can ever have."""
         return blocks_total - (0 if tier in RESERVED_FOR else self._reserve(blocks_total))
 
-    def next(self, room: KvBudget) -> Plan | None:
+    def next_plan(self, room: KvBudget) -> AdmissionPlan | None:
         """Who enters now; None ends the pass. Changes nothing."""
         kept_out = waits_for_room = False
         for head in self.policy.heads():
@@ -119,16 +119,16 @@ class Admission:
                 continue
             shortage = _all_of_it(head, room) if waits_for_room else self._shortage(head, room)
             if shortage.none:
-                return Plan(head)
+                return AdmissionPlan(head)
             if (evictions := self._evictions(head, shortage, room)) is not None:
-                return Plan(head, evictions)
+                return AdmissionPlan(head, evictions)
             kept_out = shortage.slots <= 0 and self._only_the_reserve_is_free(head, room)
             waits_for_room = not kept_out
         return None
 
     def _shortage(self, head: QueueRequest, room: KvBudget) -> Shortage:
         free = room.blocks_free - (0 if head.tier in RESERVED_FOR else self._reserved_still(room))
-        return Shortage(room.needs(head.request_id) - free, 1 - room.slots_free)
+        return Shortage(room.blocks_needed(head.request_id) - free, 1 - room.slots_free)
 
     def _only_the_reserve_is_free(self, head: QueueRequest, room: KvBudget) -> bool:
         return head.tier not in RESERVED_FOR and self._reserved_still(room) > 0
@@ -177,4 +177,4 @@ class Admission:
 
 def _all_of_it(head: QueueRequest, room: KvBudget) -> Shortage:
     """What one lacks that may use no room but what it makes: what is promised beyond what there is, it makes up too."""
-    return Shortage(room.needs(head.request_id) - min(0, room.blocks_free), 1 - min(0, room.slots_free))
+    return Shortage(room.blocks_needed(head.request_id) - min(0, room.blocks_free), 1 - min(0, room.slots_free))

@@ -100,7 +100,7 @@ class SloSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Attained:
+class Attainment:
     """Of `samples`, the overdue included, so many were `met`."""
 
     met: int = 0
@@ -132,12 +132,12 @@ class _Samples:
         if len(self._taken) > self._samples_max:
             self._drop()
 
-    def within(self, now_s: float, since_s: float = -inf) -> Attained:
+    def within(self, now_s: float, since_s: float = -inf) -> Attainment:
         self._forget(now_s)
         if not self._taken or since_s <= self._taken[0][0]:
-            return Attained(self._met, len(self._taken))
+            return Attainment(self._met, len(self._taken))
         recent = [seconds for taken_s, seconds in self._taken if taken_s >= since_s]
-        return Attained(sum(seconds <= self._target_s for seconds in recent), len(recent))
+        return Attainment(sum(seconds <= self._target_s for seconds in recent), len(recent))
 
     def seconds(self, now_s: float) -> list[float]:
         self._forget(now_s)
@@ -222,7 +222,7 @@ class SloMonitor:
         if request.first_s is not None and output_tokens > 1:
             self._sample(request, Slo.TPOT, now_s, (now_s - request.first_s) / (output_tokens - 1))
 
-    def left(self, request_id: str, now_s: float) -> None:
+    def abandoned(self, request_id: str, now_s: float) -> None:
         """It was not: aborted, refused or dropped."""
         request = self._closed(request_id)
         if request is None:
@@ -233,14 +233,14 @@ class SloMonitor:
             if awaited and waited_s > self.settings.target(request.tier, kind):
                 self._sample(request, kind, now_s, waited_s)
 
-    def attained(self, tier: Tier, kind: Slo, now_s: float, since_s: float = -inf) -> Attained:
+    def attainment(self, tier: Tier, kind: Slo, now_s: float, since_s: float = -inf) -> Attainment:
         """Over the window, or what of it is not before `since_s`; whoever is overdue counts in either case."""
         found = self._samples[tier, kind].within(now_s, since_s)
         awaited = self._awaited.get((tier, kind))
-        return Attained(found.met, found.samples + (awaited.overdue(now_s) if awaited is not None else 0))
+        return Attainment(found.met, found.samples + (awaited.overdue(now_s) if awaited is not None else 0))
 
     def at_risk(self, tier: Tier, now_s: float, since_s: float = -inf) -> bool:
-        return any(self._missed(self.attained(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
+        return any(self._missed(self.attainment(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
 
     def percentile_s(self, tier: Tier, kind: Slo, now_s: float, fraction: float) -> float | None:
         """By nearest rank, of the window's samples (those overdue are not among them): the smallest that at least this
@@ -248,7 +248,7 @@ class SloMonitor:
         seconds = self._samples[tier, kind].seconds(now_s)
         return seconds[max(1, ceil(fraction * len(seconds) - 1e-9)) - 1] if seconds else None
 
-    def _missed(self, attained: Attained) -> bool:
+    def _missed(self, attained: Attainment) -> bool:
         settings = self.settings
         enough = attained.samples >= settings.samples_min and attained.missed >= settings.misses_min
         return enough and attained.share < settings.goal

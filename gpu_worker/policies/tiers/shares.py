@@ -35,7 +35,7 @@ class _Since:
     """Service by the time that a tier began to wait."""
 
     own: float
-    all: float
+    total: float
 
 
 class TierShares:
@@ -44,46 +44,46 @@ class TierShares:
         self._given = TenantCounters()
         self._since: dict[Tier, _Since] = {}
         self._before: dict[Tier, _Since] = {}
-        self.all = 0.0
+        self.total = 0.0
         """Service given to all tiers."""
         self._running = 0
 
     def given(self, tier: Tier) -> float:
         return self._given.value(tier)
 
-    def waits(self, tier: Tier) -> None:
+    def start_waiting(self, tier: Tier) -> None:
         """Something of it waits; nothing did."""
-        self._since[tier] = _Since(self.given(tier), self.all)
+        self._since[tier] = _Since(self.given(tier), self.total)
 
-    def waits_no_more(self, tier: Tier) -> None:
+    def stop_waiting(self, tier: Tier) -> None:
         if tier in self._since:
             self._before[tier] = self._since.pop(tier)
 
-    def waits_still(self, tier: Tier) -> None:
+    def undo_stop_waiting(self, tier: Tier) -> None:
         """What ended its wait came to nothing: it was never away."""
         self._since[tier] = self._before.pop(tier)
 
-    def prompt(self, tier: Tier, tokens: int) -> None:
+    def charge_prompt(self, tier: Tier, tokens: int) -> None:
         """Of a request admitted; negative where that came to nothing."""
         self._give(tier, WEIGHTED_TOKENS.input_weight * tokens)
 
-    def output(self, tier: Tier, tokens: int) -> None:
+    def charge_output(self, tier: Tier, tokens: int) -> None:
         self._give(tier, WEIGHTED_TOKENS.output_weight * tokens)
         if tokens > 0:
             self._forget_leads()
 
-    def runs(self, tier: Tier) -> None:
+    def start_running(self, tier: Tier) -> None:
         """One more request of it is in the batch: `decoded` is about it too."""
         self._given.run(tier, WEIGHTED_TOKENS.output_weight)
         self._running += 1
 
-    def runs_no_more(self, tier: Tier) -> None:
+    def stop_running(self, tier: Tier) -> None:
         self._given.stop(tier, WEIGHTED_TOKENS.output_weight)
         self._running -= 1
 
     def decoded(self, steps: int) -> None:
         self._given.step += steps
-        self.all += WEIGHTED_TOKENS.output_weight * self._running * steps
+        self.total += WEIGHTED_TOKENS.output_weight * self._running * steps
         self._forget_leads()
 
     def behind(self, tier: Tier) -> float:
@@ -91,16 +91,16 @@ class TierShares:
         since = self._since.get(tier)
         if since is None:
             return 0.0
-        return self._settings.share(tier) * (self.all - since.all) - (self.given(tier) - since.own)
+        return self._settings.share(tier) * (self.total - since.total) - (self.given(tier) - since.own)
 
     def deficit(self, tier: Tier) -> float:
         """The part of its share that it did not get, in shares of the whole: 0 to the share."""
         since = self._since.get(tier)
-        if since is None or self.all <= since.all:
+        if since is None or self.total <= since.total:
             return 0.0
-        return max(0.0, self.behind(tier) / (self.all - since.all))
+        return max(0.0, self.behind(tier) / (self.total - since.total))
 
-    def owed(self, tier: Tier) -> bool:
+    def is_owed(self, tier: Tier) -> bool:
         return self._settings.share(tier) > 0 and self.behind(tier) > self._settings.share_slack
 
     def _forget_leads(self) -> None:
@@ -108,8 +108,8 @@ class TierShares:
         slack = self._settings.share_slack
         for tier in self._since:
             if self.behind(tier) < -slack:
-                self._since[tier] = _Since(self.given(tier) - slack, self.all)
+                self._since[tier] = _Since(self.given(tier) - slack, self.total)
 
     def _give(self, tier: Tier, service: float) -> None:
         self._given.add(tier, service)
-        self.all += service
+        self.total += service

@@ -25,9 +25,9 @@ from math import inf
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.fairness.accounting.received import Received
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy
-from gpu_worker.policies.fairness.registry import Making, make_policy, register
+from gpu_worker.policies.fairness.registry import PolicySpec, make_policy, register
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.shares import TierShares
@@ -68,9 +68,9 @@ class TieredQueue(QueuePolicy):
         return sum(policy.running for policy in self._tiers.values())
 
     @property
-    def received(self) -> dict[str, Received]:
+    def received(self) -> dict[str, TenantService]:
         """A tenant whose tier was changed is the sum of what it got in either."""
-        tenants: dict[str, Received] = {}
+        tenants: dict[str, TenantService] = {}
         for policy in self._tiers.values():
             for tenant, got in policy.received.items():
                 tenants[tenant] = tenants[tenant] + got if tenant in tenants else got
@@ -88,13 +88,13 @@ class TieredQueue(QueuePolicy):
     def holds(self, request_id: str) -> bool:
         return request_id in self._tier_states
 
-    def now_is(self, now_s: float) -> None:
+    def advance_to(self, now_s: float) -> None:
         self._now_s = max(self._now_s, now_s)
 
     def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
         if self.holds(request.request_id):
             raise ValueError(f"request {request.request_id!r} is here already")
-        self.now_is(now_s)
+        self.advance_to(now_s)
         policy = self._of_tier(request.tier)
         if not policy.enqueue(request, now_s):
             return False
@@ -143,7 +143,7 @@ class TieredQueue(QueuePolicy):
         tier_state = self._tier_states[request_id]
         return not tier_state.protected(self.settings), tier_state.rank, tier_state.admission
 
-    def runs(self, request_id: str) -> bool:
+    def is_running(self, request_id: str) -> bool:
         return self._tier_states[request_id].running
 
     def counter(self, tenant: str) -> float | None:
@@ -157,7 +157,7 @@ class TieredQueue(QueuePolicy):
     def admit(self, request_id: str) -> QueueRequest:
         tier_state = self._tier_states[request_id]
         tier = tier_state.tier
-        tier_state.rank, tier_state.owed = self._rank_now(tier_state), self.shares.owed(tier)
+        tier_state.rank, tier_state.owed = self._rank_now(tier_state), self.shares.is_owed(tier)
         tier_state.waited_s += max(0.0, self._now_s - tier_state.since_s)
         tier_state.running, tier_state.resumed, tier_state.since_step = True, tier_state.charged, self._steps
         self.admissions += 1
@@ -167,22 +167,22 @@ class TieredQueue(QueuePolicy):
         self._promoted.pop(request_id, None)
         if not tier_state.charged:
             tier_state.charged = True
-            self.shares.prompt(tier, request.input_tokens)
-        self.shares.runs(tier)
+            self.shares.charge_prompt(tier, request.input_tokens)
+        self.shares.start_running(tier)
         self._ends_waiting(tier)
         return request
 
     def undo_admit(self, request_id: str) -> None:
         tier_state = self._out_of_batch(request_id)
         if not tier_state.resumed:
-            self.shares.prompt(tier_state.tier, -tier_state.request.input_tokens)
-            self.shares.output(tier_state.tier, -tier_state.output_tokens)
+            self.shares.charge_prompt(tier_state.tier, -tier_state.request.input_tokens)
+            self.shares.charge_output(tier_state.tier, -tier_state.output_tokens)
             tier_state.charged, tier_state.output_tokens = False, 0
         self._tiers[tier_state.tier].undo_admit(request_id)
         if tier_state.promoted(self.settings):  # where it stood: those that are put back come last first
             self._promoted = {request_id: tier_state, **self._promoted}
         if self._tiers[tier_state.tier].waiting == 1:
-            self.shares.waits_still(tier_state.tier)
+            self.shares.undo_stop_waiting(tier_state.tier)
 
     def preempt(self, request_id: str) -> None:
         tier_state = self._out_of_batch(request_id)
@@ -199,7 +199,7 @@ class TieredQueue(QueuePolicy):
         tier_state = self._tier_states[request_id]
         self._catch_up(tier_state)
         if output_tokens > tier_state.output_tokens:
-            self.shares.output(tier_state.tier, output_tokens - tier_state.output_tokens)
+            self.shares.charge_output(tier_state.tier, output_tokens - tier_state.output_tokens)
             tier_state.output_tokens = output_tokens
         self._tiers[tier_state.tier].generated(request_id, output_tokens)
 
@@ -207,14 +207,14 @@ class TieredQueue(QueuePolicy):
         stalled = [self._tier_states[request_id] for request_id in excluding]
         for tier_state in stalled:
             self._catch_up(tier_state)
-            self.shares.runs_no_more(tier_state.tier)
+            self.shares.stop_running(tier_state.tier)
         self._steps += steps
         self.shares.decoded(steps)
         for tier, policy in self._tiers.items():
             policy.decoded(steps, [one.request.request_id for one in stalled if one.tier is tier])
         for tier_state in stalled:
             tier_state.since_step = self._steps
-            self.shares.runs(tier_state.tier)
+            self.shares.start_running(tier_state.tier)
 
     def finish(self, request_id: str) -> None:
         tier_state = self._out_of_batch(request_id)
@@ -228,7 +228,7 @@ class TieredQueue(QueuePolicy):
         self._promoted.pop(request_id, None)
         self._ends_waiting(tier_state.tier)
 
-    def leave(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         (self.finish if self._tier_states[request_id].running else self.cancel)(request_id)
 
     def _of_tier(self, tier: Tier) -> QueuePolicy:
@@ -250,7 +250,7 @@ class TieredQueue(QueuePolicy):
             return 0, 0.0, tier.rank
         if head.request_id in self._promoted:
             return 1, 0.0, tier.rank
-        if self.shares.owed(tier):
+        if self.shares.is_owed(tier):
             return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
         return 3, self._rank_now(self._tier_states[head.request_id]), tier.rank
 
@@ -265,16 +265,16 @@ class TieredQueue(QueuePolicy):
 
     def _begins_to_wait(self, tier: Tier) -> None:
         if self._tiers[tier].waiting == 1:
-            self.shares.waits(tier)
+            self.shares.start_waiting(tier)
 
     def _ends_waiting(self, tier: Tier) -> None:
         if not self._tiers[tier].waiting:
-            self.shares.waits_no_more(tier)
+            self.shares.stop_waiting(tier)
 
     def _out_of_batch(self, request_id: str) -> TierState:
         tier_state = self._tier_states[request_id]
         self._catch_up(tier_state)
-        self.shares.runs_no_more(tier_state.tier)
+        self.shares.stop_running(tier_state.tier)
         self._evictable[tier_state.tier] -= not tier_state.protected(self.settings)
         tier_state.running, tier_state.since_s = False, self._now_s
         return tier_state
@@ -285,13 +285,13 @@ class TieredQueue(QueuePolicy):
         tier_state.since_step = self._steps
 
 
-def _make(making: Making) -> TieredQueue:
-    name = making.parameter or "vtc"
+def _make(spec: PolicySpec) -> TieredQueue:
+    name = spec.parameter or "vtc"
     if name.startswith("tiered"):
-        raise ValueError(f"queue policy {making.name!r} takes another policy after the colon, not {name!r}")
-    make_policy(name, making.service)  # a wrong name is refused now, not at the first request
-    inner = partial(make_policy, name, making.service, random=making.random)
-    return TieredQueue(inner, making.tiers, making.service)
+        raise ValueError(f"queue policy {spec.name!r} takes another policy after the colon, not {name!r}")
+    make_policy(name, spec.service)  # a wrong name is refused now, not at the first request
+    inner = partial(make_policy, name, spec.service, random=spec.random)
+    return TieredQueue(inner, spec.tiers, spec.service)
 
 
 register(TieredQueue, "tiered[:POLICY]", make=_make)

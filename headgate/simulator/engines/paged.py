@@ -9,8 +9,8 @@ from dataclasses import fields
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
-from gpu_worker.policies.preemption.admission import Admission, KvBudget, Plan
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan, KvBudget
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.engines.interface import Engine, as_policy_sees
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
@@ -28,7 +28,7 @@ class PreemptiveEngine(Engine):
         self._step_end_s = 0.0
 
     @property
-    def figures(self) -> SchedulingFigures:
+    def figures(self) -> SchedulingStats:
         """Evictions, by strategy, and what they cost."""
         return self.model.batch.figures
 
@@ -125,9 +125,9 @@ class _TimedAdmission(Admission):
         self._stopwatch = stopwatch
         self._decision_s = decision_s
 
-    def next(self, room: KvBudget) -> Plan | None:
+    def next_plan(self, room: KvBudget) -> AdmissionPlan | None:
         before_s = self._stopwatch()
-        plan = super().next(room)
+        plan = super().next_plan(room)
         self._decision_s.append(self._stopwatch() - before_s)
         return plan
 

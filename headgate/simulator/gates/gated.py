@@ -88,14 +88,14 @@ class _EngineCapacity:
     """What the engine can do, as the real worker's agent measures it: at its heartbeats, while requests wait in it."""
 
     def __init__(self, engine: Engine) -> None:
-        from gpu_worker.policies.capacity import Capacity
+        from gpu_worker.policies.capacity import MeasuredCapacity
 
         self._engine = engine
-        self._meter = Capacity()
+        self._meter = MeasuredCapacity()
 
     def note(self, now_s: float) -> float:
         served = sum(tenant.service for tenant in self._engine.policy.received.values())
-        return self._meter.note(now_s, served, full=self._engine.waiting > 0)
+        return self._meter.observe(now_s, served, saturated=self._engine.waiting > 0)
 
 
 def _maker(spec: GateSpec) -> GateMaker:

@@ -34,4 +34,4 @@ class SloFront(Observer):
 
     def ended(self, request: SimRequest, now_s: float) -> None:
         """Served requests are closed already."""
-        self.monitor.left(request.request_id, now_s)
+        self.monitor.abandoned(request.request_id, now_s)

@@ -16,7 +16,7 @@ from typing import Any
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption.costs import Strategy
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.service_difference import Percentiles, percentiles
 from headgate.simulator.requests import SimRequest
@@ -91,7 +91,7 @@ class TierCollector(Collector):
         if arrival.output_tokens > 1:
             seen.tpot_s.append((request.finish_s - request.first_token_s) / (arrival.output_tokens - 1))
 
-    def scheduling(self, figures: SchedulingFigures) -> Scheduling:
+    def scheduling(self, figures: SchedulingStats) -> Scheduling:
         minutes = self.total_time_s / 60
         counts = {str(strategy): _of_strategy(figures, strategy) for strategy in Strategy} | {"native": figures.native}
         tiers = {str(tier): self._tier(tier, figures) for tier in sorted(self._seen, key=lambda tier: tier.rank)}
@@ -108,7 +108,7 @@ class TierCollector(Collector):
     def _of(self, tier: Tier) -> _Seen:
         return self._seen.setdefault(tier, _Seen())
 
-    def _tier(self, tier: Tier, figures: SchedulingFigures) -> TierFigures:
+    def _tier(self, tier: Tier, figures: SchedulingStats) -> TierFigures:
         seen = self._seen[tier]
         return TierFigures(
             requests=seen.requests,
@@ -123,7 +123,7 @@ class TierCollector(Collector):
         )
 
 
-def _of_strategy(figures: SchedulingFigures, strategy: Strategy) -> int:
+def _of_strategy(figures: SchedulingStats, strategy: Strategy) -> int:
     return sum(count for (of, _), count in figures.preemptions.items() if of is strategy)
 
 

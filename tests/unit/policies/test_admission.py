@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.registry import make_policy
-from gpu_worker.policies.preemption.admission import Admission, Plan
+from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration, Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.request import QueueRequest
@@ -47,7 +47,7 @@ class World:
     def blocks_free(self) -> int:
         return self.blocks_total - sum(resident.blocks for resident in self.running.values())
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         return self.needed[request_id]
 
     def residents(self) -> list[Resident]:
@@ -71,8 +71,8 @@ class World:
         self.running[request_id] = Resident(request_id, TIER[request_id[0]], blocks, blocks, generated)
         self.slots_free -= 1
 
-    def next(self) -> Plan | None:
-        return self.admission.next(self)
+    def next(self) -> AdmissionPlan | None:
+        return self.admission.next_plan(self)
 
     def pass_(self) -> list[str]:
         """Who entered, and before each whom it cost, with a minus."""
@@ -94,7 +94,7 @@ class World:
         return entered
 
 
-def strategies(plan: Plan | None) -> dict[str, Strategy]:
+def strategies(plan: AdmissionPlan | None) -> dict[str, Strategy]:
     assert plan is not None
     return {eviction.resident.request_id: eviction.strategy for eviction in plan.evictions}
 
@@ -211,7 +211,7 @@ def test_who_would_miss_its_deadline_even_so_is_dropped_where_its_tier_allows_it
         assert world.pass_() == ["ba1"]
         world.running["ba1"] = Resident("ba1", BACKGROUND, 100, 100, 0)
         world.wait("pa1", 50)
-        world.admission.begins(now_s)
+        world.admission.begin_pass(now_s)
         assert strategies(world.next()) == {"ba1": strategy}
 
 
@@ -267,7 +267,7 @@ def test_a_standard_request_that_does_not_fit_beside_the_reserve_lets_premium_go
     world.run("sz1", 60)
     world.wait("sa1", 20)
     world.wait("pa1", 10, now_s=21.0)
-    world.admission.begins(21.0)
+    world.admission.begin_pass(21.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
     assert world.pass_() == ["pa1"]
 
@@ -282,7 +282,7 @@ def test_and_is_passed_by_nobody_else() -> None:
     world.wait("bb1", 5)
     assert world.pass_() == []
     world.wait("pa1", 25, now_s=21.0)
-    world.admission.begins(21.0)
+    world.admission.begin_pass(21.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1", "ba1"]
     assert world.pass_() == ["pa1"]
 
@@ -301,7 +301,7 @@ def test_premium_passes_nobody_once_it_holds_its_reserve_in_this_very_pass_too()
     world = World(RESERVE)
     world.run("sz1", 55)
     world.wait("sa1", 20)
-    world.admission.begins(11.0)
+    world.admission.begin_pass(11.0)
     for tenant in "abcd":
         world.wait(f"p{tenant}1", 15, now_s=11.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
@@ -314,7 +314,7 @@ def test_one_that_makes_all_its_room_goes_past_one_that_waits_for_some() -> None
     world.run("sz1", 60)
     world.wait("sa1", 20)
     world.wait("pa1", 1, now_s=21.0)
-    world.admission.begins(21.0)
+    world.admission.begin_pass(21.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
     assert world.pass_() == ["-sz1", "pa1"]
 
@@ -326,7 +326,7 @@ def test_one_that_would_need_some_of_the_room_that_gathers_does_not() -> None:
     world.run("sy1", 70)
     world.wait("sa1", 40)
     world.wait("pa1", 95, now_s=21.0)
-    world.admission.begins(21.0)
+    world.admission.begin_pass(21.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
     assert world.pass_() == []
 
@@ -353,36 +353,36 @@ def test_a_deadline_is_told_once_when_it_has_passed_waiting_or_running() -> None
         world.wait(name, 1, deadline_s)
     world.policy.admit("pb1")
     for now_s, expired in ((9.9, []), (10.0, ["pb1", "pd1"]), (10.0, []), (99.0, ["pa1"]), (1e9, [])):
-        world.admission.begins(now_s)
-        assert world.admission.expired() == expired
+        world.admission.begin_pass(now_s)
+        assert world.admission.pop_expired() == expired
 
 
 def test_who_is_gone_expires_no_more() -> None:
     world = World()
     world.wait("pa1", 1, 10.0)
-    world.policy.leave("pa1")
-    world.admission.begins(11.0)
-    assert world.admission.expired() == []
+    world.policy.remove("pa1")
+    world.admission.begin_pass(11.0)
+    assert world.admission.pop_expired() == []
 
 
 @pytest.mark.parametrize("deadline_s", [30.0, inf])
 def test_an_id_that_comes_again_has_its_new_deadline(deadline_s: float) -> None:
     world = World()
     world.wait("pa1", 1, 10.0)
-    world.policy.leave("pa1")
+    world.policy.remove("pa1")
     world.wait("pa1", 1, deadline_s)
-    world.admission.begins(11.0)
-    assert world.admission.expired() == []
-    world.admission.begins(31.0)
-    assert world.admission.expired() == ([] if deadline_s == inf else ["pa1"])
+    world.admission.begin_pass(11.0)
+    assert world.admission.pop_expired() == []
+    world.admission.begin_pass(31.0)
+    assert world.admission.pop_expired() == ([] if deadline_s == inf else ["pa1"])
 
 
 def test_a_request_that_is_refused_is_not_watched() -> None:
     admission = Admission(make_policy("rpm:1"))
     for name in ("a1", "a2"):
         admission.enqueue(QueueRequest(name, "a", 1, deadline_s=10.0), 0.0)
-    admission.begins(11.0)
-    assert admission.expired() == ["a1"]
+    admission.begin_pass(11.0)
+    assert admission.pop_expired() == ["a1"]
 
 
 def test_how_often_one_was_preempted_is_known() -> None:
@@ -396,5 +396,5 @@ def test_how_often_one_was_preempted_is_known() -> None:
 def test_the_policy_is_told_the_time_of_the_pass() -> None:
     world = World()
     world.wait("ba1", 10)
-    world.admission.begins(5.0)
+    world.admission.begin_pass(5.0)
     assert world.policy.rank_of("ba1") == 1.5

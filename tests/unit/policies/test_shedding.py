@@ -39,7 +39,7 @@ class World:
                 taken_s = LATE[tier] if is_late else 0.01
                 self.shedder.monitor.arrived(str(self.requests), tier, self.now_s - taken_s)
                 self.shedder.monitor.first_token(str(self.requests), self.now_s)
-                self.shedder.monitor.left(str(self.requests), self.now_s)
+                self.shedder.monitor.abandoned(str(self.requests), self.now_s)
             self.shedder.observe(self.now_s)
             if self.levels[-1] != self.shedder.level:
                 self.levels.append(self.shedder.level)

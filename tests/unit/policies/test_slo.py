@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.policies.slo.monitor import TARGETS, Attained, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.monitor import TARGETS, Attainment, Slo, SloMonitor, SloSettings, SloTargets
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -45,8 +45,8 @@ def test_a_request_is_one_sample_however_long_it_is() -> None:
     end_s = served(monitor, "long", 0.0, tokens=1001, tpot_s=0.05)
     for number in range(3):
         end_s = max(end_s, served(monitor, f"short {number}", 50.0, tokens=2))
-    assert monitor.attained(P, Slo.TPOT, end_s) == Attained(3, 4)
-    assert monitor.attained(P, Slo.TTFT, 50.2) == Attained(4, 4)
+    assert monitor.attainment(P, Slo.TPOT, end_s) == Attainment(3, 4)
+    assert monitor.attainment(P, Slo.TTFT, 50.2) == Attainment(4, 4)
 
 
 def test_what_each_kind_measures() -> None:
@@ -58,7 +58,7 @@ def test_what_each_kind_measures() -> None:
 
 def test_a_single_token_has_no_pace() -> None:
     monitor = SloMonitor()
-    assert monitor.attained(P, Slo.TPOT, served(monitor, "r", 0.0)) == Attained(0, 0)
+    assert monitor.attainment(P, Slo.TPOT, served(monitor, "r", 0.0)) == Attainment(0, 0)
 
 
 def test_a_first_token_told_again_counts_once() -> None:
@@ -66,28 +66,28 @@ def test_a_first_token_told_again_counts_once() -> None:
     monitor.arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
     monitor.first_token("r", 9.0)
-    assert monitor.attained(P, Slo.TTFT, 9.0) == Attained(1, 1)
+    assert monitor.attainment(P, Slo.TTFT, 9.0) == Attainment(1, 1)
 
 
 def test_whoever_waits_beyond_the_target_is_a_miss_already() -> None:
     monitor = SloMonitor()
     for number in range(30):
         monitor.arrived(f"r{number}", P, number * 0.01)
-    assert monitor.attained(P, Slo.TTFT, 0.2) == Attained(0, 0)
-    assert monitor.attained(P, Slo.TTFT, 0.305) == Attained(0, 11)
+    assert monitor.attainment(P, Slo.TTFT, 0.2) == Attainment(0, 0)
+    assert monitor.attainment(P, Slo.TTFT, 0.305) == Attainment(0, 11)
     assert not monitor.at_risk(P, 0.305)
     assert monitor.at_risk(P, 1.0), "a stalled engine is no healthy one"
     monitor.first_token("r0", 2.0)
-    assert monitor.attained(P, Slo.TTFT, 2.0) == Attained(0, 30), "late and sampled, it is still one"
-    assert monitor.attained(P, Slo.TTFT, 100.0) == Attained(0, 29), "the sample leaves the window, the others do not"
+    assert monitor.attainment(P, Slo.TTFT, 2.0) == Attainment(0, 30), "late and sampled, it is still one"
+    assert monitor.attainment(P, Slo.TTFT, 100.0) == Attainment(0, 29), "the sample leaves the window"
 
 
 def test_whoever_runs_beyond_the_end_promised_is_a_miss_of_that() -> None:
     monitor = SloMonitor()
     monitor.arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
-    assert monitor.attained(P, Slo.E2E, 4.0) == Attained(0, 0)
-    assert monitor.attained(P, Slo.E2E, 6.0) == Attained(0, 1)
+    assert monitor.attainment(P, Slo.E2E, 4.0) == Attainment(0, 0)
+    assert monitor.attainment(P, Slo.E2E, 6.0) == Attainment(0, 1)
 
 
 def test_who_leaves_is_a_miss_of_what_it_waited_beyond_and_else_says_nothing() -> None:
@@ -95,26 +95,26 @@ def test_who_leaves_is_a_miss_of_what_it_waited_beyond_and_else_says_nothing() -
     for name in ("patient", "hasty", "begun"):
         monitor.arrived(name, P, 0.0)
     monitor.first_token("begun", 0.1)
-    monitor.left("hasty", 0.15)
-    monitor.left("patient", 0.3)
-    monitor.left("begun", 0.4)
-    assert monitor.attained(P, Slo.TTFT, 0.4) == Attained(1, 2)
-    assert monitor.attained(P, Slo.E2E, 0.4) == Attained(0, 0)
-    monitor.left("nobody", 1.0)
+    monitor.abandoned("hasty", 0.15)
+    monitor.abandoned("patient", 0.3)
+    monitor.abandoned("begun", 0.4)
+    assert monitor.attainment(P, Slo.TTFT, 0.4) == Attainment(1, 2)
+    assert monitor.attainment(P, Slo.E2E, 0.4) == Attainment(0, 0)
+    monitor.abandoned("nobody", 1.0)
     monitor.ended("nobody", 1.0, 5)
     monitor.first_token("nobody", 1.0)
-    assert monitor.attained(P, Slo.TTFT, 1.0) == Attained(1, 2)
+    assert monitor.attainment(P, Slo.TTFT, 1.0) == Attainment(1, 2)
 
 
 def test_the_window_is_in_time_and_bounded_in_count() -> None:
     monitor = SloMonitor(SloSettings(window_s=10.0, samples_max=5))
     for second in range(8):
         served(monitor, f"r{second}", float(second), ttft_s=0.3 if second < 4 else 0.1)
-    assert monitor.attained(P, Slo.TTFT, 7.2) == Attained(4, 5)
-    assert monitor.attained(P, Slo.TTFT, 7.2, since_s=5.0) == Attained(3, 3)
-    assert monitor.attained(P, Slo.TTFT, 16.0) == Attained(2, 2)
-    assert monitor.attained(P, Slo.TTFT, 30.0) == Attained(0, 0)
-    assert monitor.attained(P, Slo.TTFT, 30.0).share == 1.0
+    assert monitor.attainment(P, Slo.TTFT, 7.2) == Attainment(4, 5)
+    assert monitor.attainment(P, Slo.TTFT, 7.2, since_s=5.0) == Attainment(3, 3)
+    assert monitor.attainment(P, Slo.TTFT, 16.0) == Attainment(2, 2)
+    assert monitor.attainment(P, Slo.TTFT, 30.0) == Attainment(0, 0)
+    assert monitor.attainment(P, Slo.TTFT, 30.0).share == 1.0
 
 
 def test_at_risk_needs_samples_and_more_than_one_miss() -> None:
@@ -136,7 +136,7 @@ def test_a_slow_pace_alone_is_a_risk_a_long_answer_is_none() -> None:
         served(slow, f"r{number}", 0.0, tokens=10, tpot_s=0.05)
         served(long, f"r{number}", 0.0, tokens=300, tpot_s=0.02)
     assert slow.at_risk(P, 1.0)
-    assert long.attained(P, Slo.E2E, 7.0) == Attained(0, 20)
+    assert long.attainment(P, Slo.E2E, 7.0) == Attainment(0, 20)
     assert not long.at_risk(P, 7.0)
 
 
@@ -174,10 +174,10 @@ def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str,
         elif call == "first":
             monitor.first_token(name, now_s)
         elif call in ("ended", "left") and name in here:
-            monitor.ended(name, now_s, 3) if call == "ended" else monitor.left(name, now_s)
+            monitor.ended(name, now_s, 3) if call == "ended" else monitor.abandoned(name, now_s)
             here.discard(name)
         for kind in Slo:
-            found = monitor.attained(P, kind, now_s)
+            found = monitor.attainment(P, kind, now_s)
             assert 0 <= found.met <= found.samples <= arrivals
 
 

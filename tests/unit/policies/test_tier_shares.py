@@ -18,32 +18,32 @@ def shares_of(slack: float = 100.0, **shares: float) -> TierShares:
 
 def test_it_is_owed_its_share_of_what_all_got_since_it_began_to_wait() -> None:
     shares = shares_of()
-    shares.prompt(PREMIUM, 1_000)
-    shares.waits(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 1_000)
+    shares.start_waiting(BACKGROUND)
     assert shares.behind(BACKGROUND) == 0, "what was before does not count"
-    shares.prompt(PREMIUM, 600)
+    shares.charge_prompt(PREMIUM, 600)
     assert shares.behind(BACKGROUND) == 90
-    assert not shares.owed(BACKGROUND)
-    shares.output(PREMIUM, 40)
+    assert not shares.is_owed(BACKGROUND)
+    shares.charge_output(PREMIUM, 40)
     assert shares.behind(BACKGROUND) == 102
-    assert shares.owed(BACKGROUND)
-    shares.prompt(BACKGROUND, 20)
+    assert shares.is_owed(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, 20)
     assert shares.behind(BACKGROUND) == pytest.approx(85)
 
 
 def test_at_the_slack_it_is_not_owed_yet() -> None:
     shares = shares_of(slack=15.0)
-    shares.waits(BACKGROUND)
-    shares.prompt(PREMIUM, 100)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 100)
     assert shares.behind(BACKGROUND) == 15.0
-    assert not shares.owed(BACKGROUND)
+    assert not shares.is_owed(BACKGROUND)
 
 
 def test_a_wait_is_not_service() -> None:
     """The source counts the time from arrival to end as GPU time, so a tier that starves looks served."""
     shares = shares_of()
-    shares.waits(BACKGROUND)
-    shares.runs(PREMIUM)
+    shares.start_waiting(BACKGROUND)
+    shares.start_running(PREMIUM)
     shares.decoded(1_000)
     assert shares.given(BACKGROUND) == 0
     assert shares.behind(BACKGROUND) == pytest.approx(300)
@@ -52,96 +52,96 @@ def test_a_wait_is_not_service() -> None:
 def test_a_tier_that_does_not_wait_is_not_behind() -> None:
     """The source counts since the server started: an idle morning would make it owed all afternoon."""
     shares = shares_of()
-    shares.prompt(PREMIUM, 10_000)
+    shares.charge_prompt(PREMIUM, 10_000)
     assert shares.behind(BACKGROUND) == shares.deficit(BACKGROUND) == 0
-    shares.waits(BACKGROUND)
-    shares.prompt(PREMIUM, 10_000)
-    assert shares.owed(BACKGROUND)
-    shares.waits_no_more(BACKGROUND)
-    assert not shares.owed(BACKGROUND)
-    shares.waits(BACKGROUND)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 10_000)
+    assert shares.is_owed(BACKGROUND)
+    shares.stop_waiting(BACKGROUND)
+    assert not shares.is_owed(BACKGROUND)
+    shares.start_waiting(BACKGROUND)
     assert shares.behind(BACKGROUND) == 0
 
 
 def test_the_deficit_is_the_part_of_the_whole_that_it_did_not_get() -> None:
     shares = shares_of()
-    shares.waits(BACKGROUND)
+    shares.start_waiting(BACKGROUND)
     assert shares.deficit(BACKGROUND) == 0
-    shares.prompt(PREMIUM, 900)
+    shares.charge_prompt(PREMIUM, 900)
     assert shares.deficit(BACKGROUND) == 0.15
-    shares.prompt(BACKGROUND, 100)
+    shares.charge_prompt(BACKGROUND, 100)
     assert shares.deficit(BACKGROUND) == pytest.approx(0.05)
-    shares.prompt(BACKGROUND, 1_000)
+    shares.charge_prompt(BACKGROUND, 1_000)
     assert shares.deficit(BACKGROUND) == 0, "never below"
 
 
 def test_a_lead_beyond_the_slack_is_forgotten() -> None:
     """After a night alone it has 0.85 x 10,000 more than its share, and would wait for 56,667 of premium's."""
     shares = shares_of(slack=30.0)
-    shares.waits(BACKGROUND)
-    shares.output(BACKGROUND, 5_000)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(BACKGROUND, 5_000)
     assert shares.behind(BACKGROUND) == -30
-    shares.prompt(PREMIUM, 400)
+    shares.charge_prompt(PREMIUM, 400)
     assert shares.behind(BACKGROUND) == 30
-    assert not shares.owed(BACKGROUND)
-    shares.prompt(PREMIUM, 1)
-    assert shares.owed(BACKGROUND)
+    assert not shares.is_owed(BACKGROUND)
+    shares.charge_prompt(PREMIUM, 1)
+    assert shares.is_owed(BACKGROUND)
 
 
 def test_a_lead_is_forgotten_as_tokens_are_decoded_too() -> None:
     shares = shares_of(slack=30.0)
-    shares.waits(BACKGROUND)
-    shares.runs(BACKGROUND)
+    shares.start_waiting(BACKGROUND)
+    shares.start_running(BACKGROUND)
     shares.decoded(5_000)
     assert shares.behind(BACKGROUND) == -30
 
 
 def test_a_lead_within_the_slack_is_not_forgotten() -> None:
     shares = shares_of(slack=30.0)
-    shares.waits(BACKGROUND)
-    shares.output(BACKGROUND, 10)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(BACKGROUND, 10)
     assert shares.behind(BACKGROUND) == -17
 
 
 def test_a_prompt_that_is_returned_leaves_no_claim() -> None:
     """Leads are not forgotten at an admission: it may come to nothing yet."""
     shares = shares_of(slack=30.0)
-    shares.waits(BACKGROUND)
-    shares.prompt(BACKGROUND, 10_000)
-    shares.prompt(BACKGROUND, -10_000)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, 10_000)
+    shares.charge_prompt(BACKGROUND, -10_000)
     assert shares.behind(BACKGROUND) == 0
-    assert shares.all == 0
+    assert shares.total == 0
 
 
 def test_an_output_that_is_returned_leaves_no_claim_either() -> None:
     """Two admissions of one pass come to nothing, one after the other."""
     shares = shares_of(slack=30.0)
-    shares.waits(BACKGROUND)
-    shares.output(PREMIUM, 4)
-    shares.prompt(BACKGROUND, 10_000)
-    shares.output(PREMIUM, -4)
-    shares.prompt(BACKGROUND, -10_000)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_output(PREMIUM, 4)
+    shares.charge_prompt(BACKGROUND, 10_000)
+    shares.charge_output(PREMIUM, -4)
+    shares.charge_prompt(BACKGROUND, -10_000)
     assert shares.behind(BACKGROUND) == 0
 
 
 def test_a_tier_without_a_share_is_owed_nothing() -> None:
     """Though a charge that was made before it began to wait is returned after."""
     shares = shares_of(slack=0.0, standard=0.5)
-    shares.prompt(BACKGROUND, 100)
-    shares.waits(BACKGROUND)
-    shares.prompt(BACKGROUND, -100)
+    shares.charge_prompt(BACKGROUND, 100)
+    shares.start_waiting(BACKGROUND)
+    shares.charge_prompt(BACKGROUND, -100)
     assert shares.behind(BACKGROUND) > 0
-    assert not shares.owed(BACKGROUND)
+    assert not shares.is_owed(BACKGROUND)
 
 
 def test_all_is_what_every_tier_was_given() -> None:
     shares = shares_of()
-    shares.runs(PREMIUM)
-    shares.runs(PREMIUM)
-    shares.runs(STANDARD)
+    shares.start_running(PREMIUM)
+    shares.start_running(PREMIUM)
+    shares.start_running(STANDARD)
     shares.decoded(10)
-    shares.prompt(Tier.SYSTEM, 7)
-    shares.runs_no_more(PREMIUM)
+    shares.charge_prompt(Tier.SYSTEM, 7)
+    shares.stop_running(PREMIUM)
     shares.decoded(5)
     assert [shares.given(tier) for tier in (PREMIUM, STANDARD, BACKGROUND, Tier.SYSTEM)] == [50, 30, 0, 7]
-    assert shares.all == 87
+    assert shares.total == 87

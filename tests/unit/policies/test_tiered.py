@@ -49,7 +49,7 @@ def test_a_wait_is_worth_a_tenth_of_a_rank_a_second_and_one_and_a_half_at_most()
     queue = Queue()
     queue.put("ba1")
     for now_s, rank in ((0.0, 2.0), (5.0, 1.5), (15.0, 0.5), (1e6, 0.5)):
-        queue.now_is(now_s)
+        queue.advance_to(now_s)
         assert queue.rank_of("ba1") == rank
 
 
@@ -59,7 +59,7 @@ def test_a_request_that_waited_longer_passes_a_more_urgent_tier() -> None:
     queue.put("pa1", now_s=9.9)
     assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
     queue.put("pb1", now_s=20.2)
-    queue.leave("pa1")
+    queue.remove("pa1")
     assert queue.peek().request_id == "sa1"  # type: ignore[union-attr]
 
 
@@ -69,16 +69,16 @@ def test_the_sources_example_stays_behind_premium_and_the_floor_serves_it() -> N
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
     queue.decoded(200)
-    queue.now_is(3_600.0)
+    queue.advance_to(3_600.0)
     queue.put("pc1", now_s=3_600.0)
-    queue.leave("pb1")
+    queue.remove("pb1")
     assert queue.rank_of("ba1") == pytest.approx(0.2)
     assert queue.rank_of("pc1") == 0.0
-    assert not queue.shares.owed(BACKGROUND)
+    assert not queue.shares.is_owed(BACKGROUND)
     assert queue.peek().request_id == "pc1"  # type: ignore[union-attr]
     queue.decoded(200)
     assert queue.rank_of("ba1") == pytest.approx(0.2)
-    assert queue.shares.owed(BACKGROUND), "0.15 x (10 + 2 x 400) > 100"
+    assert queue.shares.is_owed(BACKGROUND), "0.15 x (10 + 2 x 400) > 100"
     assert queue.peek().request_id == "ba1"  # type: ignore[union-attr]
 
 
@@ -109,20 +109,20 @@ def test_a_wait_goes_on_where_it_was_after_a_preemption() -> None:
     """All stays in the line count, the time in the batch does not."""
     queue = Queue()
     queue.put("ba1")
-    queue.now_is(4.0)
+    queue.advance_to(4.0)
     queue.admit("ba1")
     assert queue.rank_of("ba1") == 1.6, "that of its admission, while it runs"
-    queue.now_is(9.0)
+    queue.advance_to(9.0)
     assert queue.rank_of("ba1") == 1.6
     queue.preempt("ba1")
     assert queue.rank_of("ba1") == 1.6
-    queue.now_is(10.0)
+    queue.advance_to(10.0)
     assert queue.rank_of("ba1") == 1.5
 
 
 def test_the_clock_does_not_go_back() -> None:
     queue = Queue()
-    queue.now_is(10.0)
+    queue.advance_to(10.0)
     queue.put("ba1", now_s=3.0)
     assert queue.rank_of("ba1") == 2.0
 
@@ -153,14 +153,14 @@ def test_nobody_is_evicted_for_one_whose_rank_is_not_before_its_own() -> None:
     """A background request that waited 15 s entered with rank 0.5; a standard one that just came has 1."""
     queue = Queue()
     queue.put("ba1")
-    queue.now_is(15.0)
+    queue.advance_to(15.0)
     queue.admit("ba1")
     queue.put("sa1", "pa1", now_s=15.0)
     assert queue.may_evict("sa1", "ba1") is None
     assert queue.may_evict("pa1", "ba1") == (2.0, 0.0)
-    queue.now_is(20.0)
+    queue.advance_to(20.0)
     assert queue.may_evict("sa1", "ba1") is None, "0.5 is not before 0.5"
-    queue.now_is(20.1)
+    queue.advance_to(20.1)
     assert queue.may_evict("sa1", "ba1") == (1.0, 0.0)
 
 
@@ -169,7 +169,7 @@ def test_background_that_aged_past_a_standard_one_still_evicts_nobody() -> None:
     queue.put("sa1")
     queue.admit("sa1")
     queue.put("ba1")
-    queue.now_is(100.0)
+    queue.advance_to(100.0)
     assert queue.rank_of("ba1") < queue.rank_of("sa1")
     assert queue.may_evict("ba1", "sa1") is None
 
@@ -211,7 +211,7 @@ def test_after_its_last_preemption_it_goes_before_all_tenants_and_is_not_evicted
     queue.put("pa1", "ba1", "bc1")
     evicted(queue, "bc1", 2)
     queue.put("bd1")
-    queue.now_is(3_600.0)
+    queue.advance_to(3_600.0)
     queue.put("ya1", now_s=3_600.0)
     assert queue.rank_of("pa1") < queue.rank_of("bc1") == PROMOTED
     assert [head.request_id for head in queue.heads()] == ["ya1", "bc1", "pa1"]
@@ -272,13 +272,13 @@ def test_what_was_told_of_an_admission_put_back_is_returned_too() -> None:
     queue.admit("ba1")
     queue.generated("ba1", 3)
     queue.undo_admit("ba1")
-    assert (queue.shares.given(BACKGROUND), queue.shares.all) == (0, 0)
+    assert (queue.shares.given(BACKGROUND), queue.shares.total) == (0, 0)
     queue.admit("ba1")
     queue.generated("ba1", 3)
     queue.preempt("ba1")
     queue.admit("ba1")
     queue.undo_admit("ba1")
-    assert (queue.shares.given(BACKGROUND), queue.shares.all) == (16, 16), "it was resumed: what it got before stands"
+    assert (queue.shares.given(BACKGROUND), queue.shares.total) == (16, 16), "it was resumed: what it got before stands"
 
 
 def test_a_tier_waits_from_its_first_arrival_to_its_last_admission() -> None:
@@ -317,9 +317,9 @@ def test_a_step_is_not_about_those_that_are_named() -> None:
     for request_id in ("sa1", "pb1"):
         queue.admit(request_id)
     queue.decoded(3, ["sa1"])
-    assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.all) == (10, 16, 26)
+    assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.total) == (10, 16, 26)
     queue.decoded(1)
-    assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.all) == (12, 18, 30)
+    assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.total) == (12, 18, 30)
 
 
 def test_a_tenant_that_changed_its_tier_is_the_sum_of_both() -> None:

@@ -14,7 +14,7 @@ import pytest
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.fleet import SEATS_MAX, Worker
 from dispatcher.model.invocation import Slot
-from gpu_worker.policies.capacity import Capacity
+from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
 from tests.support.virtual_time import START, run
 from tests.support.worker_house import POOL, WORKER, House, order
@@ -388,20 +388,20 @@ def test_where_the_beats_themselves_end_it_gives_up_its_work_and_leaves() -> Non
 
 class TestCapacity:
     def test_the_best_stretch_at_whose_both_ends_it_was_full(self) -> None:
-        capacity = Capacity()
-        assert capacity.note(0, 0, full=True) == 0
-        assert capacity.note(2, 100, full=True) == 50
-        assert capacity.note(4, 1000, full=False) == 50  # it ran dry somewhere in between
-        assert capacity.note(6, 2000, full=True) == 50
-        assert capacity.note(8, 2200, full=True) == 100
+        capacity = MeasuredCapacity()
+        assert capacity.observe(0, 0, saturated=True) == 0
+        assert capacity.observe(2, 100, saturated=True) == 50
+        assert capacity.observe(4, 1000, saturated=False) == 50  # it ran dry somewhere in between
+        assert capacity.observe(6, 2000, saturated=True) == 50
+        assert capacity.observe(8, 2200, saturated=True) == 100
 
     def test_what_is_known_outlives_the_window(self) -> None:
-        capacity = Capacity(window_s=10)
-        capacity.note(0, 0, full=True)
-        capacity.note(2, 100, full=True)
-        assert capacity.note(1000, 100, full=False) == 50
-        capacity.note(1002, 110, full=True)
-        assert capacity.note(1004, 120, full=True) == 5  # slower now, and nothing better in the window
+        capacity = MeasuredCapacity(window_s=10)
+        capacity.observe(0, 0, saturated=True)
+        capacity.observe(2, 100, saturated=True)
+        assert capacity.observe(1000, 100, saturated=False) == 50
+        capacity.observe(1002, 110, saturated=True)
+        assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
 
 
 def test_agents_of_one_pool_take_seats_of_their_own() -> None:

@@ -15,7 +15,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
-from gpu_worker.policies.scheduling_stats import SchedulingFigures, SchedulingNow, TierNow
+from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
@@ -30,11 +30,11 @@ class Telling(ScriptedEngine):
     restarts = 1
 
     def stats(self) -> EngineStats:
-        figures = SchedulingFigures(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
-        figures.evicted(Eviction(Resident("r", B, 1, 1, 1), Strategy.SWAP))
-        figures.cost(Strategy.SWAP, predicted_s=0.5, measured_s=0.75)
-        now = SchedulingNow(
-            tiers={P: TierNow(3, 1), B: TierNow(9, 0)},
+        figures = SchedulingStats(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
+        figures.count_eviction(Eviction(Resident("r", B, 1, 1, 1), Strategy.SWAP))
+        figures.record_cost(Strategy.SWAP, predicted_s=0.5, measured_s=0.75)
+        now = SchedulingGauges(
+            tiers={P: TierGauges(3, 1), B: TierGauges(9, 0)},
             counters={f"t{number}": float(number) for number in range(TENANTS_MAX + 50)},
             difference=12.0,
             difference_bound=100.0,

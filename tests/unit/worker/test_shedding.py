@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.worker_protocol import Finished, Token, WorkRefused
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, RefusedByPolicy
-from gpu_worker.policies.slo.monitor import Attained, Slo, SloMonitor, SloSettings, SloTargets
+from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.shedding_watch import Watch
 from tests.support.engines import ScriptedEngine
@@ -140,8 +140,8 @@ def watched(targets: dict[Tier, SloTargets] | None = None) -> Shedder:
     return Shedder(SloMonitor(SloSettings(targets=targets or {P: SloTargets(0.2, 0.15, 2.0)})))
 
 
-def attained(house: House, kind: Slo, after_s: float = 20.0) -> Attained:
-    return house.executions.watch.monitor.attained(P, kind, START + after_s)
+def attained(house: House, kind: Slo, after_s: float = 20.0) -> Attainment:
+    return house.executions.watch.monitor.attainment(P, kind, START + after_s)
 
 
 def test_each_request_is_one_sample_of_each_kind() -> None:
@@ -152,7 +152,7 @@ def test_each_request_is_one_sample_of_each_kind() -> None:
         return house
 
     house = run(story())
-    assert [attained(house, kind) for kind in Slo] == [Attained(2, 2)] * 3
+    assert [attained(house, kind) for kind in Slo] == [Attainment(2, 2)] * 3
 
 
 def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
@@ -166,12 +166,12 @@ def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
         return house
 
     house = run(story())
-    assert attained(house, Slo.TPOT) == Attained(1, 1)
-    assert attained(house, Slo.TTFT) == Attained(1, 1)
+    assert attained(house, Slo.TPOT) == Attainment(1, 1)
+    assert attained(house, Slo.TTFT) == Attainment(1, 1)
 
 
 def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> None:
-    async def story() -> Attained:
+    async def story() -> Attainment:
         house = House(ScriptedEngine(token_s=1000.0), watched())
         reading = [house.start(order(name, tier=P)) for name in ("r", "s")]
         await asyncio.sleep(1)
@@ -180,7 +180,7 @@ def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> No
             one.cancel()
         return found
 
-    assert run(story()) == Attained(0, 2)
+    assert run(story()) == Attainment(0, 2)
 
 
 def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
@@ -195,8 +195,8 @@ def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothi
 
     house = run(story())
     assert house.executions.watch.expiries == {P: 1}
-    assert attained(house, Slo.E2E) == Attained(0, 1)
-    assert attained(house, Slo.TPOT) == Attained(0, 0)
+    assert attained(house, Slo.E2E) == Attainment(0, 1)
+    assert attained(house, Slo.TPOT) == Attainment(0, 0)
     assert attained(house, Slo.TTFT).met == attained(house, Slo.TTFT).samples
 
 

@@ -19,7 +19,7 @@ from gpu_worker.engines.interface import (
     Token,
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import LoopClock, run
 
@@ -33,7 +33,7 @@ class Mortal(ScriptedEngine):
     starts: int = 0
     stops: int = 0
     stop_hangs: bool = False
-    figures: SchedulingFigures = field(default_factory=SchedulingFigures)
+    figures: SchedulingStats = field(default_factory=SchedulingStats)
 
     def stats(self) -> EngineStats:
         return replace(super().stats(), figures=self.figures)

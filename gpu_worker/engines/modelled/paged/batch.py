@@ -21,7 +21,7 @@ from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import keep_order
 from gpu_worker.policies.request import QueueRequest
-from gpu_worker.policies.scheduling_stats import SchedulingFigures
+from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 Part = tuple[Sequence, int]
 """A sequence, and how many of its tokens a step prefills."""
@@ -34,7 +34,7 @@ class PagedBatch:
     def __init__(self, profile: PagedProfile, admission: Admission) -> None:
         self.admission = admission
         self.copies = Copies(admission.calibration)
-        self.figures = SchedulingFigures()
+        self.figures = SchedulingStats()
         self.sequences: dict[str, Sequence] = {}
         self.kv_budget = PagedKvBudget(profile, admission, self.sequences)
         self.kv_tokens = 0
@@ -67,8 +67,8 @@ class PagedBatch:
 
     def expired(self, now_s: float) -> list[str]:
         """Return the requests whose deadline has passed, each once: the driver aborts them."""
-        self.admission.begins(now_s)
-        found = self.admission.expired()
+        self.admission.begin_pass(now_s)
+        found = self.admission.pop_expired()
         self.figures.expired += len(found)
         return found
 
@@ -94,12 +94,12 @@ class PagedBatch:
         `step_tokens`: prompt tokens that the step can still take; `begun`: other sequences have parts of it already. A
         prompt that is prefilled whole and is longer than that is prefilled alone.
         """
-        self.admission.begins(now_s)
+        self.admission.begin_pass(now_s)
         self.kv_budget.begin_pass()
         entered: list[Sequence] = []
         parts: list[Part] = []
         victims: set[Sequence] = set()
-        while step_tokens > 0 and (plan := self.admission.next(self.kv_budget)) is not None:
+        while step_tokens > 0 and (plan := self.admission.next_plan(self.kv_budget)) is not None:
             sequence = self.sequences[plan.request.request_id]
             if self._whole_prompts and (begun or parts) and sequence.left > step_tokens:
                 break
@@ -125,7 +125,7 @@ class PagedBatch:
         self.figures.recomputed_tokens += sequence.lost
         if sequence.predicted_s is not None:
             again_s = self.admission.calibration.prefill_s(sequence.lost)
-            self.figures.cost(Strategy.RECOMPUTE, predicted_s=sequence.predicted_s, measured_s=again_s)
+            self.figures.record_cost(Strategy.RECOMPUTE, predicted_s=sequence.predicted_s, measured_s=again_s)
         if sequence.swap_bytes:
             self.copies.swap_in(sequence.held, now_s)
             sequence.ready_s = self.copies.in_until_s
@@ -139,7 +139,7 @@ class PagedBatch:
 
     def _evict(self, eviction: Eviction, now_s: float) -> None:
         """Evict by the strategy of the plan."""
-        self.figures.evicted(eviction)
+        self.figures.count_eviction(eviction)
         sequence = self.sequences[eviction.resident.request_id]
         if eviction.strategy is Strategy.DROP:
             self._drop(sequence, exhausted=eviction.exhausted)

@@ -70,7 +70,7 @@ class PagedKvBudget:
     def swap_bytes_free(self) -> float:
         return self._profile.swap_bytes - self.swap_bytes_used
 
-    def needs(self, request_id: str) -> int:
+    def blocks_needed(self, request_id: str) -> int:
         """Return the blocks that a waiting request takes to enter; more than there are if it must wait for protected
         ones."""
         sequence = self._sequences[request_id]
@@ -129,4 +129,4 @@ class PagedKvBudget:
             return False
         tier_state = self._tiers.tier_state(request_id)
         promoted = self._settings.at_limit == "promote" and tier_state.exhausted(self._settings)
-        return promoted or self._tiers.shares.owed(tier_state.tier)
+        return promoted or self._tiers.shares.is_owed(tier_state.tier)

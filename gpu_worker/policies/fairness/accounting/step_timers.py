@@ -8,7 +8,7 @@ SLACK = 64
 """Entries that were moved or struck out and may be kept, beyond as many as there are valid ones."""
 
 
-class Agenda:
+class StepTimers:
     """One step for each name: a heap whose entries that are no longer valid are dropped at the top, or when they
     outnumber the others. O(log names) an entry, O(1) to see that nothing is due."""
 
@@ -21,7 +21,7 @@ class Agenda:
     def __contains__(self, name: str) -> bool:
         return name in self._steps
 
-    def enter(self, name: str, step: int) -> None:
+    def set(self, name: str, step: int) -> None:
         """Due at `step`, and no longer when it was."""
         self._steps[name] = step
         heappush(self._heap, (step, name))
@@ -29,11 +29,11 @@ class Agenda:
             self._heap = [(due, other) for other, due in self._steps.items()]
             heapify(self._heap)
 
-    def strike(self, name: str) -> bool:
+    def cancel(self, name: str) -> bool:
         """Whether it was there."""
         return self._steps.pop(name, None) is not None
 
-    def next_due(self, by_step: int) -> tuple[int, str] | None:
+    def pop_due(self, by_step: int) -> tuple[int, str] | None:
         """The first that is due at `by_step` or before, taken out; ties by name."""
         heap = self._heap
         while heap and heap[0][0] <= by_step:

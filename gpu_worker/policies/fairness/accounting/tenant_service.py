@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 RECEIVED_KEPT_MAX = 10_000
 """Tenants that are gone and whose figures are kept; beyond it, those gone longest start from zero when they return."""
 
 
 @dataclass(slots=True)
-class Received:
+class TenantService:
     """Tokens, and service in h's units, weights not applied."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
 
-    def __add__(self, other: Received) -> Received:
+    def __add__(self, other: TenantService) -> TenantService:
         tokens = self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
-        return Received(*tokens, self.service + other.service)
+        return TenantService(*tokens, self.service + other.service)
 
 
-class ReceivedService:
+class ServiceByTenant:
     def __init__(self) -> None:
         self._requests: dict[str, int] = {}
-        self._present: dict[str, Received] = {}
-        self._absent: OrderedDict[str, Received] = OrderedDict()
+        self._present: dict[str, TenantService] = {}
+        self._absent: OrderedDict[str, TenantService] = OrderedDict()
 
     def arrived(self, tenant: str) -> None:
         """One more request of the tenant is here."""
         count = self._requests.get(tenant, 0)
         self._requests[tenant] = count + 1
         if not count:
-            self._present[tenant] = self._absent.pop(tenant, Received())
+            self._present[tenant] = self._absent.pop(tenant, TenantService())
 
     def gone(self, tenant: str) -> bool:
         """One less; whether any is left."""
@@ -57,5 +58,5 @@ class ReceivedService:
         received.input_tokens += input_tokens
         received.output_tokens += output_tokens
 
-    def by_tenant(self) -> dict[str, Received]:
-        return {**self._absent, **self._present}
+    def by_tenant(self) -> dict[str, TenantService]:
+        return {tenant: replace(service) for tenant, service in chain(self._absent.items(), self._present.items())}

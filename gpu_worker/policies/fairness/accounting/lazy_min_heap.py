@@ -15,7 +15,7 @@ SLACK = 64
 """Entries kept beyond twice the members, before they are tidied."""
 
 
-class LowestFirst:
+class LazyMinHeap:
     """Names by `key(name)`, ties by name: the same events give the same order."""
 
     __slots__ = ("_heap", "_key", "_members")
@@ -43,7 +43,7 @@ class LowestFirst:
         """Nothing happens where it is not there."""
         self._members.discard(name)
 
-    def fell(self, name: str) -> None:
+    def key_decreased(self, name: str) -> None:
         """Its key is lower than it was. Nothing happens where it is not there."""
         if name in self._members:
             self._push(name)
