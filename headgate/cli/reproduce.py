@@ -17,6 +17,7 @@ from headgate.evidence.document import files as document
 from headgate.evidence.document.sections import Section, Setting
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
+from headgate.simulator.report.drawing import check_installed
 
 TRACES = Path("../shared/traces")
 DOCS = Path("docs")
@@ -63,6 +64,7 @@ def _names(only: str) -> list[str]:
 
 def _folder(folder: Path) -> None:
     """Found out before hours of work."""
+    check_installed()
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".headgate-reproduce"
     probe.touch()

@@ -18,6 +18,7 @@ from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.gates.file import read_gate
 from headgate.simulator.gates.run import GatedSpec
 from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.report.drawing import check_installed
 from headgate.simulator.run import RunSpec
 from headgate.workloads.sources import Workload, open_workload
 
@@ -75,6 +76,7 @@ def checked(options: SimulateOptions) -> Asked:
     gate = _gate(options)
     if options.report is not None:
         writable(options.report, "--report")
+        check_installed()
     workload = open_workload(options.traces)
     weights = _weights(options.weights, workload)
     run = RunSpec(

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from statistics import fmean
 
-from headgate.evidence.document.sections import Plot, Series
-from headgate.simulator.measures.timeline import Timeline
+from headgate.simulator.measures.timeline import Timeline, service_difference
+from headgate.simulator.report.drawing import Plot, Series
+from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
 
 WINDOW_S = 60.0
-
-
-def timeline_of(run: Run) -> Timeline:
-    assert run.timeline is not None, "the run was asked for no timeline"
-    return run.timeline
 
 
 def service_between(run: Run, tenant: str, from_s: float, to_s: float) -> float:
@@ -33,15 +28,10 @@ def response_between(run: Run, tenant: str, from_s: float, to_s: float) -> float
     return fmean(found) if found else 0.0
 
 
-def apart(run: Run) -> list[float]:
-    """Greatest difference of accumulated service between two tenants, at the end of each bin."""
-    line = timeline_of(run)
-    sums = [list(accumulate(rate * line.bin_s for rate in rates)) for rates in line.service_rate.values()]
-    return [max(at) - min(at) for at in zip(*sums, strict=True)]
-
-
 def apart_max(run: Run, to_s: float) -> float:
-    return max(a for t, a in zip(timeline_of(run).times_s, apart(run), strict=True) if t < to_s)
+    """Return the greatest difference of accumulated service between two tenants before `to_s`, in service units."""
+    line = timeline_of(run)
+    return max(a for t, a in zip(line.times_s, service_difference(line), strict=True) if t < to_s)
 
 
 def smooth(line: Timeline, values: Sequence[float]) -> list[float]:
@@ -81,5 +71,5 @@ def apart_plot(name: str, title: str, runs: dict[str, Run], to_s: float) -> Plot
     for policy, run in runs.items():
         line = timeline_of(run)
         until = sum(t < to_s for t in line.times_s)
-        series.append(Series(policy, line.times_s[:until], apart(run)[:until]))
+        series.append(Series(policy, line.times_s[:until], service_difference(line)[:until]))
     return Plot(name, title, "time (s)", "difference of accumulated service (units)", series)

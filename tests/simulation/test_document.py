@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from headgate.evidence.document import files as document
-from headgate.evidence.document import markdown, plots
-from headgate.evidence.document.sections import Check, Plot, Section, Series, Table, experiment
+from headgate.evidence.document import markdown
+from headgate.evidence.document.sections import Check, Section, Table, experiment
 from headgate.evidence.registry import EXPERIMENTS
+from headgate.simulator.report.drawing import Plot, Series, svg
 
 SECTION = Section(
     "A title with | and *stars*",
@@ -61,7 +62,7 @@ def test_a_point_between_gaps_is_seen() -> None:
     xs = [float(x) for x in range(20)]
     whole = Plot("whole", "Whole", "x", "y", [Series("one", xs, xs)])
     lone = Plot("lone", "Lone", "x", "y", [Series("one", xs, [None, 1.0, None, *xs[3:]])])
-    dots = [plots.svg(plot).count("fill: #0072b2") for plot in (whole, lone)]
+    dots = [svg(plot).count("fill: #0072b2") for plot in (whole, lone)]
     assert dots[0] == 0
     assert dots[1] > 0
 

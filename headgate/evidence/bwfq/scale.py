@@ -6,7 +6,8 @@ from statistics import fmean
 
 from headgate.evidence.bwfq.played import Scenario, p99, play, play_paper
 from headgate.evidence.bwfq.workload import is_batch, is_interactive, paper_workload
-from headgate.evidence.document.sections import Check, Plot, Section, Series, Setting, Table, experiment
+from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
+from headgate.simulator.report.drawing import Plot, Series
 
 WINDOW_S = 10.0
 BURSTY = Scenario(in_step=True)

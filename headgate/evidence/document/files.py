@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headgate.evidence.document import markdown, plots
+from headgate.evidence.document import markdown
 from headgate.evidence.document.sections import Section
+from headgate.simulator.report.drawing import svg
 
 DOCUMENT = "evidence.md"
 
@@ -22,7 +23,7 @@ def write(folder: Path, sections: Mapping[str, Section]) -> list[Path]:
             path = drawn / f"{plot.name}.svg"
             if path in files:
                 raise ValueError(f"there are two plots of the name {plot.name!r}")
-            files[path] = plots.svg(plot)
+            files[path] = svg(plot)
     for path, text in files.items():
         _write(path, text)
     for stale in set(drawn.glob("*.svg")) - files.keys():

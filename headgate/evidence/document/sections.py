@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
+
+from headgate.simulator.report.drawing import Plot
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -38,30 +40,6 @@ class Check:
     held: bool | None
     said: str
     """What was found, with figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    label: str
-    xs: Sequence[float]
-    ys: Sequence[float | None]
-    """None: no point there."""
-    dashed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """`name` becomes the file's: lower case, hyphens. `bars`: xs are ignored, one bar a value, labelled by `ticks`."""
-
-    name: str
-    title: str
-    x_label: str
-    y_label: str
-    series: Sequence[Series]
-    kind: Literal["line", "bars"] = "line"
-    ticks: tuple[str, ...] = ()
-    log_x: bool = False
-    log_y: bool = False
 
 
 @dataclass(frozen=True, slots=True)

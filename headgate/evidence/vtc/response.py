@@ -9,9 +9,10 @@ from statistics import median
 
 from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
 from headgate.evidence.over_seeds import over_seeds
-from headgate.evidence.over_time import response_plot, timeline_of
+from headgate.evidence.over_time import response_plot
 from headgate.evidence.vtc.tables import specs_of
 from headgate.evidence.vtc.traces import measured_run, skipped
+from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
 
 POLICIES = ("fcfs", "vtc", "rpm:5", "rpm:30")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from headgate.evidence.document.sections import Check, Plot, Section, Series, Setting, Table, experiment
+from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
 from headgate.evidence.over_seeds import (
     avg_difference,
     max_difference,
@@ -19,6 +19,7 @@ from headgate.evidence.over_seeds import (
 from headgate.evidence.vtc.paper import HORIZON_S, TABLE_2, TABLE_5, TABLE_6, Printed
 from headgate.evidence.vtc.traces import measured_run, skipped, workload_of
 from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.run import Run, RunSpec
 
 THROUGHPUT_TOLERANCE = 0.04

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from headgate.simulator.requests import SimRequest
 
@@ -30,6 +31,12 @@ class Timeline:
     """Requests waiting, mean over the bin."""
     kv_tokens: list[float]
     """Held, mean over the bin."""
+
+
+def service_difference(timeline: Timeline) -> list[float]:
+    """Return the greatest difference of accumulated service between two tenants at the end of each bin."""
+    sums = [list(accumulate(rate * timeline.bin_s for rate in rates)) for rates in timeline.service_rate.values()]
+    return [max(values) - min(values) for values in zip(*sums, strict=True)] or [0.0] * len(timeline.times_s)
 
 
 def _bins() -> Bins:

@@ -1,1 +1,1 @@
-"""One self-contained HTML page about runs: `headgate simulate --report FILE.html`."""
+"""The self-contained HTML page about runs that `headgate simulate --report FILE.html` writes."""

@@ -1,4 +1,4 @@
-"""The page: key figures, charts, tenants and bounds of runs of one workload. The same runs give the same bytes."""
+"""The page: key figures, plots, bounds and tenants of the runs of one workload. The same runs give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from headgate.simulator.report.plots import figures
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 200
-"""Most tenants in the table: those with the most service."""
+"""Rows of the table of tenants: those with the most service."""
 THEOREMS = {
-    "4.3": "counters of waiting tenants apart",
-    "4.4": "service of two backlogged tenants apart",
-    "4.9": "service of any tenant before that of a backlogged one",
-    "4.11": "service of others while a first request waits",
-    "4.13": "less than an equal part of an interval",
+    "4.3": "difference of the counters of waiting tenants",
+    "4.4": "difference of the service of two backlogged tenants",
+    "4.9": "service of any tenant beyond that of a backlogged tenant",
+    "4.11": "service of the others while a tenant's first request waits",
+    "4.13": "service missing to an equal share of an interval",
 }
 
 
 def write(path: Path, by_policy: Sequence[Sequence[Run]]) -> None:
-    """For each policy the runs of its seeds, of which the first has its timeline. Raises OSError."""
+    """Write the page. `by_policy` holds the runs of each policy, one per seed; only first runs need a timeline.
+
+    Raises OSError, and ConfigurationError if matplotlib is not installed.
+    """
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(page(by_policy), encoding="utf-8")
     unfinished.replace(path)
 
 
 def page(by_policy: Sequence[Sequence[Run]]) -> str:
+    """Return the page as HTML. Raises ConfigurationError if matplotlib is not installed."""
     first = [runs[0] for runs in by_policy]
     style = files("headgate.simulator.report").joinpath("page.css").read_text(encoding="utf-8")
     title = f"{escape(first[0].workload)} · headgate simulate"
@@ -46,10 +50,10 @@ def page(by_policy: Sequence[Sequence[Run]]) -> str:
 def _header(by_policy: Sequence[Sequence[Run]]) -> str:
     run, seeds = by_policy[0][0], len(by_policy[0])
     policies = ", ".join(escape(runs[0].policy) for runs in by_policy)
-    over = f" · {seeds} seeds: mean ± standard deviation; charts are the first's" if seeds > 1 else ""
+    over = f" · {seeds} seeds: mean ± standard deviation; plots show the first seed" if seeds > 1 else ""
     tenants = f"{len(run.tenants):,} {'tenant' if len(run.tenants) == 1 else 'tenants'}"
-    told = f"{run.requests:,} requests of {tenants} · a pool of {run.pool_tokens:,} tokens · {policies}{over}"
-    return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1><p>{told}</p></header>\n"
+    summary = f"{run.requests:,} requests of {tenants} · a pool of {run.pool_tokens:,} tokens · {policies}{over}"
+    return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1><p>{summary}</p></header>\n"
 
 
 def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
@@ -59,7 +63,7 @@ def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
         "total time (s)": lambda run: run.total_time_s,
         "tokens/s": lambda run: run.throughput_tokens_per_s,
         "service difference, mean": lambda run: None if run.difference is None else run.difference.avg,
-        "…, greatest": lambda run: None if run.difference is None else run.difference.max,
+        "service difference, max": lambda run: None if run.difference is None else run.difference.max,
     }
     rows = [[escape(runs[0].policy), *(_over(runs, figure) for figure in columns.values())] for runs in by_policy]
     return f"<section><h2>Key figures</h2>{_table(['policy', *columns], rows)}</section>\n"
@@ -85,14 +89,14 @@ def _bounds(runs: Sequence[Run]) -> str:
             f"{bound['worst']:,.0f}",
             f"{bound['bound']:,.0f}",
             "–" if bound["fraction"] is None else f"{bound['fraction']:.1%}",
-            "✔ held" if bound["held"] else "✘ broken",
+            "✔ holds" if bound["held"] else "✘ broken",
         ]
         for run in runs
         for theorem, bound in run.bounds.items()
     ]
     if not rows:
         return ""
-    headings = ["policy", "theorem of the VTC paper", "worst case", "bound", "of it", ""]
+    headings = ["policy", "theorem of the VTC paper", "worst case", "bound", "fraction", ""]
     return f"<section><h2>Bounds</h2>{_table(headings, rows, text=2)}</section>\n"
 
 
@@ -100,9 +104,11 @@ def _tenants(runs: Sequence[Run]) -> str:
     names = {name for run in runs for name in run.tenants}
     most = sorted(names, key=lambda name: (-max(_service(run, name) for run in runs), name))
     rows = [_tenant(run, name) for name in sorted(most[:TENANTS_MAX]) for run in runs if name in run.tenants]
-    more = f"<p>The {TENANTS_MAX} with the most service, of {len(most):,}.</p>" if len(most) > TENANTS_MAX else ""
-    headings = ["tenant", "policy", "asked", "served", "rejected", "service"]
-    headings += ["TTFT P50", "P99", "whole P50", "P99"]
+    more = (
+        f"<p>The {TENANTS_MAX} of {len(most):,} tenants with the most service.</p>" if len(most) > TENANTS_MAX else ""
+    )
+    headings = ["tenant", "policy", "requests", "served", "rejected", "service"]
+    headings += ["TTFT P50", "TTFT P99", "latency P50", "latency P99"]
     return f"<section><h2>Tenants</h2>{more}{_table(headings, rows, text=2)}</section>\n"
 
 
@@ -111,10 +117,10 @@ def _service(run: Run, name: str) -> float:
 
 
 def _tenant(run: Run, name: str) -> list[str]:
-    figures = run.tenants[name]
-    counts = [f"{count:,}" for count in (figures.requests, figures.served, figures.rejected)]
-    times = [*_seconds(figures.ttft_s), *_seconds(figures.latency_s)]
-    return [escape(name), escape(run.policy), *counts, f"{figures.service:,.0f}", *times]
+    tenant = run.tenants[name]
+    counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
+    times = [*_seconds(tenant.ttft_s), *_seconds(tenant.latency_s)]
+    return [escape(name), escape(run.policy), *counts, f"{tenant.service:,.0f}", *times]
 
 
 def _seconds(values: Percentiles | None) -> tuple[str, str]:
@@ -122,7 +128,7 @@ def _seconds(values: Percentiles | None) -> tuple[str, str]:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
-    """`text`: how many columns, from the left, are words."""
+    """`text`: the number of columns of text, from the left; the others are numbers."""
     kinds = ["" if place < text else ' class="number"' for place in range(len(headings))]
     head = "".join(f"<th{kind}>{escape(heading)}</th>" for heading, kind in zip(headings, kinds, strict=True))
     body = "".join(

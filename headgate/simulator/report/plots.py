@@ -1,154 +1,140 @@
-"""What is drawn of runs: the kinds of Figures 3 to 15 of the VTC paper, for any trace."""
+"""The plots of the report page: the kinds of Figures 3 to 15 of the VTC paper, for any workload."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
-from itertools import accumulate
 
-from headgate.simulator.measures.timeline import Timeline
-from headgate.simulator.report.charts import Line, bar_chart, highest, last_x, line_chart
+from headgate.simulator.measures.timeline import Timeline, service_difference
+from headgate.simulator.report.drawing import Plot, Series
+from headgate.simulator.report.inline import inline, number
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 7
-"""Most tenants with a line of their own: those with the most service; the rest are one."""
+"""Tenants with a series of their own: those with the most service. All other tenants share one series."""
 TIME = "time (s)"
 Column = Sequence[float | None]
+Columns = Callable[[Timeline], Mapping[str, Column]]
+Combine = Callable[[list[Column]], Column]
 
 
 def figures(runs: Sequence[Run]) -> str:
-    """Of runs with timelines; each kind side by side over the policies, to one scale. Nothing where there are none."""
+    """Return the page's sections with plots; `runs` have timelines. Without runs there are no sections."""
     if not runs:
         return ""
     shown = _shown(runs)
+    pool = Series("pool", [0.0, _last_s(runs)], [float(runs[0].pool_tokens)] * 2, limit=True)
     return "".join(
         (
-            _kind("Service rate", "Service received, in service units a second.", runs, _rates(shown), "units/s"),
-            _kind("Demand", "Service asked for by what was served, by arrival.", runs, _demand(shown), "units/s"),
-            _one(
-                "Accumulated service difference",
-                "Between the tenants that had received most and least by then, of those that were served at all.",
-                [Line(run.policy, _line(run).times_s, _apart(_line(run))) for run in runs],
-                "service units",
-            ),
-            _kind("Response time", "Mean time to the first token, by arrival.", runs, _responses(shown), "s"),
+            _per_tenant("Service rate", "Service received, in service units per second.", "units/s", runs, shown,
+                        lambda timeline: timeline.service_rate, _sum),
+            _per_tenant("Demand", "Service that the served requests need, by arrival time.", "units/s", runs, shown,
+                        lambda timeline: timeline.demand_rate, _sum),
+            _per_policy("Accumulated service difference",
+                        "Between the served tenants with the most and the least service so far.", "service units", runs,
+                        service_difference),
+            _per_tenant("Response time", "Mean time to first token, by arrival time.", "s", runs, shown,
+                        lambda timeline: timeline.response_s, _mean),
             _shares(runs, shown),
-            _kind("Queue", "Requests waiting.", runs, _queues(shown), "requests"),
-            _one(
-                "KV cache",
-                "Tokens held; the pool is the dotted line.",
-                [*(Line(run.policy, _line(run).times_s, _line(run).kv_tokens) for run in runs), _pool(runs)],
-                "tokens",
-            ),
+            _per_tenant("Queue", "Waiting requests.", "requests", runs, shown, lambda timeline: timeline.queue, _sum),
+            _per_policy("KV cache", "Tokens in the KV cache. The dotted line is the size of the pool.", "tokens", runs,
+                        lambda timeline: timeline.kv_tokens, pool),
         )
-    )
+    )  # fmt: skip
 
 
-def _line(run: Run) -> Timeline:
+def timeline_of(run: Run) -> Timeline:
+    """Return the run's timeline. Raises ValueError if its RunSpec did not ask for one."""
     if run.timeline is None:
-        raise ValueError(f"the run of {run.policy} was asked for no timeline")
+        raise ValueError(f"the run of {run.policy} has no timeline: RunSpec(timeline=True) makes one")
     return run.timeline
 
 
 def _shown(runs: Sequence[Run]) -> list[str]:
+    """Return the tenants with a series of their own, by name. One tenant alone is never "1 others"."""
     service: dict[str, float] = {}
     for run in runs:
-        for name, figures in run.tenants.items():
-            service[name] = max(service.get(name, 0.0), figures.service)
+        for name, tenant in run.tenants.items():
+            service[name] = max(service.get(name, 0.0), tenant.service)
     most = sorted(service, key=lambda name: (-service[name], name))
     return sorted(most[:TENANTS_MAX]) if len(most) > TENANTS_MAX + 1 else sorted(most)
 
 
-Kind = Callable[[Run], list[Line]]
-Together = Callable[[list[Column]], Column]
+def _last_s(runs: Sequence[Run]) -> float:
+    return max((timeline_of(run).times_s[-1] for run in runs if timeline_of(run).times_s), default=1.0)
 
 
-def _rates(shown: Sequence[str]) -> Kind:
-    return lambda run: _lines(run, shown, _line(run).service_rate, _sum)
+def _per_tenant(
+    title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], columns: Columns, combine: Combine
+) -> str:
+    """Draw one plot per policy, side by side on one scale."""
+    plots = [
+        Plot("", "", TIME, unit, _series(timeline_of(run), shown, columns, combine), x_max=_last_s(runs))
+        for run in runs
+    ]
+    highest = max((y for plot in plots for one in plot.series for y in one.ys if y is not None), default=0.0)
+    scaled = [replace(plot, y_max=1.05 * highest or 1.0) for plot in plots]
+    return _section(title, what, [_figure(title, run.policy, plot) for run, plot in zip(runs, scaled, strict=True)])
 
 
-def _demand(shown: Sequence[str]) -> Kind:
-    return lambda run: _lines(run, shown, _line(run).demand_rate, _sum)
-
-
-def _queues(shown: Sequence[str]) -> Kind:
-    return lambda run: _lines(run, shown, _line(run).queue, _sum)
-
-
-def _responses(shown: Sequence[str]) -> Kind:
-    return lambda run: _lines(run, shown, _line(run).response_s, _mean)
-
-
-def _lines(
-    run: Run, shown: Sequence[str], of: Mapping[str, Column], together: Callable[[list[Column]], Column]
-) -> list[Line]:
-    times = _line(run).times_s
-    empty: list[float | None] = [None] * len(times)
-    lines = [Line(name, times, of.get(name, empty)) for name in shown]
-    others = [of[name] for name in of if name not in shown]
-    return [*lines, Line(f"{len(others)} others", times, together(others))] if others else lines
+def _series(timeline: Timeline, shown: Sequence[str], columns: Columns, combine: Combine) -> list[Series]:
+    """Return a series per tenant. Every second series is dashed, so that two equal series are both visible."""
+    found, times = columns(timeline), timeline.times_s
+    nothing: list[float | None] = [None] * len(times)
+    series = [Series(name, times, found.get(name, nothing), dashed=place % 2 > 0) for place, name in enumerate(shown)]
+    others = [found[name] for name in found if name not in shown]
+    return [*series, Series(f"{len(others)} others", times, combine(others), dashed=True)] if others else series
 
 
 def _sum(columns: list[Column]) -> Column:
-    return [sum(value or 0.0 for value in at) for at in zip(*columns, strict=True)]
+    return [sum(value or 0.0 for value in values) for values in zip(*columns, strict=True)]
 
 
 def _mean(columns: list[Column]) -> Column:
-    """Of those that sent something then."""
-    found = [[value for value in at if value is not None] for at in zip(*columns, strict=True)]
+    """Average the tenants that have a value in a bin."""
+    found = [[value for value in values if value is not None] for values in zip(*columns, strict=True)]
     return [sum(values) / len(values) if values else None for values in found]
 
 
-def _apart(line: Timeline) -> list[float]:
-    sums = [list(accumulate(rate * line.bin_s for rate in rates)) for rates in line.service_rate.values()]
-    return [max(at) - min(at) for at in zip(*sums, strict=True)] if sums else [0.0] * len(line.times_s)
-
-
-def _pool(runs: Sequence[Run]) -> Line:
-    last_s = max((_line(run).times_s[-1] for run in runs if _line(run).times_s), default=1.0)
-    return Line("pool", [0.0, last_s], [float(runs[0].pool_tokens)] * 2, limit=True)
-
-
-def _kind(title: str, what: str, runs: Sequence[Run], kind: Kind, unit: str) -> str:
-    drawn = [kind(run) for run in runs]
-    last, top = (max(map(of, drawn), default=0.0) for of in (last_x, highest))
-    charts = "".join(
-        _figure(run.policy, line_chart(f"{title}, {run.policy}", lines, TIME, unit, x_max=last, y_max=top))
-        for run, lines in zip(runs, drawn, strict=True)
-    )
-    return _section(title, what, charts)
-
-
-def _one(title: str, what: str, lines: Sequence[Line], unit: str) -> str:
-    return _section(title, what, _figure("", line_chart(title, lines, TIME, unit)))
+def _per_policy(
+    title: str, what: str, unit: str, runs: Sequence[Run], column: Callable[[Timeline], Column], *limits: Series
+) -> str:
+    """Draw one plot with a series per policy."""
+    series = [
+        Series(run.policy, timeline_of(run).times_s, column(timeline_of(run)), dashed=place % 2 > 0)
+        for place, run in enumerate(runs)
+    ]
+    plot = Plot("", "", TIME, unit, [*series, *limits], x_max=_last_s(runs))
+    return _section(title, what, [_figure(title, "", plot)])
 
 
 def _shares(runs: Sequence[Run], shown: Sequence[str]) -> str:
-    charts = []
-    for run in runs:
-        received = _while_asked(_line(run))
-        total = sum(received.values()) or 1.0
-        bars = [(name, 100 * received.get(name, 0.0) / total) for name in shown if name in run.tenants]
-        rest = [received.get(name, 0.0) for name in run.tenants if name not in shown]
-        if rest:
-            bars.append((f"{len(rest)} others", 100 * sum(rest) / total))
-        charts.append(_figure(run.policy, bar_chart(f"Shares, {run.policy}", bars, "% of service", y_max=100.0)))
-    what = (
-        "Of the service delivered until the last request was sent: of the whole run they say only who asked for what."
-    )
-    return _section("Shares", what, "".join(charts))
+    what = "Of the service until the last request arrived. Over the whole run, shares only show how much was requested."
+    return _section("Shares", what, [_figure("Shares", run.policy, _shares_of(run, shown)) for run in runs])
 
 
-def _while_asked(line: Timeline) -> dict[str, float]:
-    """Service units of each tenant up to the end of the last bin in which somebody sent what was served."""
-    bins = 1 + max((at for asked in line.demand_rate.values() for at, rate in enumerate(asked) if rate), default=-1)
-    return {name: sum(rates[:bins]) * line.bin_s for name, rates in line.service_rate.items()}
+def _shares_of(run: Run, shown: Sequence[str]) -> Plot:
+    received = _while_requested(timeline_of(run))
+    total = sum(received.values()) or 1.0
+    shares = {name: 100 * received.get(name, 0.0) / total for name in shown if name in run.tenants}
+    rest = [received.get(name, 0.0) for name in run.tenants if name not in shown]
+    if rest:
+        shares[f"{len(rest)} others"] = 100 * sum(rest) / total
+    bars = [Series(f"{name} {number(share)}", (), [share]) for name, share in shares.items()]
+    return Plot("", "", "", "% of service", bars, kind="bars", y_max=100.0)
 
 
-def _figure(caption: str, chart: str) -> str:
-    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{told}{chart}</figure>"
+def _while_requested(timeline: Timeline) -> dict[str, float]:
+    """Return the service units of each tenant up to the end of the last bin in which a served request arrived."""
+    last = max((at for rates in timeline.demand_rate.values() for at, rate in enumerate(rates) if rate), default=-1)
+    return {name: sum(rates[: last + 1]) * timeline.bin_s for name, rates in timeline.service_rate.items()}
 
 
-def _section(title: str, what: str, body: str) -> str:
-    return f'<section><h2>{title}</h2><p>{what}</p><div class="charts">{body}</div></section>\n'
+def _figure(title: str, policy: str, plot: Plot) -> str:
+    caption = f"<figcaption>{escape(policy)}</figcaption>" if policy else ""
+    return f"<figure>{caption}{inline(', '.join(filter(None, (title, policy))), plot)}</figure>"
+
+
+def _section(title: str, what: str, drawn: Sequence[str]) -> str:
+    return f'<section><h2>{title}</h2><p>{what}</p><div class="charts">{"".join(drawn)}</div></section>\n'
