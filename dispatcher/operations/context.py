@@ -81,6 +81,7 @@ class Context:
         """Until everything spawned is done: a Lambda handler freezes when it returns."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
