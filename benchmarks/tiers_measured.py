@@ -45,7 +45,7 @@ from gpu_worker.policies.slo.monitor import TARGETS, Slo, SloMonitor, SloSetting
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.slo.watch import SloWatch
 
 SECONDS = 16.0
 ROUNDS = 1
@@ -238,7 +238,7 @@ async def capacity_per_s(home: Path) -> float:
 
 
 async def measured(home: Path, setting: Setting, coming: Sequence[Coming], seconds: float) -> Measured:
-    watch = Watch(Monotonic(), Shedder(SloMonitor(SLO), replace(SHEDDING, enabled=setting.sheds)))
+    watch = SloWatch(Monotonic(), Shedder(SloMonitor(SLO), replace(SHEDDING, enabled=setting.sheds)))
     heard: list[Heard] = []
     async with running(home, setting) as (engine, policy):
         before, began_s = Machine.now(), time.monotonic()
@@ -246,7 +246,7 @@ async def measured(home: Path, setting: Setting, coming: Sequence[Coming], secon
         for one in coming:
             came_s = began_s + one.at_s
             await asyncio.sleep(max(0.0, came_s - time.monotonic()))
-            if watch.turned_away_s(one.asked.tier) is None:
+            if watch.shed_retry_after_s(one.asked.tier) is None:
                 heard.append(Heard(one.asked.tier, came_s))
                 watch.arrived(one.asked.request_id, one.asked.tier, one.asked.max_tokens)
                 tasks.append(asyncio.create_task(listen(engine, one.asked, heard[-1], watch)))
@@ -259,10 +259,10 @@ async def measured(home: Path, setting: Setting, coming: Sequence[Coming], secon
     )
 
 
-async def listen(engine: Any, asked: EngineRequest, heard: Heard, watch: Watch) -> None:
+async def listen(engine: Any, asked: EngineRequest, heard: Heard, watch: SloWatch) -> None:
     try:
         async for event in engine.generate(asked):
-            watch.noted(asked.request_id, event)
+            watch.note(asked.request_id, event)
             if isinstance(event, Started):
                 heard.input_tokens = event.input_tokens
             elif isinstance(event, Token):

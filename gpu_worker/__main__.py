@@ -1,8 +1,8 @@
-"""`python -m gpu_worker`: engine, HTTP face and agent as one service.
+"""`python -m gpu_worker`: engine, HTTP server and agent as one service.
 
-Prints one JSON line, `{"url", "worker"}`, once it serves and is registered; logs JSON lines on standard error. SIGTERM
-drains, and ends it with 0. Exit code 2 and one line on standard error for what cannot be run, 1 where a part of it
-ended by itself.
+Prints one JSON line, `{"url", "worker"}`, when it serves and is registered. Logs JSON lines on standard error. SIGTERM
+drains the worker and ends it with exit code 0. Exit code 2 and one line on standard error: it cannot be started. Exit
+code 1: a part of it ended by itself.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.options import parse_options
 from gpu_worker.service.server import make_app
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.slo.watch import SloWatch
 from gpu_worker.service.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
-"""Longer than the gate keeps a connection for its next order."""
+"""Longer than the gate keeps an idle connection."""
 CLOSING_S = 5
-"""What is still being sent when all work is done may take so long."""
+"""How long answers may still be sent after the last execution has ended."""
 
 GIB = 1 << 30
 
@@ -59,13 +59,13 @@ def main() -> None:
 
 
 async def serve(options: argparse.Namespace) -> int:
-    """Until SIGTERM or SIGINT, then drain. Returns the exit code."""
+    """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
     config, clock = load_config(), RealClock()
     secret, store = worker_secret(config), make_store(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
-    engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), Watch(clock, tiers.shedder())
-    await _started(engine)
+    engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), SloWatch(clock, tiers.shedder())
+    await _start(engine)
     executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watch, engine.serves)
     worker = _worker(options, engine.facts, sock.getsockname()[1])
     app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
@@ -81,26 +81,26 @@ async def serve(options: argparse.Namespace) -> int:
         raise
     sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
     sys.stdout.flush()
-    told = asyncio.create_task(_stop_requested(serving, engine.hopeless))
-    await agent.serve(told)
+    stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless))
+    await agent.serve(stopping)
     server.should_exit = True
     await asyncio.wait({serving})
     await engine.stop()
-    return 0 if not told.cancelled() and told.result() else 1
+    return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
-async def _started(engine: SupervisedEngine) -> None:
-    """Raises EngineUnavailable, with one line for a person, whatever the engine raises."""
+async def _start(engine: SupervisedEngine) -> None:
+    """Start the engine. Raises EngineUnavailable with a message of one line, whatever the engine raises."""
     try:
         await engine.start()
     except Exception as error:
         await engine.stop()
-        said = (str(error).strip() or "no reason given").splitlines()[0]
-        raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {said}") from error
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {reason}") from error
 
 
 def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
-    """Not started."""
+    """Make the engine of these options, not started."""
     return make_engine(
         options.engine,
         policy=options.policy,
@@ -125,17 +125,17 @@ def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worke
 
 
 def _own_address(host: str) -> str:
-    """By which others reach it: where it listens on all addresses, the one that its host's name has."""
+    """Return the address for other hosts: if the worker listens on all addresses, that of its host's name."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
         return host
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
-        raise ValueError("its own address is not known here: name one, --advertise HOST") from None
+        raise ValueError("this host's own address is not known: name one with --advertise HOST") from None
 
 
 class _Server(uvicorn.Server):
-    """Signals are the agent's: a worker drains before it goes."""
+    """Leaves signals alone: a worker drains before it ends."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -143,24 +143,24 @@ class _Server(uvicorn.Server):
 
 
 async def _stop_requested(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:
-    """By a signal; False where the HTTP face ended by itself, or no engine can be had any more."""
-    told = asyncio.Event()
+    """Wait for the end. True: a signal asked for it. False: the HTTP server ended, or no engine can be started."""
+    signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    asked, lost = asyncio.create_task(told.wait()), asyncio.create_task(hopeless.wait())
-    await asyncio.wait({asked, lost, serving}, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    stop, lost = asyncio.create_task(signalled.wait()), asyncio.create_task(hopeless.wait())
+    await asyncio.wait({stop, lost, serving}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
     lost.cancel()
     if hopeless.is_set():
-        logger.error("no engine can be had any more")
-    elif not told.is_set():
-        logger.error("the HTTP face ended by itself: %s", type(serving.exception()).__name__)
-    return told.is_set()
+        logger.error("no engine can be started any more")
+    elif not signalled.is_set():
+        logger.error("the HTTP server ended by itself: %s", type(serving.exception()).__name__)
+    return signalled.is_set()
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket to serve on. Raises ValueError where the port cannot be used."""
-    # IPPROTO_TCP by name: only then does asyncio switch Nagle's algorithm off, which costs 40 ms an answer.
+    """Return a listening socket. Raises ValueError if the port cannot be used."""
+    # IPPROTO_TCP by name: only then does asyncio switch off Nagle's algorithm, which costs 40 ms an answer.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,12 +1,13 @@
-"""The agent: tells the gate that this worker lives, what it can take and what it runs, and obeys what it learns.
+"""The agent: keeps the worker registered by heartbeats, and aborts work that no longer belongs to the worker.
 
-    join ──▶ beat, every beat_s ──▶ … ──▶ SIGTERM: draining, still beating ──▶ finish what runs ──▶ leave
+    join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
 
-A beat renews all leases of the worker at once, for what it names as live; its answer carries the leases as they are
-stored. An execution whose lease is gone belongs to another attempt: its work is aborted, and settled by nobody here. A
-seat that is gone means that the gate took this worker for dead: everything is aborted and it registers anew. And where
-no beat has come through for lease_s less a margin above any clock skew, it aborts everything by itself, before the gate
-may give its work to someone else: a watch beside the beats, because a beat may hang.
+A heartbeat names the live executions and renews all their leases at once; its answer has the leases as stored.
+
+- The lease of an execution is gone: it belongs to another attempt. Abort it and do not settle it.
+- The worker's seat is gone: the gate took the worker for dead. Abort everything and register again.
+- No heartbeat has succeeded for lease_s less margin_s, a margin above any clock skew: abort everything, before the gate
+  may give the work to another worker. A separate watch does this, because a heartbeat may hang.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ class AgentSettings:
 
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """How long the gate takes this worker for alive after a beat."""
+    """How long the gate takes this worker for alive after a heartbeat."""
     margin_s: float = 3.0
-    """Work is aborted this long before the lease ends: more than clocks are apart."""
+    """Work is aborted this long before the lease ends: more than the clocks differ."""
     watch_s: float = 0.25
-    """How late that may be noticed."""
+    """How late the watch may notice that."""
     join_s: float = 60.0
-    """How long the first registration is tried for."""
+    """How long the first registration is tried."""
     join_pause_s: float = 0.5
     join_pause_max_s: float = 8.0
     drain_s: float = 25.0
-    """How long what runs may take to finish, once told to stop…"""
+    """How long running executions may take to finish during a drain."""
     abort_s: float = 5.0
-    """… then to end, once aborted, and be settled; and how long leaving may take."""
+    """How long aborted executions may then take to end and be settled, and how long leaving may take."""
 
 
 class NoSeat(Exception):
@@ -54,7 +55,7 @@ class NoSeat(Exception):
 
 @dataclass(eq=False)
 class Agent:
-    """`worker`: as it registers; `random`: for jitter, so that a fleet does not beat in step."""
+    """`worker`: as it registers; `random`: for jitter, so that the heartbeats of a fleet spread out."""
 
     worker: Worker
     registry: WorkerRegistry
@@ -66,10 +67,10 @@ class Agent:
     _seated: Worker | None = None
     _draining: bool = False
     _heartbeat_at: float = 0.0
-    _heartbeat_task: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _heartbeat_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
-        """Register, again and again while the table is away or no seat is free. Raises what the last try raised."""
+        """Register; try again while DynamoDB is unavailable or no seat is free. Raises the error of the last try."""
         until = self.clock.now() + self.settings.join_s
         pause = self.settings.join_pause_s
         while True:
@@ -92,45 +93,46 @@ class Agent:
         self._renewed(now)
 
     async def serve(self, until: Awaitable[object]) -> None:
-        """Beat until told to stop, and on while draining: what still runs holds leases."""
-        told, heartbeating = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({told, heartbeating}, return_when=asyncio.FIRST_COMPLETED)
-        if heartbeating.done():
-            logger.error("the beats ended: %s", type(heartbeating.exception()).__name__)
-            await self._give_up()
+        """Send heartbeats until `until` is done, then drain. Heartbeats go on while draining: running executions hold
+        leases."""
+        stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
+        await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
+        if heartbeats.done():
+            logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
+            await self._abort_all()
         await self.drain()
-        told.cancel()
-        heartbeating.cancel()
-        await asyncio.wait({told, heartbeating})
+        stop.cancel()
+        heartbeats.cancel()
+        await asyncio.wait({stop, heartbeats})
 
     async def run(self) -> None:
-        """Beat, and watch over the lease, until cancelled."""
+        """Send heartbeats, and watch the lease, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heartbeat_loop())
             tasks.create_task(self._watch())
 
     async def heartbeat(self) -> None:
-        """One heartbeat, or a new registration where the seat is lost. What goes wrong is logged: the watch counts."""
+        """Send one heartbeat, or register again if the seat is lost. Errors are only logged: the watch counts."""
         try:
-            async with self._heartbeat_task:
+            async with self._heartbeat_lock:
                 await self._heartbeat()
         except (StoreUnavailable, NoSeat) as error:
-            logger.warning("beat failed: %s", error)
-        except Exception as error:  # a fault of ours must not end the beats unnoticed; its text may hold anything
-            logger.error("beat failed: %s", type(error).__name__)
+            logger.warning("heartbeat failed: %s", error)
+        except Exception as error:  # a bug must not end the heartbeats unnoticed; its message may hold a prompt
+            logger.error("heartbeat failed: %s", type(error).__name__)
 
     async def drain(self) -> None:
-        """Take no more work, finish what runs, abort what does not finish in time, leave."""
+        """Accept no more work, finish the executions, abort those that do not finish in time, leave."""
         self._draining = True
         self.executions.accepting = False
-        telling = asyncio.ensure_future(self.heartbeat())
+        heartbeat = asyncio.ensure_future(self.heartbeat())
         if not await self._within(self.settings.drain_s, self.executions.idle()):
             await self.executions.abort_all()
             if not await self._within(self.settings.abort_s, self.executions.idle()):
-                logger.error("left unfinished: %s", ", ".join(sorted(self.executions.live())))
+                logger.error("unfinished executions: %s", ", ".join(sorted(self.executions.live())))
         if not await self._within(self.settings.abort_s, self._leave()):
-            logger.warning("left without telling: the seat runs out by itself")
-        telling.cancel()
+            logger.warning("could not leave in time: the seat expires by itself")
+        heartbeat.cancel()
 
     async def _heartbeat_loop(self) -> None:
         while True:
@@ -142,60 +144,61 @@ class Agent:
             if not self._draining:
                 await self.register()
             return
-        told = self._as_now(self._seated, now := self.clock.now())
-        stored = await self.registry.heartbeat(told)
+        sent = self._as_now(self._seated, now := self.clock.now())
+        stored = await self.registry.heartbeat(sent)
         if stored is None:
-            logger.warning("the seat is lost: everything here belongs to others now")
+            logger.warning("the seat is lost: this worker's executions belong to others now")
             self._seated = None
-            await self._give_up()
+            await self._abort_all()
             return
         self._seated = stored
         self._renewed(now)
-        await self._obey(told, stored)
+        await self._abort_unleased(sent, stored)
 
     def _renewed(self, now: float) -> None:
         self._heartbeat_at = now
         self.executions.accepting = not self._draining
 
-    async def _obey(self, told: Worker, stored: Worker) -> None:
-        """Abort what ran when the beat was sent and holds no lease. A lease is stored before its order is signed."""
+    async def _abort_unleased(self, sent: Worker, stored: Worker) -> None:
+        """Abort executions that ran when the heartbeat was sent and hold no lease. A lease is stored before its order
+        is signed."""
         leased = {lease.execution for lease in stored.leases.values()}
-        for name in (told.live & self.executions.live()) - leased:
+        for name in (sent.live & self.executions.live()) - leased:
             await self.executions.abort(name, lease_lost=True)
 
     async def _watch(self) -> None:
-        """The gate may soon take this worker for dead: be done before it does."""
+        """Abort everything before the gate may take this worker for dead."""
         while True:
             remaining = self._heartbeat_at + self.settings.lease_s - self.settings.margin_s - self.clock.now()
             if remaining <= 0:
-                await self._give_up()
+                await self._abort_all()
             await self.clock.sleep(max(remaining, self.settings.watch_s))
 
-    async def _give_up(self) -> None:
-        """Nothing here is certain to be ours any more."""
+    async def _abort_all(self) -> None:
+        """Abort everything: this worker may hold no lease any more."""
         self.executions.accepting = False
         await self.executions.abort_all(lease_lost=True)
 
     async def _leave(self) -> None:
-        """No beat is under way then, nor comes after: it would bring back a seat that stays for its leases."""
-        async with self._heartbeat_task:
+        """Give up the seat. No heartbeat runs meanwhile or comes later: it would bring the seat back."""
+        async with self._heartbeat_lock:
             seated, self._seated = self._seated, None
             try:
                 if seated is not None:
                     await self.registry.leave(seated)
             except StoreUnavailable as error:
-                logger.warning("left without telling: %s", error)
+                logger.warning("could not leave: %s", error)
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether it was done in time. By this agent's clock."""
-        doing = asyncio.ensure_future(work)
-        patience = asyncio.ensure_future(self.clock.sleep(seconds))
-        await asyncio.wait({doing, patience}, return_when=asyncio.FIRST_COMPLETED)
-        patience.cancel()
-        if doing.done():
-            doing.result()
+        """Run `work` and return True; cancel it after so many seconds of this agent's clock and return False."""
+        task = asyncio.ensure_future(work)
+        limit = asyncio.ensure_future(self.clock.sleep(seconds))
+        await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)
+        limit.cancel()
+        if task.done():
+            task.result()
             return True
-        doing.cancel()
+        task.cancel()
         return False
 
     def _as_now(self, worker: Worker, now: float) -> Worker:

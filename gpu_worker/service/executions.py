@@ -1,4 +1,4 @@
-"""What a worker is executing right now: never more than its slots, each once, each to its deadline at most."""
+"""The executions that run on a worker: at most one per slot, each once, each until its deadline at most."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dispatcher.ports import Clock
 from dispatcher.worker_wire import encode_event
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.service.engine_request import engine_request
-from gpu_worker.service.settlement import SettleLost, settle_patiently
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.settlement import SettleLost, settle_with_retries
+from gpu_worker.service.slo.watch import SloWatch
 
 logger = logging.getLogger("headgate.worker")
 
 ALIVE = encode_event(Alive())
 ALIVE_EVERY_S = 2.0
-"""A line while nothing else is to be said, so that silence means death."""
+"""A line is sent at least this often, so that a silent worker is a dead one."""
 REFUSED_AS = {
     "context_length_exceeded": 400,
     "invalid_messages": 400,
@@ -28,10 +28,10 @@ REFUSED_AS = {
     "preempted": 503,
     "preempted_too_often": 503,
 }
-"""HTTP statuses of what the engine refuses for what the tenant asked, or for what others need more; all else is a fault
-of this worker, 500."""
+"""HTTP statuses of the engine's errors that the request caused, or more urgent requests. Any other error is a fault of
+this worker: 500."""
 RATE_WINDOW_S = 60.0
-"""The RPM policy counts over a minute: by then it lets the tenant in again."""
+"""The RPM policy counts over a minute; then it accepts the tenant again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,12 +39,12 @@ class Execution:
     order: WorkOrder
     input_tokens: int = 0
     output_tokens: int = 0
-    over: bool = False
-    """Its end is what the gate is told next, and the gate settles it."""
+    ended: bool = False
+    """The final event is about to be sent; the gate settles."""
     aborting: bool = False
-    """Its generation is to end: what the engine does not know yet is aborted as soon as it does."""
+    """The engine is to end it: at once, or as soon as it knows the request."""
     lease_lost: bool = False
-    """Another attempt owns the invocation: nothing here may settle it."""
+    """Another attempt owns the invocation: this worker must not settle it."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Execution:
 
 
 class Refusal(Exception):
-    """This worker does not take this order. `status` as HTTP has it; `retry_after_s`: when it may be sent again."""
+    """This worker does not accept this order. `status`: of HTTP. `retry_after_s`: when the order may be sent again."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -71,41 +71,42 @@ class Refusal(Exception):
 
 
 class Shed(Refusal):
-    """Its tier is turned away for now, for the sake of those above it."""
+    """The order's tier is shed for now, to protect more urgent tiers."""
 
     def __init__(self, retry_after_s: float) -> None:
-        said = "The service is overloaded and serves more urgent work first; try again later."
-        super().__init__(429, "overloaded", said, retry_after_s)
+        message = "The service is overloaded and serves more urgent work first; try again later."
+        super().__init__(429, "overloaded", message, retry_after_s)
 
 
 @dataclass(eq=False)
 class Executions:
-    """`settle_lost` is called for what ended without its gate. `watch` sees every event's time, and sheds."""
+    """`settle_lost` settles executions whose gate is gone. `watch` notes the time of every event, and sheds."""
 
     engine: Engine
     slots: int
     clock: Clock
     settle_lost: SettleLost
-    watching: InitVar[Watch | None] = None
+    slo_watch: InitVar[SloWatch | None] = None
     engine_serves: Callable[[], bool] = lambda: True
-    """False while its engine is being replaced."""
-    watch: Watch = field(init=False)
+    """False while the engine is being replaced."""
+    watch: SloWatch = field(init=False)
     accepting: bool = True
-    """False while draining, and while the worker cannot reach the table to keep its leases."""
+    """False while draining, and while the worker cannot reach DynamoDB to keep its leases."""
     _live: dict[str, Execution] = field(default_factory=dict)
     _unsettled: set[str] = field(default_factory=set)
-    """Ended without their gate, not settled yet: off the engine, and still to be named, else they would be reaped."""
-    _winding_up: set[asyncio.Task[None]] = field(default_factory=set)
+    """Executions that ended without their gate and are not settled yet. Heartbeats still name them, else the gate would
+    reclaim their leases."""
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def __post_init__(self, watching: Watch | None) -> None:
-        self.watch = watching or Watch(self.clock)
+    def __post_init__(self, slo_watch: SloWatch | None) -> None:
+        self.watch = slo_watch or SloWatch(self.clock)
 
     def live(self) -> frozenset[str]:
-        """What the worker answers for: whose leases are to be kept."""
+        """Return the executions whose leases this worker keeps."""
         return frozenset(self._live) | self._unsettled
 
     def claim(self, order: WorkOrder) -> Execution:
-        """Take the order on. Raises Refusal."""
+        """Accept the order. Raises Refusal."""
         if order.model != self.engine.facts.model:
             raise Refusal(404, "model_not_found", "This worker serves another model.")
         if not self.accepting or not self.engine_serves():
@@ -114,7 +115,7 @@ class Executions:
             raise Refusal(409, "running_already", "This execution is running already.")
         if len(self._live) >= self.slots:
             raise Refusal(503, "worker_full", "All slots of this worker are taken.")
-        if (retry_after_s := self.watch.turned_away_s(order.tier)) is not None:
+        if (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is not None:
             logger.info("shed", extra={"execution": order.execution, "tier": order.tier})
             raise Shed(retry_after_s)
         execution = Execution(order)
@@ -123,28 +124,30 @@ class Executions:
         return execution
 
     async def run(self, execution: Execution) -> AsyncGenerator[bytes, None]:
-        """The execution's lines. Closed early, its gate is gone: the work is aborted and settled from here."""
+        """Yield the execution's lines. If it is closed early, the gate is gone: the work is aborted and settled."""
         events = self._generate(execution.order)
         upcoming = asyncio.ensure_future(anext(events))
         try:
-            while not execution.over:
+            while not execution.ended:
                 await self._abort_if_late(execution)
-                await asyncio.wait({upcoming}, timeout=self._patience_s(execution))
+                await asyncio.wait({upcoming}, timeout=self._wait_max_s(execution))
                 if not upcoming.done():
                     yield ALIVE
                     continue
-                said = await self._line(execution, upcoming)
+                line = await self._encode(execution, upcoming)
                 offered_s = self.watch.now_s()
-                yield said
-                self.watch.held(execution.name, self.watch.now_s() - offered_s)
-                if not execution.over:
+                yield line
+                self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
+                if not execution.ended:
                     upcoming = asyncio.ensure_future(anext(events))
         finally:
-            # A task of its own: this one may be cancelled again at every await.
-            self._keep(asyncio.ensure_future(self._wind_up(execution, upcoming, events)))
+            # A task of its own, because this one may be cancelled again at every await.
+            task = asyncio.ensure_future(self._close(execution, upcoming, events))
+            self._closing.add(task)
+            task.add_done_callback(self._closed)
 
     async def abort(self, name: str, *, lease_lost: bool = False) -> None:
-        """`lease_lost`: and settle nothing, for another attempt may be under way."""
+        """End an execution. `lease_lost`: and do not settle it, because another attempt may be running."""
         execution = self._live.get(name)
         if execution is None or execution.lease_lost:
             return
@@ -157,12 +160,12 @@ class Executions:
         await asyncio.gather(*(self.abort(name, lease_lost=lease_lost) for name in list(self._live)))
 
     async def idle(self) -> None:
-        """Until nothing runs any more and everything that ended without its gate is settled."""
-        while self._live or self._winding_up:
-            await asyncio.wait(self._winding_up) if self._winding_up else await self.clock.sleep(0.05)
+        """Wait until nothing runs and every execution that ended without its gate is settled."""
+        while self._live or self._closing:
+            await asyncio.wait(self._closing) if self._closing else await self.clock.sleep(0.05)
 
     async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        """The engine's events; that it refuses the messages comes as any of its errors does."""
+        """Yield the engine's events. Messages that it refuses raise here, as any of its errors."""
         prompt = order.prompt
         if prompt is None:
             prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
@@ -175,23 +178,23 @@ class Executions:
             self.watch.expiries[execution.order.tier] += 1
             await self.abort(execution.name)
 
-    def _patience_s(self, execution: Execution) -> float:
-        """Until the next sign of life, or the deadline."""
+    def _wait_max_s(self, execution: Execution) -> float:
+        """Return how long to wait for an event: until the next sign of life, or the deadline."""
         if execution.aborting:
             return ALIVE_EVERY_S
         return max(0.0, min(ALIVE_EVERY_S, execution.order.deadline_at - self.clock.now()))
 
-    async def _line(self, execution: Execution, upcoming: asyncio.Future[EngineEvent]) -> bytes:
-        """The next event as a line; the engine's refusal as one too. Notes the counts, and the end."""
+    async def _encode(self, execution: Execution, upcoming: asyncio.Future[EngineEvent]) -> bytes:
+        """Return the line of the next event, or of the engine's refusal. Notes the counts, and the end."""
         try:
             event = upcoming.result()
         except EngineError as error:
-            execution.over = True
+            execution.ended = True
             logger.info("refused", extra={"execution": execution.name, "code": error.code, **execution.counts()})
             return self._refused(execution, error)
-        await self._noted(execution, event)
+        await self._note(execution, event)
         if isinstance(event, Finished):
-            execution.over = True
+            execution.ended = True
             logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
         return encode_event(event)
 
@@ -200,26 +203,27 @@ class Executions:
         status = REFUSED_AS.get(error.code, 500)
         retry_after_s: float | None = None
         if status == 503:
-            retry_after_s = self.watch.come_back_s(execution.order.tier)
+            retry_after_s = self.watch.retry_after_s(execution.order.tier)
         elif status == 429:
             retry_after_s = RATE_WINDOW_S
         return encode_event(WorkRefused(status, error.code, error.message, retry_after_s))
 
-    async def _noted(self, execution: Execution, event: EngineEvent) -> None:
-        """An abort that came before the engine knew the request, say while it was tokenized, is repeated now."""
+    async def _note(self, execution: Execution, event: EngineEvent) -> None:
+        """Note the event's counts and time. Repeat an abort that came before the engine knew the request, for example
+        during its tokenization."""
         execution.note(event)
-        self.watch.noted(execution.name, event)
+        self.watch.note(execution.name, event)
         if execution.aborting and isinstance(event, Started):
             await self.engine.abort(execution.name)
 
-    async def _wind_up(
+    async def _close(
         self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
     ) -> None:
-        """Free the slot; where the gate is gone, abort first, take the exact counts from the end, and settle."""
-        lost = not execution.over
+        """Free the slot. If the gate is gone, first abort, then settle by the exact counts of the end."""
+        lost = not execution.ended
         try:
             if lost:
-                await self._run_out(execution, upcoming, events)
+                await self._abort_and_read(execution, upcoming, events)
             await events.aclose()
         finally:
             self._live.pop(execution.name, None)
@@ -227,27 +231,23 @@ class Executions:
         if lost and not execution.lease_lost:
             self._unsettled.add(execution.name)
             try:
-                await settle_patiently(self.settle_lost, self.clock, execution.order, **execution.counts())
+                await settle_with_retries(self.settle_lost, self.clock, execution.order, **execution.counts())
             finally:
                 self._unsettled.discard(execution.name)
 
-    async def _run_out(
+    async def _abort_and_read(
         self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
     ) -> None:
-        """To the end of what is aborted. An engine that fails on the way has told its last count."""
+        """Abort, and read the events that are left. If the engine fails meanwhile, its last counts stand."""
         try:
             await self.abort(execution.name)
-            await self._noted(execution, await upcoming)
+            await self._note(execution, await upcoming)
             async for event in events:
-                await self._noted(execution, event)
-        except Exception as error:  # whatever it is: the slot is to be freed, and the counts settled
+                await self._note(execution, event)
+        except Exception as error:  # of any kind: the slot must be freed, and the counts settled
             logger.warning("ended by %s", type(error).__name__, extra={"execution": execution.name})
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._winding_up.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._winding_up.discard(task)
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("an execution could not be wound up: %s", type(error).__name__)
+            logger.error("an execution could not be closed: %s", type(error).__name__)

@@ -1,4 +1,4 @@
-"""The worker's log: one JSON object a line, which names executions and never holds a prompt or what was generated."""
+"""The worker's log: one JSON object a line. It names executions and never holds a prompt or generated text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLines(logging.Formatter):
-    """What is passed as `extra` stands beside the message. Of an exception: its type and place, not its words, which
-    may repeat what it met."""
+    """Fields passed as `extra` are keys beside the message. An exception is logged by type and place, without its
+    message, which may hold a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "at": f"{at}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
@@ -29,13 +29,13 @@ class JsonLines(logging.Formatter):
             **{name: value for name, value in vars(record).items() if name not in _OWN},
         }
         if record.exc_info and record.exc_info[0] is not None:
-            said["error"] = record.exc_info[0].__name__
-            said["where"] = _where(record.exc_info[2])
-        return json.dumps(said, default=lambda value: type(value).__name__)
+            fields["error"] = record.exc_info[0].__name__
+            fields["where"] = _where(record.exc_info[2])
+        return json.dumps(fields, default=lambda value: type(value).__name__)
 
 
 def log_json(level: int = logging.INFO) -> None:
-    """All of this process's log to standard error."""
+    """Write this process's whole log to standard error, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)

@@ -20,7 +20,7 @@ from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
 from gpu_worker.service.executions import Executions
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.slo.watch import SloWatch
 
 TENANTS_MAX = 100
 PERCENTILES = (0.5, 0.99)
@@ -37,7 +37,7 @@ def make_registry(executions: Executions) -> CollectorRegistry:
 
 
 class WorkerCollector(Collector):
-    def __init__(self, engine: Engine, watch: Watch) -> None:
+    def __init__(self, engine: Engine, watch: SloWatch) -> None:
         self._engine = engine
         self._watch = watch
 
@@ -108,7 +108,7 @@ def _space(now: SchedulingGauges) -> Iterator[Metric]:
     yield _now("reserve_used_blocks", "Of them, held by premium.", now.reserve_used)
 
 
-def _promises(watch: Watch) -> Iterator[Metric]:
+def _promises(watch: SloWatch) -> Iterator[Metric]:
     monitor, now_s = watch.monitor, watch.now_s()
     shares: dict[tuple[str, ...], float] = {}
     samples: dict[tuple[str, ...], float] = {}
@@ -132,7 +132,7 @@ def _promises(watch: Watch) -> Iterator[Metric]:
     yield _now("slo_seconds", f"By nearest rank, {window}.", seconds, "tier", "kind", "quantile")
 
 
-def _incidents(figures: SchedulingStats, watch: Watch) -> Iterator[Metric]:
+def _incidents(figures: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
     sheds = {(tier.value,): float(watch.sheds[tier]) for tier in TENANT_TIERS}
     yield _count("sheds", "Requests turned away for the sake of higher tiers.", sheds, "tier")
     yield _now("shed_level", "0: nobody is shed; 1: background; 2: standard too.", watch.shedder.level)

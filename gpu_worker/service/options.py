@@ -1,4 +1,4 @@
-"""The worker's command line, checked."""
+"""The worker's command line."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Exits with 2 and one line on standard error for what cannot be."""
+    """Parse the command line. An invalid one exits with 2 and one line on standard error."""
     parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.")
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
     tiers_help = "YAML: shares, preemption, targets, shedding"
     parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
     parser.add_argument("--model", default=None, help="a local Hugging Face model; default: a tiny one is built")
-    parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at once")
-    parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help="sequences computed at once")
-    swap_help = "GiB of host memory for requests that were swapped out; 0 recomputes them"
+    parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at the same time")
+    parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help="sequences in the engine's batch")
+    swap_help = "GiB of host memory for swapped KV; 0: an evicted request is computed again"
     parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=_number(0, 65535), default=0, help="0 takes a free one")
-    parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches it")
+    parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
+    parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches this worker")
     parser.add_argument("--pool", type=_name, default="default")
-    parser.add_argument("--worker-id", type=_name, default=None, help="default: a new one; never two at a time")
-    parser.add_argument("--home", type=Path, default=Path(".headgate"), help="where a built model is kept")
+    parser.add_argument("--worker-id", type=_name, default=None, help="unique in its pool; default: a new one")
+    parser.add_argument("--home", type=Path, default=Path(".headgate"), help="folder for a built model")
     return parser.parse_args(arguments)
 
 
@@ -54,7 +54,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 def _gib(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no number of GiB from 0 to {SWAP_GIB_MAX}")
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of GiB from 0 to {SWAP_GIB_MAX}")
     return float(text)
 
 
@@ -67,5 +67,5 @@ def _tiers(text: str) -> WorkerTiers:
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:70]!r}: 1 to 64 letters, digits, dots, dashes and underscores")
+        raise argparse.ArgumentTypeError(f"{text[:70]!r} is not 1 to 64 letters, digits, dots, dashes and underscores")
     return text

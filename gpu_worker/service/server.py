@@ -1,9 +1,9 @@
-"""The worker's HTTP face: reachable by the gate alone, which proves itself by a signed grant.
+"""The worker's HTTP server. Only the gate can use it: each order carries a signed execution token.
 
-POST /v1/execute   a work order under `Authorization: Bearer <grant>`; answers NDJSON, line by line
-GET  /stats        what runs, by tenant and tier, for the local stack's live view; under the same fleet's signature
-GET  /metrics      for Prometheus (metrics.py), under a token of its own
-GET  /health       200 while the process serves; says nothing else
+POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; answers NDJSON, line by line
+GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
+GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
+GET  /health       200 while the process serves, nothing else
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_worker.service.metrics import make_registry
 from gpu_worker.service.streaming import LinesResponse
 
 BODY_S = 10.0
-"""How long an order may take to arrive: nobody has shown a grant yet."""
+"""How long an order may take to arrive; its token is checked only then."""
 
 
 def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
@@ -39,23 +39,23 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
     async def execute(request: Request) -> Response:
         body = await _body(request)
-        grant = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
+        token = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
         order = parse_order(body)
-        if order.execution != grant.execution or order.slot != grant.slot:
-            raise ExecutionTokenRefused("the grant is for another execution")
+        if order.execution != token.execution or order.slot != token.slot:
+            raise ExecutionTokenRefused("the execution token is for another execution")
         lines = executions.run(executions.claim(order))
-        # Begun here, not when the answer is sent: from its first line on, closing it gives the slot back.
+        # Begun here, not when the answer is sent: from its first line on, closing the generator frees the slot.
         first = await anext(lines)
         return LinesResponse(first, lines, name=order.execution, deadline_at=order.deadline_at, clock=clock)
 
-    async def stats(request: Request) -> Response:
+    async def engine_stats(request: Request) -> Response:
         if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
             raise ExecutionTokenRefused("not this fleet's")
-        told = executions.engine.stats()
-        tenants = {name: asdict(tenant) for name, tenant in told.tenants.items()}
-        tiers = {tier: asdict(now) for tier, now in told.now.tiers.items()}
+        stats = executions.engine.stats()
+        tenants = {name: asdict(tenant) for name, tenant in stats.tenants.items()}
+        tiers = {tier: asdict(now) for tier, now in stats.now.tiers.items()}
         shed = [tier for tier in Tier if executions.watch.shedder.sheds(tier)]
-        counts = {"waiting": told.waiting, "running": told.running, "kv_use": told.kv_use}
+        counts = {"waiting": stats.waiting, "running": stats.running, "kv_use": stats.kv_use}
         return JSONResponse({**counts, "tenants": tenants, "tiers": tiers, "shed": shed})
 
     async def metrics(request: Request) -> Response:
@@ -68,7 +68,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
     routes = [
         Route("/v1/execute", execute, methods=["POST"]),
-        Route("/stats", stats, methods=["GET"]),
+        Route("/stats", engine_stats, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
     ]
@@ -76,19 +76,19 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
 
 def stats_token(secret: bytes) -> str:
-    """What opens /stats: derived from the fleet's secret, good for nothing else."""
+    """Return the bearer token of /stats, derived from the fleet's secret and good for nothing else."""
     return hmac.new(secret, b"stats", sha256).hexdigest()
 
 
 def metrics_token(secret: bytes) -> str:
-    """What opens /metrics, for Prometheus to send as a bearer token: `printf metrics | openssl dgst -sha256 -hmac
-    "$HEADGATE_WORKER_SECRET"` tells it. A worker is reachable from inside the VPC alone, but tenants' names are in the
-    figures, and a scraper should be able to read figures and nothing else."""
+    """Return the bearer token of /metrics for Prometheus, as `printf metrics | openssl dgst -sha256 -hmac
+    "$HEADGATE_WORKER_SECRET"` prints it. A worker is reachable only from inside the VPC, but the metrics name tenants,
+    and a scraper should be able to read metrics and nothing else."""
     return hmac.new(secret, b"metrics", sha256).hexdigest()
 
 
 async def _body(request: Request) -> bytes:
-    """Read no further than the bound, and no longer. Raises Refusal, ClientDisconnect."""
+    """Read the body, within its bounds of bytes and seconds. Raises Refusal, ClientDisconnect."""
     received = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -117,11 +117,11 @@ async def _refused(_: Request, error: Exception) -> Response:
         return _error(error.status, error.code, str(error), error.retry_after_s)
     if isinstance(error, OrderRefused):
         return _error(422, "invalid_order", str(error))
-    return _error(401, "grant_refused", "The grant was refused.")
+    return _error(401, "grant_refused", "The execution token was refused.")
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # to nobody
+    return Response(status_code=400)  # the client is gone
 
 
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {

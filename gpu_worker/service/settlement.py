@@ -1,4 +1,4 @@
-"""Settling what a vanished gate will not: nothing that was generated is free, though the table be away for a while."""
+"""Settlement of executions whose gate is gone. Tries again while DynamoDB is unavailable: no output is free."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ logger = logging.getLogger("headgate.worker")
 TRIES_MAX = 8
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 10.0
-"""Eight tries pause for 35.5 s in all; the store has its own quick retries within each."""
+"""Eight tries pause for 35.5 s in all. The store makes quick retries of its own within each try."""
 
 
 class SettleLost(Protocol):
-    """Settles an execution that ended without its gate: once, fenced by the attempt. Raises StoreUnavailable."""
+    """Settles an execution once, fenced by its attempt. Raises StoreUnavailable."""
 
     async def __call__(
         self, tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
     ) -> object: ...
 
 
-async def settle_patiently(
+async def settle_with_retries(
     settle_lost: SettleLost, clock: Clock, order: WorkOrder, *, input_tokens: int, output_tokens: int
 ) -> bool:
-    """False where the table stayed away: the lease then runs out, and the reaper ends or repeats the invocation."""
+    """Settle. False if DynamoDB stayed unavailable: the lease then expires, and the gate's sweep ends or repeats the
+    invocation."""
     counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     for number in range(TRIES_MAX):
         if number:
@@ -39,5 +40,5 @@ async def settle_patiently(
             continue
         logger.info("settled without its gate", extra={"execution": order.execution, **counts})
         return True
-    logger.error("left unsettled: the table stayed away", extra={"execution": order.execution, **counts})
+    logger.error("not settled: DynamoDB stayed unavailable", extra={"execution": order.execution, **counts})
     return False

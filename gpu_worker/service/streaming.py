@@ -1,4 +1,4 @@
-"""An execution's lines on their way to the gate. A reader that stops reading does not hold a slot for long."""
+"""The HTTP answer that streams an execution's lines to the gate. A gate that stops reading soon loses its slot."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dispatcher.ports import Clock
 logger = logging.getLogger("headgate.worker")
 
 STALLED_S = 20.0
-"""How long one line may wait for its reader. What is generated meanwhile is bounded by the order's max_tokens, and
-what waits here by the server's send buffer and one line."""
+"""How long the gate may take to accept one line. Output generated meanwhile is bounded by the order's max_tokens, and
+lines that wait here by the server's send buffer and one line."""
 LATE_S = 1.0
-"""The same beyond the deadline: by then only the end is to be told."""
+"""The same after the deadline, when only the final event is left to send."""
 
 
 class LinesResponse(StreamingResponse):
-    """Whatever becomes of the connection, `lines` is closed when this is done: that ends the execution."""
+    """Always closes `lines` at its end, however the connection ended: closing them ends the execution."""
 
     def __init__(
         self, first: bytes, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
     ) -> None:
-        super().__init__(_all(first, lines), media_type="application/x-ndjson")
+        super().__init__(_chained(first, lines), media_type="application/x-ndjson")
         self._lines = lines
         self._name = name
         self._deadline_at = deadline_at
@@ -41,13 +41,13 @@ class LinesResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            # Returning now makes the server close the connection: the gate sees an answer that broke off.
-            logger.warning("its reader does not read", extra={"execution": self._name})
+            # Returning now makes the server close the connection: the gate sees an incomplete answer.
+            logger.warning("the gate does not read the answer", extra={"execution": self._name})
         finally:
             await self._lines.aclose()
 
 
-async def _all(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _chained(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     yield first
     async for item in lines:
         yield item

@@ -1,13 +1,13 @@
-"""What an operator sets about tiers, from a YAML file: `--tiers FILE`. Every field may be left out.
+"""The operator's settings of tiers, SLOs and shedding, from a YAML file: `--tiers FILE`. Every field is optional.
 
-queue:        # policies/tier_settings.py; needs --policy tiered:...
+queue:        # gpu_worker/policies/tiers/settings.py; needs --policy tiered:...
   shares: {premium: 0.5, standard: 0.35, background: 0.15}
   premium_reserve: 0.3
-slo:          # policies/slo.py
+slo:          # gpu_worker/policies/slo/monitor.py
   window_s: 60
   targets:
     premium: {ttft_s: 0.2, tpot_s: 0.03, e2e_s: 5}
-shedding:     # policies/shedding.py
+shedding:     # gpu_worker/policies/slo/shedding.py
   calm_s: 30
 """
 
@@ -33,7 +33,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class _Section(BaseModel):
-    """A field that is left out, or null, is as the settings have it by themselves."""
+    """A field that is missing or null has the default of the settings class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -42,33 +42,33 @@ class _Section(BaseModel):
 
 
 class QueueSection(_Section):
-    """Fields of TierSettings, which says what they do."""
+    """Fields of TierSettings; its docstring explains them."""
 
     shares: dict[TenantTier, Part] | None = None
-    """Parts of the service, together at most 1; a tier that is not named, or 0, has no floor."""
+    """Parts of the service, together at most 1. A tier that is missing, or 0, has no guaranteed share."""
     share_slack: NotNegative | None = None
-    """Service units; 0 puts a tier first as soon as it is behind."""
+    """Service units; 0: a tier goes first as soon as it is behind its share."""
     aging_per_s: NotNegative | None = None
     """Ranks a second of waiting; 0: no aging."""
     aging_max: NotNegative | None = None
     """Ranks at most; 0: no aging."""
     deficit_factor: NotNegative | None = None
-    """Ranks for a missing share of 1; 0: the share is a floor alone."""
+    """Ranks for a missing share of 1; 0: a missing share does not change ranks."""
     preemption: bool | None = None
     preemptions_max: Annotated[int, Field(ge=0)] | None = None
-    """Of one request; 0: nobody is evicted (`promote`), or whoever is evicted is ended (`end`)."""
+    """Of one request; 0: no request is evicted (`promote`), or an evicted request is ended (`end`)."""
     at_limit: Literal["promote", "end"] | None = None
     may_drop: frozenset[TenantTier] | None = None
     lead_max: Positive | None = None
-    """Service units over weight; left out, tenants of one tier evict nothing of each other's."""
+    """Service units over weight; missing: tenants of one tier do not evict each other's requests."""
     premium_reserve: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Part of the KV blocks; 0: no reserve."""
     cached_fraction: Part | None = None
-    """Of a prompt token's price; 0: what comes out of the prefix cache is free."""
+    """Price of a prompt token from the prefix cache, relative to a computed one; 0: free."""
 
 
 class TargetsSection(_Section):
-    """Seconds; one that is left out, or null, is no target."""
+    """Seconds; missing or null: no target."""
 
     ttft_s: Positive | None = None
     tpot_s: Positive | None = None
@@ -82,11 +82,11 @@ class SloSection(_Section):
     """Fields of SloSettings."""
 
     targets: dict[TenantTier, TargetsSection] = Field(default_factory=dict)
-    """A tier that is not named keeps the usual ones."""
+    """A tier that is missing keeps the default targets."""
     window_s: Positive | None = None
-    """Seconds looked back on."""
+    """Seconds of the rolling window."""
     samples_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Kept of a tier and kind."""
+    """Samples kept of each tier and kind."""
     goal: Part | None = None
     """Attainment below which a tier is at risk; 0: never."""
     samples_min: Annotated[int, Field(ge=1)] | None = None
@@ -98,12 +98,12 @@ class SheddingSection(_Section):
 
     enabled: bool | None = None
     patience_s: NotNegative | None = None
-    """0: standard is shed as soon as background being shed shows no effect."""
+    """0: standard is shed as soon as shedding background has no effect."""
     calm_s: NotNegative | None = None
-    """0: a tier comes back with the first look that finds no risk."""
+    """0: a tier is accepted again at the first check that finds no risk."""
     calm_max_s: NotNegative | None = None
     check_s: NotNegative | None = None
-    """0: it is decided at every event."""
+    """0: the level is decided at every event."""
     retry_min_s: NotNegative | None = None
     retry_max_s: NotNegative | None = None
 
@@ -116,20 +116,20 @@ class WorkerTiers(_Section):
     shedding: SheddingSection = SheddingSection()
 
     def for_queue(self) -> dict[str, Any] | None:
-        """Plain values, as they go to the engine; None where the file says nothing of its queue."""
+        """Return the queue section as plain values for the engine; None if the file has none."""
         if self.queue is None:
             return None
         return self.queue.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
     def shedder(self) -> Shedder:
-        """Raises ValueError for what cannot be together."""
+        """Make the shedder of these settings. Raises ValueError for values that contradict each other."""
         slo = self.slo.given()
         slo["targets"] = {**TARGETS, **{tier: each.targets() for tier, each in self.slo.targets.items()}}
         return Shedder(SloMonitor(SloSettings(**slo)), ShedSettings(**self.shedding.given()))
 
 
 def load_tiers(path: Path) -> WorkerTiers:
-    """Raises ValueError, one line that names the field and says what is wrong with it."""
+    """Read and check the file. Raises ValueError with one line that names the field and its mistake."""
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
@@ -142,9 +142,9 @@ def load_tiers(path: Path) -> WorkerTiers:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except RecursionError:
-        raise ValueError(f"{path} is no YAML of settings: it is nested too deeply") from None
+        raise ValueError(f"{path} is not a YAML file of settings: it is nested too deeply") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from None
     except ValidationError as error:
         finding = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in finding["loc"]) or "the whole"

@@ -28,7 +28,7 @@ class Act:
     """Before it says that it started."""
     token_s: float = 0.1
     breaks_after: int | None = None
-    """The worker dies after so many tokens: nobody settles for it."""
+    """The worker dies after so many tokens; its execution is not settled."""
     drops_after: int | None = None
     """The worker ends it after so many tokens, to make room for more urgent work."""
     aborts_after: int | None = None
@@ -71,7 +71,7 @@ class ScriptedWorkers:
     """Executions that the gate left in the middle."""
     most_live: Counter[str] = field(default_factory=Counter)
     dead: set[str] = field(default_factory=set)
-    """Workers that were killed: what they run is lost, and nobody settles for them."""
+    """Workers that were killed: their executions are lost and not settled."""
     tried: Counter[str] = field(default_factory=Counter)
     """Calls by execution, without those that found it running already."""
     overlaps: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class ScriptedWorkers:
                 self._settle(order, act.input_tokens, done)
             raise
         finally:
-            self.live.pop(order.execution, None)  # before its end is read: it waits for nobody
+            self.live.pop(order.execution, None)  # before its end is read, because it waits for no reader
         yield Finished(reason, act.input_tokens, done)
 
     async def wound_up(self) -> None:

@@ -1,4 +1,4 @@
-"""/metrics as Prometheus reads it, and that the alerts ask for nothing that is not there."""
+"""/metrics as Prometheus reads it; the alerts use only metrics that exist."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingSta
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
-from tests.support.worker_house import House, order
+from tests.support.worker_harness import WorkerHarness, order
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
 LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by")
 P, B = Tier.PREMIUM, Tier.BACKGROUND
 
 
-class Telling(ScriptedEngine):
+class EngineWithStats(ScriptedEngine):
     restarts = 1
 
     def stats(self) -> EngineStats:
@@ -46,8 +46,8 @@ class Telling(ScriptedEngine):
         return EngineStats(12, 1, 0.25, {}, figures, now)
 
 
-def told(house: House) -> dict[tuple[str, ...], float]:
-    text = generate_latest(make_registry(house.executions)).decode()
+def scraped(harness: WorkerHarness) -> dict[tuple[str, ...], float]:
+    text = generate_latest(make_registry(harness.executions)).decode()
     families = text_string_to_metric_families(text)
     samples = [sample for family in families for sample in family.samples]
     return {
@@ -57,14 +57,14 @@ def told(house: House) -> dict[tuple[str, ...], float]:
 
 
 async def after_one_request() -> dict[tuple[str, ...], float]:
-    house = House(Telling())
-    await house.execute(order(tier=P))
-    await house.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3))
-    house.executions.watch.sheds[B] += 5
-    return told(house)
+    harness = WorkerHarness(EngineWithStats())
+    await harness.execute(order(tier=P))
+    await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3))
+    harness.executions.watch.sheds[B] += 5
+    return scraped(harness)
 
 
-def test_every_figure_is_told_with_its_labels() -> None:
+def test_every_metric_has_its_labels() -> None:
     found = run(after_one_request())
     expected: dict[tuple[str, ...], Any] = {
         ("headgate_preemptions_total", "swap", "background"): 1,
@@ -103,7 +103,7 @@ def test_every_figure_is_told_with_its_labels() -> None:
     assert ("headgate_slo_attainment_ratio", "standard", "ttft") not in found, "nothing was asked, nothing was missed"
 
 
-def test_of_many_tenants_the_lowest_and_the_highest_are_told() -> None:
+def test_of_many_tenants_the_lowest_and_the_highest_are_reported() -> None:
     counters = [name for name in run(after_one_request()) if name[0] == "headgate_tenant_counter"]
     assert len(counters) == TENANTS_MAX
     assert {("headgate_tenant_counter", "t0"), ("headgate_tenant_counter", "t149")} <= set(counters)
@@ -111,20 +111,20 @@ def test_of_many_tenants_the_lowest_and_the_highest_are_told() -> None:
     assert outermost({"a": 1.0, "b": 3.0, "c": 2.0}, 1) == {"b": 3.0}
 
 
-async def test_an_engine_that_tells_no_tiers_tells_its_sums() -> None:
-    house = House()
-    house.engine.waiting = 7
-    assert told(house)[("headgate_requests_waiting",)] == 7
+async def test_an_engine_without_tiers_reports_its_sums() -> None:
+    harness = WorkerHarness()
+    harness.engine.waiting = 7
+    assert scraped(harness)[("headgate_requests_waiting",)] == 7
 
 
 async def test_two_workers_in_a_process_have_figures_of_their_own() -> None:
-    first, second = House(), House()
+    first, second = WorkerHarness(), WorkerHarness()
     first.engine.waiting = 7
-    assert told(second)[("headgate_requests_waiting",)] == 0
-    assert told(first)[("headgate_requests_waiting",)] == 7
+    assert scraped(second)[("headgate_requests_waiting",)] == 0
+    assert scraped(first)[("headgate_requests_waiting",)] == 7
 
 
-def test_alerts_parse_and_ask_for_what_is_told() -> None:
+def test_alerts_parse_and_use_existing_metrics() -> None:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*(set(rule) for rule in rules))

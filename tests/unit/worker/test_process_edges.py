@@ -36,9 +36,9 @@ def test_bad_options_end_in_one_line_that_names_them(
     with pytest.raises(SystemExit) as ended:
         parse_options(arguments.split())
     assert ended.value.code == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("gpu_worker: ")
-    assert named in told
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpu_worker: ")
+    assert named in line
 
 
 def test_options_have_defaults() -> None:
@@ -46,13 +46,13 @@ def test_options_have_defaults() -> None:
     assert (options.engine, options.slots, options.port, options.worker_id) == ("modelled", 8, 0, "w-1")
 
 
-async def test_where_no_engine_can_be_had_any_more_the_worker_ends_by_itself() -> None:
+async def test_when_no_engine_can_be_started_the_worker_ends_by_itself() -> None:
     serving, hopeless = asyncio.create_task(asyncio.sleep(100)), asyncio.Event()
-    told = asyncio.create_task(_stop_requested(serving, hopeless))
+    stopping = asyncio.create_task(_stop_requested(serving, hopeless))
     await asyncio.sleep(0)
-    assert not told.done()
+    assert not stopping.done()
     hopeless.set()
-    assert not await told, "by nobody's signal"
+    assert not await stopping, "no signal came"
     serving.cancel()
 
 
@@ -68,12 +68,12 @@ def test_a_log_line_is_json_with_what_it_is_about() -> None:
         {"name": "headgate.worker", "levelname": "INFO", "msg": "fin\nished %s", "args": (1,)}
     )
     record.execution = "a/i#1"
-    told = JsonLines().format(record)
-    assert "\n" not in told
-    said = json.loads(told)
-    assert (said["logger"], said["level"], said["message"]) == ("headgate.worker", "INFO", "fin\nished 1")
-    assert said["execution"] == "a/i#1"
-    assert set(said) == {"at", "level", "logger", "message", "execution"}
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert (fields["logger"], fields["level"], fields["message"]) == ("headgate.worker", "INFO", "fin\nished 1")
+    assert fields["execution"] == "a/i#1"
+    assert set(fields) == {"at", "level", "logger", "message", "execution"}
 
 
 def test_of_an_error_its_type_and_place_and_not_its_words() -> None:
@@ -81,15 +81,15 @@ def test_of_an_error_its_type_and_place_and_not_its_words() -> None:
         raise ValueError("canary")
     except ValueError:
         record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()})
-    told = JsonLines().format(record)
-    assert "canary" not in told
-    said = json.loads(told)
-    assert said["error"] == "ValueError"
-    assert "test_of_an_error" in said["where"][0]
+    line = JsonLines().format(record)
+    assert "canary" not in line
+    fields = json.loads(line)
+    assert fields["error"] == "ValueError"
+    assert "test_of_an_error" in fields["where"][0]
 
 
-def test_a_message_is_cut_and_anything_can_be_told() -> None:
+def test_a_message_is_cut_and_any_value_can_be_logged() -> None:
     record = logging.makeLogRecord({"msg": "x" * 5000, "thing": object()})
-    said = json.loads(JsonLines().format(record))
-    assert len(said["message"]) == 1000
-    assert said["thing"] == "object"
+    fields = json.loads(JsonLines().format(record))
+    assert len(fields["message"]) == 1000
+    assert fields["thing"] == "object"

@@ -1,4 +1,4 @@
-"""The worker's door: who enters, what is refused and how, and what a bad reader may hold."""
+"""The worker's HTTP server: orders that it accepts, how it refuses others, and slow or broken connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_worker.service.streaming import STALLED_S
 from tests.support.asgi import Call
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, run
-from tests.support.worker_house import SECRET, WORKER, House, order
+from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
 
 
 def refusal(events: list[WorkEvent]) -> tuple[int, str]:
@@ -31,17 +31,17 @@ def refusal(events: list[WorkEvent]) -> tuple[int, str]:
 
 
 def test_an_order_is_executed_and_streamed() -> None:
-    house = House()
-    events = run(house.execute(order()))
+    harness = WorkerHarness()
+    events = run(harness.execute(order()))
     assert events[-1] == Finished("length", 5, 3)
-    assert house.engine.requests[0].tenant == "a"
-    assert house.settlements.tries == 0  # the gate had it all, and settles
+    assert harness.engine.requests[0].tenant == "a"
+    assert harness.settlements.tries == 0  # the gate had it all, and settles
 
 
 def test_chat_is_rendered_by_the_engine() -> None:
-    house = House()
-    run(house.execute(order(prompt=None, messages=(Message("user", "hi"),))))
-    assert house.engine.requests[0].prompt == "hi"
+    harness = WorkerHarness()
+    run(harness.execute(order(prompt=None, messages=(Message("user", "hi"),))))
+    assert harness.engine.requests[0].prompt == "hi"
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_chat_is_rendered_by_the_engine() -> None:
 )
 def test_what_is_refused_and_how(work: WorkOrder, worker: Worker, expected: tuple[int, str]) -> None:
     async def story() -> None:
-        house = House()
-        assert refusal(await house.execute(work, worker)) == expected
-        await house.executions.idle()
-        assert house.executions.live() == frozenset()
+        harness = WorkerHarness()
+        assert refusal(await harness.execute(work, worker)) == expected
+        await harness.executions.idle()
+        assert harness.executions.live() == frozenset()
 
     run(story())
 
@@ -70,32 +70,32 @@ def test_messages_that_the_template_refuses_are_the_tenants_error_and_hold_no_sl
             raise EngineError("invalid_messages", "no")
 
     async def story() -> None:
-        house = House(Strict())
+        harness = WorkerHarness(Strict())
         work = order(prompt=None, messages=(Message("user", "hi"),))
-        assert refusal(await house.execute(work)) == (400, "invalid_messages")
-        await house.executions.idle()
-        assert house.executions.live() == frozenset()
+        assert refusal(await harness.execute(work)) == (400, "invalid_messages")
+        await harness.executions.idle()
+        assert harness.executions.live() == frozenset()
 
     run(story())
 
 
 def test_no_more_than_its_slots_and_none_twice() -> None:
     async def story() -> None:
-        house = House()
-        running = [asyncio.ensure_future(house.execute(order(f"i{n}"))) for n in range(2)]
+        harness = WorkerHarness()
+        running = [asyncio.ensure_future(harness.execute(order(f"i{n}"))) for n in range(2)]
         await asyncio.sleep(0.05)
-        assert refusal(await house.execute(order("i2"))) == (503, "worker_full")
-        assert refusal(await house.execute(order("i0"))) == (409, "running_already")
+        assert refusal(await harness.execute(order("i2"))) == (503, "worker_full")
+        assert refusal(await harness.execute(order("i0"))) == (409, "running_already")
         await asyncio.gather(*running)
-        assert isinstance((await house.execute(order("i3")))[-1], Finished)
+        assert isinstance((await harness.execute(order("i3")))[-1], Finished)
 
     run(story())
 
 
 def test_a_draining_worker_takes_nothing() -> None:
-    house = House()
-    house.executions.accepting = False
-    assert refusal(run(house.execute(order()))) == (503, "draining")
+    harness = WorkerHarness()
+    harness.executions.accepting = False
+    assert refusal(run(harness.execute(order()))) == (503, "draining")
 
 
 @pytest.mark.parametrize("other", [{"slot": 1}, {"attempt": 2}, {"tenant": "b"}, {"invocation": "j"}])
@@ -103,18 +103,18 @@ def test_a_grant_for_another_execution_is_refused(other: dict[str, Any]) -> None
     """Even where it was signed over these very bytes."""
 
     async def story() -> int:
-        house = House()
+        harness = WorkerHarness()
         raw, asked = encode_order(order()), order(**other)
         grant = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
         headers = {"authorization": f"Bearer {sign(grant, SECRET)}"}
-        return (await Call(house.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
+        return (await Call(harness.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
 
     assert run(story()) == 401
 
 
 def test_refusals_of_a_grant_are_all_alike() -> None:
     async def story() -> set[bytes]:
-        app = House().app
+        app = WorkerHarness().app
         tokens = ["", "Bearer", "Bearer x.y", "Bearer é", "Basic abc", f"Bearer {'a' * 5000}"]
         calls = [Call(app, "POST", "/v1/execute", headers={"authorization": token}, body=b"{}") for token in tokens]
         replies = [await call.finished() for call in calls]
@@ -126,7 +126,7 @@ def test_refusals_of_a_grant_are_all_alike() -> None:
 
 def test_an_order_that_does_not_arrive_holds_the_door_no_longer_than_stated() -> None:
     async def story() -> tuple[int, float]:
-        house = House()
+        harness = WorkerHarness()
         sent: list[dict[str, object]] = []
 
         async def receive() -> dict[str, object]:
@@ -137,34 +137,34 @@ def test_an_order_that_does_not_arrive_holds_the_door_no_longer_than_stated() ->
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v1/execute", "headers": [], "query_string": b""}
-        await house.app(scope, receive, send)  # type: ignore[arg-type]
-        return int(str(sent[0]["status"])), house.clock.now() - START
+        await harness.app(scope, receive, send)  # type: ignore[arg-type]
+        return int(str(sent[0]["status"])), harness.clock.now() - START
 
     assert run(story()) == (503, BODY_S)
 
 
 def test_stats_need_the_fleets_signature_and_health_nothing() -> None:
     async def story() -> list[int]:
-        house = House()
+        harness = WorkerHarness()
         tokens = [None, "wrong", "é", stats_token(b"another fleet's secret"), stats_token(SECRET)]
         headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
-        replies = [await Call(house.app, "GET", "/stats", headers=header).finished() for header in headers]
+        replies = [await Call(harness.app, "GET", "/stats", headers=header).finished() for header in headers]
         assert set(replies[-1].json()) == {"waiting", "running", "kv_use", "tenants", "tiers", "shed"}
         assert replies[-1].json()["tenants"]["a"].keys() == {"input_tokens", "output_tokens", "service"}
-        return [reply.status for reply in replies] + [(await Call(house.app, "GET", "/health").finished()).status]
+        return [reply.status for reply in replies] + [(await Call(harness.app, "GET", "/health").finished()).status]
 
     assert run(story()) == [401, 401, 401, 401, 200, 200]
 
 
 def test_metrics_need_a_token_of_their_own() -> None:
     async def story() -> list[int]:
-        house = House()
+        harness = WorkerHarness()
         tokens = [None, stats_token(SECRET), metrics_token(b"another fleet's secret"), metrics_token(SECRET)]
         headers = [{} if token is None else {"authorization": f"Bearer {token}"} for token in tokens]
-        replies = [await Call(house.app, "GET", "/metrics", headers=header).finished() for header in headers]
+        replies = [await Call(harness.app, "GET", "/metrics", headers=header).finished() for header in headers]
         assert replies[-1].headers["content-type"].startswith("text/plain; version=")
         assert b"# TYPE headgate_shed_level gauge" in replies[-1].body
-        assert (await Call(house.app, "GET", "/stats", headers=headers[-1]).finished()).status == 401
+        assert (await Call(harness.app, "GET", "/stats", headers=headers[-1]).finished()).status == 401
         return [reply.status for reply in replies]
 
     assert run(story()) == [401, 401, 401, 200]
@@ -174,52 +174,52 @@ class TestReaders:
     """A connection as the server sees it."""
 
     def test_one_that_hangs_up_is_aborted_and_settled_to_the_token(self) -> None:
-        async def story() -> House:
-            house = House()
-            call = house.call(order(max_tokens=500))
+        async def story() -> WorkerHarness:
+            harness = WorkerHarness()
+            call = harness.call(order(max_tokens=500))
             await asyncio.sleep(1.05)
             call.hang_up()
             await call.finished()
-            await house.executions.idle()
-            return house
+            await harness.executions.idle()
+            return harness
 
-        house = run(story())
-        (settled,) = house.settlements.done
-        assert settled == ("a/i#1", 5, house.engine.generated)
-        assert 10 <= house.engine.generated <= 12
+        harness = run(story())
+        (settled,) = harness.settlements.done
+        assert settled == ("a/i#1", 5, harness.engine.generated)
+        assert 10 <= harness.engine.generated <= 12
 
     def test_one_that_stops_reading_is_cut_off_after_the_stated_time(self) -> None:
-        async def story() -> tuple[House, float]:
-            house = House()
-            call = house.call(order(max_tokens=900))
+        async def story() -> tuple[WorkerHarness, float]:
+            harness = WorkerHarness()
+            call = harness.call(order(max_tokens=900))
             await asyncio.sleep(1)
             call.reading.clear()
-            stalled_at = house.clock.now()
+            stalled_at = harness.clock.now()
             await call.finished()
-            await house.executions.idle()
-            return house, house.clock.now() - stalled_at
+            await harness.executions.idle()
+            return harness, harness.clock.now() - stalled_at
 
-        house, held_s = run(story())
+        harness, held_s = run(story())
         assert STALLED_S <= held_s <= STALLED_S + 1
-        assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
-        assert house.executions.live() == frozenset()
+        assert harness.settlements.done == [("a/i#1", 5, harness.engine.generated)]
+        assert harness.executions.live() == frozenset()
 
     def test_and_near_its_deadline_sooner(self) -> None:
         async def story() -> float:
-            house = House()
-            call = house.call(order(max_tokens=900, deadline_at=START + 5))
+            harness = WorkerHarness()
+            call = harness.call(order(max_tokens=900, deadline_at=START + 5))
             await asyncio.sleep(1)
             call.reading.clear()
             await call.finished()
-            await house.executions.idle()
-            return house.clock.now() - START
+            await harness.executions.idle()
+            return harness.clock.now() - START
 
         assert 5 <= run(story()) <= 7
 
     def test_one_that_pauses_for_less_loses_nothing(self) -> None:
         async def story() -> list[object]:
-            house = House()
-            call = house.call(order(max_tokens=30))
+            harness = WorkerHarness()
+            call = harness.call(order(max_tokens=30))
             await asyncio.sleep(1)
             call.reading.clear()
             await asyncio.sleep(STALLED_S - 1)
@@ -231,18 +231,18 @@ class TestReaders:
         assert events[-1] == "finished"
 
     def test_one_that_is_gone_before_the_first_line_leaves_nothing(self) -> None:
-        async def story() -> House:
-            house = House()
-            call = house.call(order(max_tokens=500))
+        async def story() -> WorkerHarness:
+            harness = WorkerHarness()
+            call = harness.call(order(max_tokens=500))
             call.hang_up()
             await call.finished()
-            await house.executions.idle()
-            return house
+            await harness.executions.idle()
+            return harness
 
-        house = run(story())
-        assert house.executions.live() == frozenset()
-        assert house.settlements.done == [("a/i#1", 5, house.engine.generated)]
-        assert house.engine.generated <= 1
+        harness = run(story())
+        assert harness.executions.live() == frozenset()
+        assert harness.settlements.done == [("a/i#1", 5, harness.engine.generated)]
+        assert harness.engine.generated <= 1
 
     def test_silence_of_the_engine_is_filled_with_signs_of_life(self) -> None:
         class Slow(ScriptedEngine):
@@ -252,7 +252,7 @@ class TestReaders:
                     yield event
 
         async def story() -> list[str]:
-            reply = await House(Slow()).call(order()).finished()
+            reply = await WorkerHarness(Slow()).call(order()).finished()
             return [json.loads(line)["event"] for line in reply.body.splitlines()]
 
         assert run(story())[:4] == ["alive", "alive", "alive", "started"]
@@ -260,9 +260,9 @@ class TestReaders:
 
 def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> bytes:
-        house = House()
+        harness = WorkerHarness()
         works = [order(prompt="canary " * 200), order(prompt="canary", max_tokens=0), order(prompt="canary")]
-        return b"".join([(await house.call(work).finished()).body for work in works])
+        return b"".join([(await harness.call(work).finished()).body for work in works])
 
     caplog.set_level("DEBUG")
     assert b"canary" not in run(story())
@@ -271,7 +271,7 @@ def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -> None
 
 def test_paths_that_do_not_exist() -> None:
     async def story() -> list[int]:
-        async with httpx.AsyncClient(transport=House().transport, base_url="http://w") as http:
+        async with httpx.AsyncClient(transport=WorkerHarness().transport, base_url="http://w") as http:
             return [(await http.get("/v1/execute")).status_code, (await http.post("/")).status_code]
 
     assert run(story()) == [405, 404]

@@ -1,4 +1,4 @@
-"""Who is turned away at the worker's door, what it is told, and whose times count."""
+"""Shedding at the worker: which requests are refused, with what answer, and which times count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, RefusedByPolicy
 from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.slo.watch import SloWatch
 from tests.support.engines import ScriptedEngine
 from tests.support.virtual_time import START, LoopClock, run
-from tests.support.worker_house import House, order, read
+from tests.support.worker_harness import WorkerHarness, order, read
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -26,35 +26,35 @@ def touchy() -> Shedder:
     return Shedder(SloMonitor(SloSettings(samples_min=2)), ShedSettings(check_s=0.0))
 
 
-async def late_premium(house: House) -> None:
-    """Two requests whose tokens come at a tenth of a second, not at 30 ms."""
+async def late_premium(harness: WorkerHarness) -> None:
+    """Two requests with a token each tenth of a second instead of each 30 ms."""
     for name in ("p1", "p2"):
-        await house.execute(order(name, tier=P))
+        await harness.execute(order(name, tier=P))
 
 
 def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_sees_it() -> None:
-    async def story() -> tuple[House, Any]:
-        house = House(shedder=touchy())
-        await late_premium(house)
-        return house, await house.call(order("b", tier=B)).finished()
+    async def story() -> tuple[WorkerHarness, Any]:
+        harness = WorkerHarness(shedder=touchy())
+        await late_premium(harness)
+        return harness, await harness.call(order("b", tier=B)).finished()
 
-    house, reply = run(story())
+    harness, reply = run(story())
     assert (reply.status, reply.json()["code"]) == (429, "overloaded")
     assert reply.json()["retry_after_s"] == pytest.approx(30.0, abs=1.0)
     assert int(reply.headers["retry-after"]) == pytest.approx(30, abs=1)
-    assert [request.tier for request in house.engine.requests] == [P, P]
-    assert house.executions.live() == frozenset()
-    assert house.executions.watch.sheds == {B: 1}
-    assert house.settlements.tries == 0
+    assert [request.tier for request in harness.engine.requests] == [P, P]
+    assert harness.executions.live() == frozenset()
+    assert harness.executions.watch.sheds == {B: 1}
+    assert harness.settlements.tries == 0
 
 
 def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
     async def story() -> list[object]:
-        house = House(shedder=touchy())
-        await late_premium(house)
-        ends = [(await house.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
+        harness = WorkerHarness(shedder=touchy())
+        await late_premium(harness)
+        ends = [(await harness.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
         await asyncio.sleep(120)
-        return [*ends, (await house.execute(order("again", tier=B)))[-1]]
+        return [*ends, (await harness.execute(order("again", tier=B)))[-1]]
 
     standard, background, again = run(story())
     assert isinstance(standard, Finished)
@@ -64,17 +64,17 @@ def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
     assert isinstance(again, Finished)
 
 
-def test_a_worker_that_is_full_says_so_and_sheds_nobody() -> None:
-    async def story() -> tuple[House, Any]:
-        house = House(shedder=touchy())
-        await late_premium(house)
+def test_a_full_worker_says_so_and_sheds_nothing() -> None:
+    async def story() -> tuple[WorkerHarness, Any]:
+        harness = WorkerHarness(shedder=touchy())
+        await late_premium(harness)
         for name in ("x", "y"):
-            house.executions.claim(order(name))
-        return house, (await house.execute(order("b", tier=B)))[-1]
+            harness.executions.claim(order(name))
+        return harness, (await harness.execute(order("b", tier=B)))[-1]
 
-    house, refused = run(story())
+    harness, refused = run(story())
     assert (refused.status, refused.code, refused.retry_after_s) == (503, "worker_full", None)
-    assert not house.executions.watch.sheds
+    assert not harness.executions.watch.sheds
 
 
 class Ending(ScriptedEngine):
@@ -104,32 +104,32 @@ class Ending(ScriptedEngine):
 def test_what_the_engine_ends_is_a_refused_line_with_its_status(
     error: EngineError, after: int, status: int, code: str
 ) -> None:
-    async def story() -> tuple[House, Any, list[dict[str, Any]]]:
-        house = House(Ending(error, after))
-        events = await house.execute(order(max_tokens=9, tier=B))
-        lines = [json.loads(line) for line in await house.start(order("again"))]
-        await house.executions.idle()
-        return house, events, lines
+    async def story() -> tuple[WorkerHarness, Any, list[dict[str, Any]]]:
+        harness = WorkerHarness(Ending(error, after))
+        events = await harness.execute(order(max_tokens=9, tier=B))
+        lines = [json.loads(line) for line in await harness.start(order("again"))]
+        await harness.executions.idle()
+        return harness, events, lines
 
-    house, events, lines = run(story())
+    harness, events, lines = run(story())
     refused = events[-1]
     assert isinstance(refused, WorkRefused)
     assert (refused.status, refused.code) == (status, code)
     assert (refused.retry_after_s is None) == (status == 500)
     assert ("retry_after_s" in lines[-1]) == (status != 500)
     assert max([0, *(event.output_tokens for event in events if isinstance(event, Token))]) == after
-    assert house.settlements.tries == 0, "the gate settles what it was told the end of"
-    assert house.executions.live() == frozenset()
+    assert harness.settlements.tries == 0, "the gate settles: it got the final event"
+    assert harness.executions.live() == frozenset()
 
 
 def test_a_request_dropped_while_its_gate_is_gone_is_settled_once_from_here() -> None:
-    async def story() -> House:
-        house = House(Ending(Dropped(), 2))
-        lines = house.executions.run(house.executions.claim(order(max_tokens=9)))
+    async def story() -> WorkerHarness:
+        harness = WorkerHarness(Ending(Dropped(), 2))
+        lines = harness.executions.run(harness.executions.claim(order(max_tokens=9)))
         await anext(lines)
         await lines.aclose()
-        await house.executions.idle()
-        return house
+        await harness.executions.idle()
+        return harness
 
     (settled,) = run(story()).settlements.done
     assert settled[0] == "a/i#1"
@@ -140,42 +140,42 @@ def watched(targets: dict[Tier, SloTargets] | None = None) -> Shedder:
     return Shedder(SloMonitor(SloSettings(targets=targets or {P: SloTargets(0.2, 0.15, 2.0)})))
 
 
-def attained(house: House, kind: Slo, after_s: float = 20.0) -> Attainment:
-    return house.executions.watch.monitor.attainment(P, kind, START + after_s)
+def attained(harness: WorkerHarness, kind: Slo, after_s: float = 20.0) -> Attainment:
+    return harness.executions.watch.monitor.attainment(P, kind, START + after_s)
 
 
 def test_each_request_is_one_sample_of_each_kind() -> None:
-    async def story() -> House:
-        house = House(shedder=watched())
+    async def story() -> WorkerHarness:
+        harness = WorkerHarness(shedder=watched())
         for name in ("r", "s"):
-            await house.execute(order(name, tier=P, max_tokens=5))
-        return house
+            await harness.execute(order(name, tier=P, max_tokens=5))
+        return harness
 
-    house = run(story())
-    assert [attained(house, kind) for kind in Slo] == [Attainment(2, 2)] * 3
+    harness = run(story())
+    assert [attained(harness, kind) for kind in Slo] == [Attainment(2, 2)] * 3
 
 
 def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
-    async def story() -> House:
-        house = House(shedder=watched())
-        lines = house.executions.run(house.executions.claim(order(tier=P, max_tokens=20)))
+    async def story() -> WorkerHarness:
+        harness = WorkerHarness(shedder=watched())
+        lines = harness.executions.run(harness.executions.claim(order(tier=P, max_tokens=20)))
         for _ in range(3):
             await anext(lines)
         await asyncio.sleep(15)
         await read(lines)
-        return house
+        return harness
 
-    house = run(story())
-    assert attained(house, Slo.TPOT) == Attainment(1, 1)
-    assert attained(house, Slo.TTFT) == Attainment(1, 1)
+    harness = run(story())
+    assert attained(harness, Slo.TPOT) == Attainment(1, 1)
+    assert attained(harness, Slo.TTFT) == Attainment(1, 1)
 
 
 def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> None:
     async def story() -> Attainment:
-        house = House(ScriptedEngine(token_s=1000.0), watched())
-        reading = [house.start(order(name, tier=P)) for name in ("r", "s")]
+        harness = WorkerHarness(ScriptedEngine(token_s=1000.0), watched())
+        reading = [harness.start(order(name, tier=P)) for name in ("r", "s")]
         await asyncio.sleep(1)
-        found = attained(house, Slo.TTFT, 1.0)
+        found = attained(harness, Slo.TTFT, 1.0)
         for one in reading:
             one.cancel()
         return found
@@ -184,20 +184,20 @@ def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> No
 
 
 def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
-    async def story() -> House:
-        house = House(shedder=watched())
-        await house.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
-        lines = house.executions.run(house.executions.claim(order("gone", tier=P, max_tokens=500)))
+    async def story() -> WorkerHarness:
+        harness = WorkerHarness(shedder=watched())
+        await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
+        lines = harness.executions.run(harness.executions.claim(order("gone", tier=P, max_tokens=500)))
         await anext(lines)
         await lines.aclose()
-        await house.executions.idle()
-        return house
+        await harness.executions.idle()
+        return harness
 
-    house = run(story())
-    assert house.executions.watch.expiries == {P: 1}
-    assert attained(house, Slo.E2E) == Attainment(0, 1)
-    assert attained(house, Slo.TPOT) == Attainment(0, 0)
-    assert attained(house, Slo.TTFT).met == attained(house, Slo.TTFT).samples
+    harness = run(story())
+    assert harness.executions.watch.expiries == {P: 1}
+    assert attained(harness, Slo.E2E) == Attainment(0, 1)
+    assert attained(harness, Slo.TPOT) == Attainment(0, 0)
+    assert attained(harness, Slo.TTFT).met == attained(harness, Slo.TTFT).samples
 
 
 def test_a_clock_that_is_set_back_does_no_harm() -> None:
@@ -208,10 +208,10 @@ def test_a_clock_that_is_set_back_does_no_harm() -> None:
             return self.at
 
     clock = Clock()
-    watch = Watch(clock)
+    watch = SloWatch(clock)
     watch.arrived("r", P, 10)
     clock.at = 50.0
     assert watch.now_s() == 100.0
     watch.left("r")
     watch.left("r")
-    watch.held("r", 1.0)
+    watch.reader_delayed("r", 1.0)

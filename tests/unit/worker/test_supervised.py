@@ -1,4 +1,4 @@
-"""An engine that dies or hangs is replaced, and nobody waits for it; in virtual time, over scripted engines."""
+"""An engine that dies or hangs is replaced, and no request waits for ever; in virtual time, over scripted engines."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_what_is_left_out_is_as_it_is_by_itself(tmp_path: Path, text: str) -> No
         ("slo: {window_s: soon}", "slo.window_s"),
         ("shedding: {calm_s: 400}", "calm_max_s"),
         ("[1]", "the whole"),
-        ("a: [", "no YAML"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_what_is_wrong_is_one_line_that_names_it(
@@ -107,9 +107,9 @@ def test_what_is_wrong_is_one_line_that_names_it(
     path.write_text(text)
     with pytest.raises(SystemExit):
         parse_options(["--tiers", str(path)])
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("gpu_worker: argument --tiers: ")
-    assert says in told
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpu_worker: argument --tiers: ")
+    assert says in line
 
 
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

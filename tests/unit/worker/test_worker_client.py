@@ -1,4 +1,4 @@
-"""The gate's client: what it makes of what a worker says, and of one that says nothing sensible."""
+"""The gate's client of a worker: how it reads the worker's lines, and lines that make no sense."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from dispatcher.worker_wire import encode_event
 from tests.support.virtual_time import START, LoopClock, run
-from tests.support.worker_house import SECRET, WORKER, House, order
+from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
 
 WHOLE = [
     encode_event(Started(1)),
@@ -130,11 +130,11 @@ def test_a_refusal_keeps_its_status_and_code(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
+    ("sent", "known"),
     [(7, 7.0), (0.5, 0.5), (0, 0.0), (-1, None), (1e9, None), ("7", None), (True, None), (None, None)],
 )
-def test_when_to_come_back_is_passed_on_where_it_makes_sense(told: object, known: float | None) -> None:
-    fields = {"status": 429, "code": "overloaded", "message": "m", "retry_after_s": told}
+def test_when_to_come_back_is_passed_on_where_it_makes_sense(sent: object, known: float | None) -> None:
+    fields = {"status": 429, "code": "overloaded", "message": "m", "retry_after_s": sent}
     whole = WorkRefused(429, "overloaded", "m", known)
     assert said(httpx.Response(429, json={"event": "refused", **fields})) == [whole]
     assert said(streamed(WHOLE[0], json.dumps({"event": "refused", **fields}).encode() + b"\n"))[1] == whole
@@ -142,10 +142,10 @@ def test_when_to_come_back_is_passed_on_where_it_makes_sense(told: object, known
 
 def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
     async def story() -> list[str]:
-        house = House()
+        harness = WorkerHarness()
         for name, tenant in (("1", "a"), ("2", "a"), ("3", "b")):
-            await house.execute(order(name, tenant=tenant, cache_salt="the client's"))
-        return [request.cache_salt for request in house.engine.requests]
+            await harness.execute(order(name, tenant=tenant, cache_salt="the client's"))
+        return [request.cache_salt for request in harness.engine.requests]
 
     mine, mine_again, others = run(story())
     assert mine == mine_again == cache_salt("a", SECRET)
@@ -175,7 +175,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
 
 def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:
     """400,000 letters of two bytes each: escaped they would be six."""
-    (refused,) = run(House().execute(order(prompt="é" * 400_000)))
+    (refused,) = run(WorkerHarness().execute(order(prompt="é" * 400_000)))
     assert isinstance(refused, WorkRefused)
     assert refused.code == "context_length_exceeded"
 

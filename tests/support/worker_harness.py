@@ -1,4 +1,4 @@
-"""A worker without its process: the real door, executions and agent around a scripted engine."""
+"""A worker without its process: the real HTTP server, executions and agent around a scripted engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpu_worker.policies.slo.shedding import Shedder
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.server import make_app
-from gpu_worker.service.shedding_watch import Watch
+from gpu_worker.service.slo.watch import SloWatch
 from tests.support.asgi import Call
 from tests.support.engines import MODEL, ScriptedEngine
 from tests.support.virtual_time import START, LoopClock
@@ -64,7 +64,7 @@ async def read(lines: AsyncIterator[bytes]) -> list[bytes]:
 
 @dataclass
 class Settlements:
-    """`away`: how many calls the table is still away for. `done`: execution, input tokens, output tokens."""
+    """`away`: how many calls still fail. `done`: execution, input tokens, output tokens."""
 
     away: int = 0
     tries: int = 0
@@ -80,28 +80,28 @@ class Settlements:
         self.done.append((f"{tenant}/{invocation_id}#{attempt}", input_tokens, output_tokens))
 
 
-class House:
+class WorkerHarness:
     def __init__(self, engine: ScriptedEngine | None = None, shedder: Shedder | None = None) -> None:
         self.clock = LoopClock()
         self.engine = engine or ScriptedEngine()
         self.settlements = Settlements()
-        watch = None if shedder is None else Watch(self.clock, shedder)
-        self.executions = Executions(self.engine, WORKER.slots, self.clock, self.settlements, watching=watch)
+        watch = None if shedder is None else SloWatch(self.clock, shedder)
+        self.executions = Executions(self.engine, WORKER.slots, self.clock, self.settlements, slo_watch=watch)
         self.app = make_app(self.executions, worker_id="w", secret=SECRET, clock=self.clock)
         self.transport = httpx.ASGITransport(self.app)
         self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, transport=self.transport)
         self.store = MemoryStore(self.clock)
         self.stop = asyncio.Event()
-        """What tells the agent to drain…"""
+        """Set it to drain the agent."""
         self.serving: asyncio.Future[None]
-        """…and what it is then doing, where a test has it serve."""
+        """The agent's `serve`, if the test runs it."""
         self.agent = Agent(WORKER, self.store, self.executions, self.clock, Random(1))
 
     async def execute(self, work: WorkOrder, worker: Worker = WORKER) -> list[WorkEvent]:
         return [event async for event in self.client.execute(worker, work)]
 
     def call(self, work: WorkOrder) -> Call:
-        """The same as a server sees it: a connection that can stop reading, and break."""
+        """Return the request as a server sees it: a connection that can stop reading, and break."""
         raw = encode_order(work)
         expires_at = self.clock.now() + 30
         grant = ExecutionToken("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
@@ -110,11 +110,11 @@ class House:
         )
 
     def start(self, work: WorkOrder) -> asyncio.Future[list[bytes]]:
-        """Run it here, read to its end."""
+        """Run the order without HTTP; the future has its lines."""
         return asyncio.ensure_future(read(self.executions.run(self.executions.claim(work))))
 
     async def leased(self, work: WorkOrder) -> Lease:
-        """A lease as a dispatch leaves it; the agent has joined."""
+        """Store a lease as a dispatch does; the agent has joined."""
         now = self.clock.now()
         charged = debit(Clocks(), Share(), 1.0, now, 0.0)
         queued = Invocation(work.tenant, work.invocation, "a", POOL, MODEL, "f", now, work.deadline_at, 1.0, 1)

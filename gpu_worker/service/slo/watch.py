@@ -1,0 +1,94 @@
+"""The times of a worker's requests, and which requests it sheds because of them.
+
+Times are measured at this worker: from the arrival of an order to its tokens as they leave. The wait at the gate is
+measured there. While a reader does not take a line, no time passes here for its request: a slow client is no slow
+engine, and must not cause shedding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dispatcher.policies.tiers import Tier
+from dispatcher.ports import Clock
+from gpu_worker.engines.interface import EngineEvent, Finished, Started
+from gpu_worker.policies.slo.monitor import SloMonitor
+from gpu_worker.policies.slo.shedding import Shedder
+from gpu_worker.service.slo.backlog import Backlog
+
+
+@dataclass(eq=False)
+class SloWatch:
+    """`sheds`, `expiries`: requests that were shed, and that ended at their deadline, by tier."""
+
+    clock: Clock
+    shedder: Shedder = field(default_factory=lambda: Shedder(SloMonitor()))
+    backlog: Backlog = field(default_factory=Backlog)
+    sheds: Counter[Tier] = field(default_factory=Counter)
+    expiries: Counter[Tier] = field(default_factory=Counter)
+    _now_s: float = 0.0
+    _reader_delay_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that each open request spent waiting for its reader."""
+
+    @property
+    def monitor(self) -> SloMonitor:
+        return self.shedder.monitor
+
+    def now_s(self) -> float:
+        """Return the clock's time, which never goes back here even if the clock is set back."""
+        self._now_s = max(self._now_s, self.clock.now())
+        return self._now_s
+
+    def shed_retry_after_s(self, tier: Tier) -> float | None:
+        """Count and refuse an arrival if its tier is shed: return after how many seconds it may come back. None: it is
+        accepted."""
+        self.shedder.observe(self.now_s())
+        if not self.shedder.sheds(tier):
+            return None
+        self.sheds[tier] += 1
+        return self.retry_after_s(tier)
+
+    def retry_after_s(self, tier: Tier) -> float:
+        """Return after how many seconds a request of this tier may come back."""
+        now_s = self.now_s()
+        return self.shedder.retry_after_s(tier, self.backlog.waiting(), self.backlog.service_per_s(now_s), now_s)
+
+    def arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
+        self._reader_delay_s[name] = 0.0
+        self.monitor.arrived(name, tier, self.now_s())
+        self.backlog.arrived(name, tier, output_tokens_max)
+
+    def reader_delayed(self, name: str, seconds: float) -> None:
+        """Leave out the seconds that the request's reader took to take a line."""
+        if name in self._reader_delay_s:
+            self._reader_delay_s[name] += max(0.0, seconds)
+
+    def note(self, name: str, event: EngineEvent) -> None:
+        """Note an event of a request; events after its end do not count."""
+        if name not in self._reader_delay_s:
+            return
+        now_s = self.now_s()
+        at_s = now_s - self._reader_delay_s[name]
+        if isinstance(event, Started):
+            self.backlog.started(name, event.input_tokens)
+        elif isinstance(event, Finished):
+            self._finished(name, event, at_s)
+        else:
+            self.monitor.first_token(name, at_s)
+            self.backlog.generated(name, event.output_tokens, now_s)
+        self.shedder.observe(now_s)
+
+    def left(self, name: str) -> None:
+        """Close a request that ended without `Finished`; nothing happens for one that is closed already."""
+        if name in self._reader_delay_s:
+            self.monitor.abandoned(name, self.now_s() - self._reader_delay_s.pop(name))
+            self.backlog.left(name, whole=False)
+
+    def _finished(self, name: str, finished: Finished, at_s: float) -> None:
+        if finished.reason == "aborted":
+            self.left(name)
+            return
+        del self._reader_delay_s[name]
+        self.monitor.ended(name, at_s, finished.output_tokens)
+        self.backlog.left(name, whole=True)
