@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +16,32 @@ from dispatcher.policies.clocks import Share
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from tests.support.asgi import Caller
-from tests.support.gate_world import MODEL, CountingIds, FakeLauncher
 from tests.support.virtual_time import LoopClock
 from tests.support.worker_client import ScriptedWorkers
 
 POOL = "default"
+MODEL = "m"
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+
+
+class CountingIds:
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new(self) -> str:
+        return f"id-{next(self._numbers)}"
+
+    def secret(self) -> str:
+        return f"{next(self._numbers):012d}" + "s" * 32
+
+
+@dataclass
+class FakeLauncher:
+    launched: list[tuple[str, str, int]] = field(default_factory=list)
+
+    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
+        self.launched.append((tenant, invocation_id, attempt))
 
 
 @dataclass
@@ -39,7 +59,7 @@ class Gate:
         return self.contexts[0]
 
     def process(self, order: str = "bwfq", **settings: Any) -> Context:
-        """Another dispatcher process: it shares the table and the workers, nothing else."""
+        """Start another gate process: it shares the table and the workers, nothing else."""
         context = Context(
             store=self.store,
             directory=Directory(self.store, self.clock, order),
@@ -65,13 +85,17 @@ class Gate:
         return tenant
 
     async def add_worker(self, name: str = "w", slots: int = 2, alive_s: float = 1e6, **more: Any) -> Worker:
-        told: dict[str, Any] = {"model": MODEL, "alive_until": self.clock.now() + alive_s, **more}
-        seated = await self.store.register(Worker(name, POOL, f"http://{name}", slots=slots, **told))
+        fields: dict[str, Any] = {"model": MODEL, "alive_until": self.clock.now() + alive_s, **more}
+        seated = await self.store.register(Worker(name, POOL, f"http://{name}", slots=slots, **fields))
         assert seated is not None
         return seated
 
+    async def worker(self) -> Worker:
+        """Return the worker in the first seat."""
+        return (await self.store.workers(POOL))[0]
+
     async def heartbeat(self, worker: Worker, **changes: Any) -> Worker:
-        """The worker says what it runs, and what else the test has it say."""
+        """Write the worker's heartbeat: the executions that it runs, and the test's `changes`."""
         live = frozenset(name for name, on in self.workers.live.items() if on == worker.id)
         stored = await self.store.heartbeat(replace(worker, **{"live": live, **changes}))
         assert stored is not None
@@ -91,12 +115,12 @@ class Gate:
         return (await self.store.snapshot(POOL, tenant)).queue.spent
 
     async def leases(self) -> dict[tuple[str, int], str]:
-        """(worker, slot) -> execution."""
+        """Return {(worker, slot): execution}."""
         workers = await self.store.workers(POOL)
-        return {(one.id, number): lease.execution for one in workers for number, lease in one.leases.items()}
+        return {(each.id, number): lease.execution for each in workers for number, lease in each.leases.items()}
 
     async def quiet(self) -> None:
-        """Until everything that was begun beside the requests is done."""
+        """Wait for all background tasks of the gate processes and the workers."""
         for _ in range(3):
             for context in self.contexts:
                 await context.finish()
@@ -104,7 +128,7 @@ class Gate:
             await asyncio.sleep(0)
 
     async def at_rest(self) -> None:
-        """No slot taken, nothing waiting, nothing reserved, nobody left behind."""
+        """Check that no slot is taken, nothing waits, nothing is reserved and nothing runs."""
         await self.quiet()
         assert await self.leases() == {}
         assert self.workers.live == {}
@@ -115,7 +139,7 @@ class Gate:
 
 
 async def make_gate(slots: int = 2) -> Gate:
-    """Tenants a and b, one worker."""
+    """Return a gate with the tenants a and b and one worker."""
     clock = LoopClock()
     store = MemoryStore(clock)
     gate = Gate(clock, store, ScriptedWorkers(store, clock), FakeLauncher(), CountingIds())

@@ -1,4 +1,4 @@
-"""Submissions and what became of them, over tests.support.gate.Gate: what the operations' tests say again and again."""
+"""Steps that the tests of the operations share: submit a request to a tests.support.gate.Gate, and follow it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.submit import Submission, submit
-from tests.support.gate import Gate
-from tests.support.gate_world import MODEL
+from tests.support.gate import MODEL, Gate
 
 
 def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL) -> Request:
@@ -27,11 +26,11 @@ def kept(collected: Collected) -> Result:
 
 
 async def submission(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submission:
-    """With its tenant as the process of `context` knows it."""
+    """Return a submission with the tenant in the configuration that the process of `context` knows."""
     context: Context = more.pop("context", gate.context)
-    told: dict[str, Any] = {"deadline_s": 300.0, "keep_body": False, **more}
-    request = told.pop("request", None) or asked(max_tokens=told.pop("max_tokens", 3))
-    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, invocation_id, **told)
+    fields: dict[str, Any] = {"deadline_s": 300.0, "keep_body": False, **more}
+    request = fields.pop("request", None) or asked(max_tokens=fields.pop("max_tokens", 3))
+    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, invocation_id, **fields)
 
 
 async def submitted(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submitted:
@@ -67,5 +66,5 @@ async def followed(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> 
 
 
 def begun(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> asyncio.Task[Collected | AnsweredError]:
-    """The same beside the test: given a moment it has been accepted."""
+    """Do the same in a task beside the test."""
     return asyncio.ensure_future(followed(gate, tenant, invocation_id, **more))

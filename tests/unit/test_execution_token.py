@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,7 @@ def test_one_changed_bit_of_the_payload_makes_it_invalid(bit: int) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ExecutionToken)])
 def test_every_field_is_under_the_signature(name: str) -> None:
-    other: object = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
+    other: Any = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
     payload = sign(replace(TOKEN, **{name: other}), b"the forger's own").partition(".")[0]
     with pytest.raises(ExecutionTokenRefused):
         opened(f"{payload}.{SIGNED.partition('.')[2]}")

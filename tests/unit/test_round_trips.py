@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -25,8 +26,9 @@ from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
-from tests.support.gate_world import MODEL, FakeWorkers, request
+from tests.support.gate import MODEL
 from tests.support.hang_guard import HANG_S
+from tests.support.story import asked
 
 FAST_PATH_MAX = 2
 QUEUED_MAX = 3
@@ -51,7 +53,8 @@ class Gate:
         clock = RealClock()
         self.store = DynamoStore(client, table, clock=clock, random=real_random())
         directory = Directory(self.store, clock)
-        self.context = Context(self.store, directory, FakeWorkers(), NoLauncher(), clock, RealIds())
+        self.workers = CountingWorkers(self)
+        self.context = Context(self.store, directory, self.workers, NoLauncher(), clock, RealIds())
 
     async def ready(self, slots: int) -> str:
         """A tenant's key, its caches warm, and a worker that this process has seen."""
@@ -66,9 +69,23 @@ class Gate:
 
     async def accept(self, key: str) -> Dispatched | Queued:
         tenant = await self.context.directory.tenant_of(key)
-        accepted = await submit(self.context, Submission(tenant, request(), RealIds().new(), 60.0, False))
+        accepted = await submit(self.context, Submission(tenant, asked(), RealIds().new(), 60.0, False))
         assert isinstance(accepted, Dispatched | Queued)
         return accepted
+
+
+@dataclass
+class CountingWorkers:
+    """Counts the requests sent when it is called. It waits for those begun beside the invocation, so they count too."""
+
+    gate: Gate
+    counts: list[int] = field(default_factory=list)
+
+    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        await self.gate.context.finish()
+        self.counts.append(len(self.gate.sent))
+        yield Started(5)
+        yield Finished("stop", 5, 0)
 
 
 @pytest.fixture
@@ -95,38 +112,22 @@ def test_the_fast_path_is_one_look_and_one_transaction(gate: Gate) -> None:
     asyncio.run(story())
 
 
-class CountingWorkers(FakeWorkers):
-    """Counts the requests sent when it is called, those begun beside the request included: it waits for them."""
-
-    gate: Gate
-    counts: list[int]
-
-    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        await self.gate.context.finish()
-        self.counts.append(len(self.gate.sent))
-        yield Started(5)
-        yield Finished("stop", 5, 0)
-
-
-def test_two_are_sent_until_the_worker_is_called_whoever_asks_and_how_often(gate: Gate) -> None:
-    """Each dispatch moves the pool's virtual time, and telling it must not stand in the way."""
+def test_two_are_sent_until_the_worker_is_called_for_each_request_in_a_row(gate: Gate) -> None:
+    """Each dispatch moves the pool's virtual time; writing it must not delay the call of the worker."""
 
     async def story() -> None:
         key = await gate.ready(slots=2)
-        workers = CountingWorkers()
-        workers.gate, workers.counts = gate, []
-        gate.context.workers = workers
         tenant = await gate.context.directory.tenant_of(key)
         for number in range(3):
-            submission = Submission(tenant, request(), f"{number}", 60.0, False)
+            submission = Submission(tenant, asked(), f"{number}", 60.0, False)
             gate.sent.clear()
             accepted = await submit(gate.context, submission)
             assert isinstance(accepted, Dispatched)
             async for _ in answer(gate.context, submission, accepted):
                 pass
             await gate.context.finish()
-        assert workers.counts == [FAST_PATH_MAX] * 3
-        assert (await gate.store.snapshot("default", "a")).pool.virtual_time > 0  # told all the same
+        assert gate.workers.counts == [FAST_PATH_MAX] * 3
+        assert (await gate.store.snapshot("default", "a")).pool.virtual_time > 0  # written all the same
 
     asyncio.run(story())
 

@@ -219,7 +219,7 @@ async def test_fields_that_cannot_be_honoured_are_named(gate: Gate, body: Any, p
 async def test_an_unknown_model_is_404_and_no_worker_at_all_503(gate: Gate) -> None:
     reply = await gate.caller().post(CHAT, chat(model="none"))
     assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
-    worker = (await gate.store.workers("default"))[0]
+    worker = await gate.worker()
     await gate.store.leave(worker)
     reply = await gate.caller().post(CHAT, chat())
     assert (reply.status, reply.error["code"], reply.error["type"]) == (503, "no_worker", "server_error")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatcher.bootstrap import Runtime
-from dispatcher.model.errors import NoWorker, StoreUnavailable, WorkerFailed
+from dispatcher.model.errors import NoWorker, WorkerFailed
 from dispatcher.model.invocation import State
 from dispatcher.model.outcomes import Dispatched
 from dispatcher.operations.answer import turn_within
@@ -23,6 +23,7 @@ from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
 from tests.support.gate import CHAT, Gate, make_gate
+from tests.support.store_faults import Unreachable
 from tests.support.story import dispatched, queued
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.worker_client import UNREACHABLE, Act, dies_after, refuses
@@ -136,14 +137,8 @@ def test_execute_sends_back_only_what_failed(sandbox: Sandbox, monkeypatch: pyte
     event = {"Records": [poison, message("a", "k", 1, "good")]}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": [{"itemIdentifier": "poison"}]}
 
-    class Down:
-        async def before(self, operation: str) -> None:
-            raise StoreUnavailable()
-
-        async def after(self, operation: str) -> None: ...
-
     sandbox.runner.run(let_go(sandbox.gate, "later"))
-    monkeypatch.setattr(sandbox.gate.store, "faults", Down())
+    monkeypatch.setattr(sandbox.gate.store, "faults", Unreachable())
     with contextlib.suppress(Exception):
         execute.handler({"Records": [message("a", "later", 1)]}, LambdaContext())
     monkeypatch.setattr(sandbox.gate.store, "faults", None)

@@ -164,7 +164,7 @@ async def test_faults_of_ours_are_raised(gate: Gate) -> None:
     gate.workers.acts.extend([UNREACHABLE] * 3)
     with pytest.raises(ServiceError):
         await invoked(gate, payload(gate), "r-2")
-    await gate.store.leave((await gate.store.workers("default"))[0])
+    await gate.store.leave(await gate.worker())
     with pytest.raises(NoWorker):
         await invoked(gate, payload(gate), "r-3")
 

@@ -15,6 +15,7 @@ from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
 from dispatcher.policies.clocks import Share
 from tests.support.gate import POOL, Gate, make_gate
+from tests.support.store_faults import Slow, Unreachable
 from tests.support.story import asked, begun, dispatched, queued, submitted
 from tests.support.worker_client import WELL, Act
 
@@ -109,14 +110,32 @@ async def test_who_is_next(order: str) -> None:
     await gate.at_rest()
 
 
+async def test_in_profile_goes_before_surplus_whatever_was_served() -> None:
+    gate = await make_gate(slots=1)
+    await gate.add_tenant("owed", Share(rate_per_s=100, burst=1000))
+    for number in range(3):  # far ahead on the virtual clock, still within its guarantee
+        await begun(gate, "owed", f"before{number}")
+    calls = [begun(gate, "owed", "running")]
+    await asyncio.sleep(0.01)
+    for tenant in ("a", "owed"):
+        calls.append(begun(gate, tenant, "waiting"))
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*calls)
+    assert [order.tenant for _, order in gate.workers.orders][4:] == ["owed", "a"]
+    await gate.at_rest()
+
+
+async def test_drains_of_one_process_share_their_runs(gate: Gate) -> None:
+    """Twenty settlements at once must not cause twenty drains that race for the same slot."""
+
+    gate.store.faults = Slow(0.01)
+    before = gate.store.requests["snapshot"]
+    await asyncio.gather(*(drain(gate.context, POOL) for _ in range(20)))
+    assert gate.store.requests["snapshot"] - before <= 2
+
+
 async def test_runs_that_fail_leave_the_next_one_free_to_run(gate: Gate) -> None:
-    class Down:
-        async def before(self, operation: str) -> None:
-            raise StoreUnavailable()
-
-        async def after(self, operation: str) -> None: ...
-
-    gate.store.faults = Down()
+    gate.store.faults = Unreachable()
     with pytest.raises(StoreUnavailable):
         await drain(gate.context, POOL)
     gate.store.faults = None

@@ -20,6 +20,7 @@ from dispatcher.operations.submit import TURNED_AWAY_MAX, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate import POOL, Gate
+from tests.support.store_faults import Slow
 from tests.support.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
 from tests.support.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
@@ -304,14 +305,8 @@ async def test_closing_the_answer_at_any_moment_leaves_nothing(gate: Gate, after
 async def test_closed_while_its_lost_attempt_is_being_given_back_it_is_not_dispatched_again(
     gate: Gate, after_s: float
 ) -> None:
-    class Slow:
-        async def before(self, operation: str) -> None:
-            await asyncio.sleep(0.05)
-
-        async def after(self, operation: str) -> None: ...
-
     await gate.add_worker("v")
-    gate.store.faults = Slow()
+    gate.store.faults = Slow(0.05)
     gate.workers.acts.append(UNREACHABLE)
     asking = begun(gate, "a", "k", max_tokens=20)
     await asyncio.sleep(0.1 + after_s)
@@ -323,13 +318,7 @@ async def test_closed_while_its_lost_attempt_is_being_given_back_it_is_not_dispa
 
 
 async def test_closed_while_its_end_is_being_settled_it_is_settled_all_the_same(gate: Gate) -> None:
-    class Slow:
-        async def before(self, operation: str) -> None:
-            await asyncio.sleep(0.05 if operation == "settle" else 0)
-
-        async def after(self, operation: str) -> None: ...
-
-    gate.store.faults = Slow()
+    gate.store.faults = Slow(0.05, "settle")
     asking = begun(gate, "a", "k", keep_answer=True)
     await asyncio.sleep(0.33)
     asking.cancel()

@@ -14,6 +14,7 @@ from dispatcher.operations.execute import execute_detached
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle
 from tests.support.gate import POOL, Gate
+from tests.support.store_faults import Unreachable
 from tests.support.story import begun, dispatched, kept, queued
 from tests.support.worker_client import Act
 
@@ -22,7 +23,7 @@ MARGIN_S = 3.0
 
 
 async def test_what_a_worker_says_it_runs_is_never_taken_however_long_it_runs(gate: Gate) -> None:
-    worker = (await gate.store.workers(POOL))[0]
+    worker = await gate.worker()
     gate.workers.acts.append(Act(token_s=40.0))
     running = begun(gate, "a", "k")
     for _ in range(50):
@@ -48,7 +49,7 @@ async def test_what_a_live_worker_does_not_name_is_taken_after_its_grace(
 async def test_a_dead_workers_leases_are_taken_after_a_margin_above_any_skew(
     gate: Gate, after_s: float, reaped: int
 ) -> None:
-    worker = (await gate.store.workers(POOL))[0]
+    worker = await gate.worker()
     running = (await dispatched(gate, "a", "k")).invocation
     await gate.heartbeat(worker, live=frozenset({"a/k#1"}), alive_until=gate.clock.now() + 5)
     await asyncio.sleep(after_s)
@@ -100,7 +101,7 @@ async def test_the_late_settlement_of_a_reaped_attempt_is_fenced_off(gate: Gate)
 
 
 async def test_a_lease_without_its_invocation_is_only_freed(gate: Gate) -> None:
-    worker = (await gate.store.workers(POOL))[0]
+    worker = await gate.worker()
     gate.store._seats.claim(worker, 1, Lease("a", "never", 1, gate.clock.now()))
     await asyncio.sleep(GRACE_S + 1)
     assert await reap(gate.context, POOL) == 1
@@ -126,7 +127,7 @@ async def test_a_sweep_ends_the_overdue_that_nobody_waits_for(gate: Gate) -> Non
     await asyncio.sleep(0.01)
     await queued(gate, "a", "k", deadline_s=5.0, keep_body=True, detached=True)
     await asyncio.sleep(6)
-    await gate.heartbeat((await gate.store.workers(POOL))[0])
+    await gate.heartbeat(await gate.worker())
     assert (await sweep(gate.context, POOL))["expired"] == 1
     ended = await gate.ended("a", "k", State.EXPIRED)
     assert ended.result is not None
@@ -135,15 +136,9 @@ async def test_a_sweep_ends_the_overdue_that_nobody_waits_for(gate: Gate) -> Non
 
 
 async def test_a_sweep_that_cannot_reach_the_table_says_so_and_the_next_one_goes_on(gate: Gate) -> None:
-    class Down:
-        async def before(self, operation: str) -> None:
-            raise StoreUnavailable()
-
-        async def after(self, operation: str) -> None: ...
-
     await dispatched(gate, "a", "k")
     await asyncio.sleep(GRACE_S + 1)
-    gate.store.faults = Down()
+    gate.store.faults = Unreachable()
     with pytest.raises(StoreUnavailable):
         await sweep(gate.context, POOL)
     gate.store.faults = None

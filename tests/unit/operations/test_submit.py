@@ -15,6 +15,7 @@ from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
 from dispatcher.policies.clocks import Share
 from tests.support.gate import POOL, Gate
+from tests.support.store_faults import Slow
 from tests.support.story import asked, begun, dispatched, followed, queued, submitted
 
 
@@ -124,13 +125,7 @@ async def test_nobody_overtakes_those_who_wait(gate: Gate) -> None:
 
 
 async def test_two_that_see_the_same_free_slot(gate: Gate) -> None:
-    class Slow:
-        async def before(self, operation: str) -> None:
-            await asyncio.sleep(0.01)
-
-        async def after(self, operation: str) -> None: ...
-
-    gate.store.faults = Slow()
+    gate.store.faults = Slow(0.01)
     got = await asyncio.gather(*(begun(gate, "a", f"{n}") for n in range(8)))
     assert all(isinstance(one, Collected) for one in got)
     assert gate.workers.most_live["w"] == 2
@@ -138,7 +133,7 @@ async def test_two_that_see_the_same_free_slot(gate: Gate) -> None:
 
 
 async def test_a_position_and_a_wait_that_grow(gate: Gate) -> None:
-    worker = (await gate.store.workers(POOL))[0]
+    worker = await gate.worker()
     await gate.heartbeat(worker, service_per_s=11.0)
     running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
     waiting = [await queued(gate, "a", f"{n}") for n in range(3)]

@@ -1,0 +1,30 @@
+"""Faults of the memory store that several tests inject (MemoryStore.faults)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from dispatcher.model.errors import StoreUnavailable
+
+
+@dataclass
+class Slow:
+    """Each request takes `delay_s` before it is applied. `operation` names the only one that does."""
+
+    delay_s: float
+    operation: str = ""
+
+    async def before(self, operation: str) -> None:
+        await asyncio.sleep(self.delay_s if self.operation in ("", operation) else 0)
+
+    async def after(self, operation: str) -> None: ...
+
+
+class Unreachable:
+    """Each request fails before it is applied."""
+
+    async def before(self, operation: str) -> None:
+        raise StoreUnavailable()
+
+    async def after(self, operation: str) -> None: ...
