@@ -1,8 +1,8 @@
-"""Everything that enters the gate from a tenant, validated: OpenAI's request bodies, reduced to one `Request`.
+"""Validates a tenant's request: OpenAI's body in, one `Request` out.
 
-A field that headgate honours is read. A field that changes nothing at its neutral value (n = 1, top_p = 1 …) is
-accepted at that value (dispatcher/neutral_fields.py). Any other field or value is refused by name: to ignore it would
-give a wrong answer in silence.
+headgate reads the fields that it supports. A field that changes nothing at its neutral value (n = 1, top_p = 1 …) is
+accepted at that value (dispatcher/neutral_fields.py). Any other field or value is refused by name, because ignoring it
+would give a wrong answer without a warning.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Message, Request
+from dispatcher.model.worker_protocol import MESSAGES_MAX, SEED_MAX
 from dispatcher.neutral_fields import MESSAGE, REQUEST, without_labels, without_neutral
 
-MESSAGES_MAX = 256
 STOPS_MAX = 4
 STOP_CHARS_MAX = 200
 PROMPT_CHARS_MAX = 400_000
-SEED_MAX = 2**63 - 1
 
 METADATA_PREFIX = "headgate_"
-"""Of `metadata` these keys are read, the others are as ignored. They say what a request is part of, and order the
-tenant's own requests; tenant, tier, weight, deadline and cache salt are nobody's word but the gate's."""
+"""The prefix of the keys of `metadata` that are read; the others are ignored. They say to which interaction a request
+belongs, and order the tenant's own requests. A client can set neither tenant, tier, weight, deadline nor cache salt."""
 STAGE_MAX = 1000
 
 
@@ -42,7 +41,7 @@ class _Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_TextPart]
     name: str | None = Field(default=None, max_length=64)
-    """Accepted, never forwarded: the model reads the role and the content."""
+    """Accepted and dropped: the model reads only the role and the content."""
 
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
@@ -57,7 +56,7 @@ _Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
 
 
 class _Metadata(_Strict):
-    """Values are strings, as OpenAI's are; a stage may be a number too."""
+    """Values are strings, as in OpenAI's API; a stage may also be a number."""
 
     headgate_application: _Label = ""
     headgate_stage: Annotated[int, Field(ge=0, le=STAGE_MAX)] = 0
@@ -82,19 +81,19 @@ class _Common(_Strict):
     @field_validator("temperature", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
-        """A whole number is a number too; one too large for a float is left to be refused as it is."""
+        """Accept a whole number as a float. One that is too large for a float stays, and is then refused."""
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return float(value) if is_whole and abs(value) <= SEED_MAX else value
 
     @field_validator("metadata", mode="before")
     @classmethod
-    def _ours(cls, value: Any) -> Any:
+    def _own_keys(cls, value: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, dict):
             raise ValueError("an object of strings is required")
-        ours = {name: each for name, each in value.items() if name.startswith(METADATA_PREFIX)}
-        return {name: each for name, each in ours.items() if each is not None or name not in _Metadata.model_fields}
+        own = {name: each for name, each in value.items() if name.startswith(METADATA_PREFIX)}
+        return {name: each for name, each in own.items() if each is not None or name not in _Metadata.model_fields}
 
     @field_validator("stop")
     @classmethod
@@ -118,7 +117,7 @@ class _Completion(_Common):
 
 
 def parse_request(body: Mapping[str, Any], *, chat: bool | None = None) -> Request:
-    """OpenAI's body as a Request. `chat` None takes the form that the body has (`messages` or `prompt`).
+    """Return OpenAI's body as a Request. With `chat` None the body decides: `messages` or `prompt`.
 
     Raises InvalidRequest, which names the field.
     """
@@ -142,7 +141,7 @@ def _is_chat(body: Mapping[str, Any]) -> bool:
 
 
 def _message(fields: Any, number: int) -> Any:
-    """A message without its neutral fields. An assistant's message without content has the empty text.
+    """Return a message without its neutral fields. An assistant's message without content gets the empty text.
 
     OpenAI allows null content beside tool calls or a refusal only. An answer whose content is null still has to go back
     in the next turn; as empty text it keeps the turns in their order.
@@ -179,7 +178,7 @@ def _reduced(parsed: _Chat | _Completion) -> Request:
 
 
 def _first_error(error: ValidationError) -> InvalidRequest:
-    """The first finding, in words: the value itself is never repeated (it may be a prompt)."""
+    """Return the first finding as a sentence. It never repeats the value, which may be a prompt."""
     finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
     param = ".".join(str(part) for part in finding["loc"] if part not in ("str", "list[_TextPart]", "list[str]"))
     if finding["type"] == "extra_forbidden":

@@ -1,1 +1,1 @@
-"""The Lambda entry points: one folder a function, a thin handler each."""
+"""The Lambda functions: one folder each, with a thin handler."""

@@ -1,4 +1,4 @@
-"""The payload of a lambda.invoke: what stands beside OpenAI's body, and how an error is answered."""
+"""The payload of a lambda.invoke: the fields beside OpenAI's body, and the answer to an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def fields_of(event: Any) -> dict[str, Any]:
-    """The payload within the bounds of what a stranger may send. Raises InvalidRequest, RequestTooLarge."""
+    """Return the payload, checked like an HTTP body. Raises InvalidRequest, RequestTooLarge."""
     try:
         text = json.dumps(event)
     except RecursionError:
@@ -22,13 +22,13 @@ def fields_of(event: Any) -> dict[str, Any]:
 
 
 def api_key_of(fields: dict[str, Any]) -> str | None:
-    """Takes `api_key` out of the payload: nothing behind this point sees it. Who the tenant is comes from it alone."""
+    """Remove `api_key` from the payload and return it. Only the key names the tenant; no later code sees it."""
     key = fields.pop("api_key", None)
     return key if isinstance(key, str) else None
 
 
 def id_of(value: Any, param: str) -> str | None:
-    """An id as a caller gives it. Raises InvalidRequest."""
+    """Return an id from a caller, or None if it is absent. Raises InvalidRequest."""
     if value is None:
         return None
     if not isinstance(value, str) or not _ID.fullmatch(value):
@@ -37,6 +37,5 @@ def id_of(value: Any, param: str) -> str | None:
 
 
 def error_payload(error: AnsweredError) -> dict[str, Any]:
-    """A user's error as a normal payload: OpenAI's error object, the HTTP status, and when to come back."""
-    after = {} if error.retry_after_s is None else {"retry_after_s": error.retry_after_s}
-    return {**error.body(), "status": error.status, **after}
+    """Return a tenant's error as a normal payload: OpenAI's error object, `status` and, if known, `retry_after_s`."""
+    return {**error.body_with_retry(), "status": error.status}

@@ -1,4 +1,4 @@
-"""Logger, Metrics and Tracer of all functions. No line, metric or trace ever carries a prompt, an answer or a key."""
+"""Logger, Metrics and Tracer of all functions. No log line, metric or trace holds a prompt, an answer or a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ tracer = Tracer(service=SERVICE)
 
 
 def log_ended(face: str, invocation: Invocation, outcome: str, *, ttft_ms: float | None, duration_ms: float) -> None:
-    """The one line that every invocation leaves."""
+    """Log the one line that each invocation leaves."""
     logger.info(
         "invocation ended",
         extra={

@@ -1,4 +1,4 @@
-"""How an invocation's whole answer is written: the same whether it is sent, kept, or made by the queue's consumer."""
+"""The whole answer of an invocation as OpenAI's body: the same if it is sent, kept, or made by the SQS consumer."""
 
 from __future__ import annotations
 

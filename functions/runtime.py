@@ -1,4 +1,4 @@
-"""One dispatcher a Lambda sandbox, made at the first call and kept while the sandbox lives."""
+"""The gate of a Lambda sandbox: made at the first call, and kept while the sandbox lives."""
 
 from __future__ import annotations
 

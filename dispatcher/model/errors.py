@@ -46,6 +46,11 @@ class AnsweredError(HeadgateError):
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
+    def body_with_retry(self) -> dict[str, object]:
+        """Return OpenAI's error object and, if known, `retry_after_s` beside it: for answers without HTTP headers."""
+        retry = {} if self.retry_after_s is None else {"retry_after_s": self.retry_after_s}
+        return {**self.body(), **retry}
+
 
 class TenantError(AnsweredError):
     pass

@@ -1,1 +1,1 @@
-"""headgate-execute: runs detached invocations from the queue."""
+"""headgate-execute: runs detached invocations from SQS."""

@@ -1,7 +1,7 @@
-"""headgate-execute: the queue's consumer. A message names what the drain dispatched; it is only a hint.
+"""headgate-execute: the SQS consumer. A message names an invocation that the drain dispatched; it is only a hint.
 
-Duplicates, late and reordered messages find the invocation ended or under another attempt, and do nothing. What fails
-here is taken back by the reaper, so only a table that cannot be reached sends a message back to its queue.
+A duplicate, late or reordered message finds the invocation ended or under another attempt, and does nothing. The sweep
+reclaims an execution that fails here. So a message goes back to SQS only if the table cannot be reached.
 """
 
 from __future__ import annotations

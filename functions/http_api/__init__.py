@@ -1,1 +1,1 @@
-"""The HTTP face: OpenAI's API as one ASGI app, in Lambda behind the Web Adapter, on Fargate, or under uvicorn."""
+"""OpenAI's HTTP API as one ASGI app: in Lambda behind the Web Adapter, on Fargate, or under uvicorn."""

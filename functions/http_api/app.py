@@ -1,6 +1,6 @@
-"""OpenAI's routes. A handler parses, calls, answers; what it calls knows nothing of HTTP.
+"""OpenAI's routes. A handler parses the request, calls an operation and answers; operations know nothing of HTTP.
 
-`app` reads its configuration when it starts (the lifespan), so importing this module needs no AWS.
+`app` reads its configuration when it starts (the lifespan), so an import of this module needs no AWS.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ async def health(_: Request) -> Response:
 async def _complete(request: Request, *, chat: bool) -> Response:
     context = _context(request)
     tenant = await context.directory.tenant_of(_api_key(request))
-    asked = parse_request(parse_object(await _body(request)), chat=chat)
+    parsed = parse_request(parse_object(await _body(request)), chat=chat)
     given_id = _idempotency_key(request)
     submission = Submission(
         tenant=tenant,
-        request=asked,
+        request=parsed,
         id=given_id or context.ids.new(),
         deadline_s=context.settings.deadline_s,
         keep_body=False,
         keep_answer=given_id is not None,
     )
     accepted = await submit(context, submission)
-    head = AnswerHead(submission.id, int(accepted.invocation.arrived_at), asked.model, chat)
+    head = AnswerHead(submission.id, int(accepted.invocation.arrived_at), parsed.model, chat)
     if isinstance(accepted, Known):
-        return await replay(context, accepted, asked, head)
-    reply = respond_streaming if asked.stream else respond
+        return await replay(context, accepted, parsed, head)
+    reply = respond_streaming if parsed.stream else respond
     return await reply(context, submission, accepted, head, request)
 
 
@@ -83,7 +83,7 @@ async def _models(request: Request, pool: str, allowed: tuple[str, ...] | None) 
 
 
 async def _body(request: Request) -> bytes:
-    """The body, read no further than its bound."""
+    """Read the body, up to its bound. Raises RequestTooLarge."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {BODY_BYTES_MAX} are accepted.")
@@ -125,7 +125,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # never sent: the caller has disconnected
 
 
 async def _unexpected(_: Request, error: Exception) -> Response:
@@ -134,7 +134,7 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 
 
 def make_app(make: Callable[[], Context] = make_context) -> Starlette:
-    """The app over the context that `make` gives when it starts."""
+    """Return the app. It calls `make` for its context when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

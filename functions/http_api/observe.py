@@ -1,4 +1,4 @@
-"""What one HTTP invocation leaves behind: a log line and its metrics, in CloudWatch's embedded format."""
+"""The log line and the metrics of one HTTP invocation, in CloudWatch's embedded format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functions.observability import SERVICE, log_ended
 
 
 class Observed:
-    """Times one invocation from its arrival; `end` is said once, whatever happened."""
+    """Times one invocation from its arrival. The first call of `end` counts, later ones do nothing."""
 
     def __init__(self, context: Context, accepted: Dispatched | Queued) -> None:
         self.context = context

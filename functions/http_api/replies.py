@@ -1,4 +1,4 @@
-"""Answers over HTTP: whole or streamed, first given or given again; and what a disconnect does to them."""
+"""Answers over HTTP: whole or streamed, new or repeated. A disconnect of the caller ends the invocation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.outcomes import Dispatched, Known, Queued
-from dispatcher.model.requests import Request as Asked
+from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
 from dispatcher.operations.answer import answer, result_of
 from dispatcher.operations.context import Context
@@ -26,7 +26,7 @@ from functions.http_api.observe import Observed
 from functions.rendering import rendered
 
 HEADERS_AFTER_S = 10.0
-"""A stream's headers wait this long for the first event, so that an early failure still has its own HTTP status."""
+"""A stream's headers wait this long for the first event, so that an early failure has its own HTTP status."""
 KEEPALIVE_S = 15.0
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 async def respond(
     context: Context, submission: Submission, accepted: Dispatched | Queued, head: AnswerHead, request: Request
 ) -> Response:
-    """The whole answer at once. A caller that hangs up is noticed while it is being made."""
+    """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     collected = Collected()
     observed = Observed(context, accepted)
 
@@ -60,7 +60,7 @@ async def respond(
 async def respond_streaming(
     context: Context, submission: Submission, accepted: Dispatched | Queued, head: AnswerHead, request: Request
 ) -> Response:
-    """Server-sent events. Raises what ends the invocation before its first event, so that it has an HTTP status."""
+    """Return the answer as server-sent events. Raises the error that ends the invocation before its first event."""
     events = _answer(context, submission, accepted, head)
     observed = Observed(context, accepted)
     first = asyncio.ensure_future(anext(events))
@@ -79,12 +79,12 @@ async def respond_streaming(
     return _Streamed(stream, reading, observed, headers)
 
 
-async def replay(context: Context, known: Known, asked: Asked, head: AnswerHead) -> Response:
-    """The answer given before, in the form asked for now."""
+async def replay(context: Context, known: Known, request: TenantRequest, head: AnswerHead) -> Response:
+    """Return the answer of an earlier request under the same id, whole or streamed as `request` wants it."""
     result = await result_of(context, known)
-    if not asked.stream:
+    if not request.stream:
         return Response(result.body, result.status, media_type="application/json")
-    return StreamingResponse(_replayed(json.loads(result.body), head, asked), media_type="text/event-stream")
+    return StreamingResponse(_replayed(json.loads(result.body), head, request), media_type="text/event-stream")
 
 
 def _answer(
@@ -96,15 +96,14 @@ def _answer(
 
 @dataclass(slots=True)
 class _Reading:
-    """Events, and the next of them on its way."""
+    """The events of an answer, and the future of the next one."""
 
     events: AsyncGenerator[WorkEvent, None]
     upcoming: asyncio.Future[WorkEvent]
 
 
 class _Streamed(StreamingResponse):
-    """Lets go of its events whatever becomes of the connection: also where its first byte was never asked for, or where
-    the caller went away while a byte was being sent."""
+    """Closes its events however the connection ends: also before the first byte, or while a byte is being sent."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], reading: _Reading, observed: Observed, headers: Mapping[str, str]
@@ -145,14 +144,8 @@ async def _stream(reading: _Reading, head: AnswerHead, include_usage: bool, obse
         yield DONE
     except AnsweredError as error:
         observed.end(error.code)
-        yield event(_told(error))
+        yield event(error.body_with_retry())
         yield DONE
-
-
-def _told(error: AnsweredError) -> dict[str, object]:
-    """In a stream, whose headers are long gone, the error itself says when to come back."""
-    after = {} if error.retry_after_s is None else {"retry_after_s": error.retry_after_s}
-    return {**error.body(), **after}
 
 
 def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:
@@ -164,20 +157,20 @@ def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict
     return [*last, head.usage_chunk(item.input_tokens, item.output_tokens)] if include_usage else last
 
 
-async def _replayed(body: Mapping[str, Any], head: AnswerHead, asked: Asked) -> AsyncIterator[bytes]:
+async def _replayed(body: Mapping[str, Any], head: AnswerHead, request: TenantRequest) -> AsyncIterator[bytes]:
     choice, spent = body["choices"][0], body["usage"]
     opening = head.first_chunk()
     if opening is not None:
         yield event(opening)
-    yield event(head.text_chunk(choice["message"]["content"] if asked.chat else choice["text"]))
+    yield event(head.text_chunk(choice["message"]["content"] if request.chat else choice["text"]))
     yield event(head.last_chunk(choice["finish_reason"]))
-    if asked.include_usage:
+    if request.include_usage:
         yield event(head.usage_chunk(spent["prompt_tokens"], spent["completion_tokens"]))
     yield DONE
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; cancels it and raises ClientDisconnect where the caller hangs up first."""
+    """Return the work's result. If the caller disconnects first, cancel the work and raise ClientDisconnect."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
@@ -202,7 +195,7 @@ async def _settled_within(future: asyncio.Future[Any], timeout_s: float) -> None
 
 
 async def _close(upcoming: asyncio.Future[Any], events: AsyncGenerator[Any, None]) -> None:
-    """Close an iterator whose next item may still be on its way."""
+    """Close an iterator whose next item may still be pending."""
     await asyncio.wait({upcoming})
     await events.aclose()
 

@@ -1,9 +1,9 @@
-"""headgate-invoke: the payload is OpenAI's body with `api_key` beside it, and optionally `idempotency_key`.
+"""headgate-invoke: the payload is OpenAI's body with `api_key` and, optionally, `idempotency_key` beside it.
 
-A user's error is a normal payload with `error` and `status`; FunctionError is for faults of our own. Lambda retries an
-`Event` invoke and an SDK may retry any: the id (the key given, else the Lambda request id) makes them one invocation,
-whose answer `headgate-result` gives again. When the function's time runs out before its turn came, the invocation stays
-in its line and the queue's consumer executes it: the payload then says `queued`.
+A tenant's error is a normal payload with `error` and `status`; FunctionError is for headgate's own faults. Lambda
+retries an `Event` invoke, and an SDK may retry any invoke. The id (the idempotency key, or else the Lambda request id)
+makes the retries one invocation, and `headgate-result` returns its answer. If the function's time ends before the
+dispatch, the invocation stays in its queue and the SQS consumer executes it; the answer is then `"status": "queued"`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from functions.rendering import rendering
 from functions.runtime import runtime
 
 MARGIN_S = 5.0
-"""Kept back from the function's time, to let go of what still waits and to answer."""
+"""The part of the function's time that is reserved to detach a waiting invocation and to answer."""
 
 
 @logger.inject_lambda_context
@@ -42,7 +42,7 @@ def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 
 
 async def invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
-    """One invocation, answered within `remaining_s` seconds. Raises ServiceError for what is ours."""
+    """Answer one invocation within `remaining_s` seconds. Raises ServiceError for headgate's own faults."""
     try:
         return await _invoke(context, event, request_id, remaining_s)
     except TenantError as error:
@@ -75,7 +75,7 @@ async def _invoke(context: Context, event: Any, request_id: str, remaining_s: fl
 async def _collected(
     context: Context, submission: Submission, accepted: Dispatched | Queued, render: Render, remaining_s: float
 ) -> Collected | None:
-    """The whole answer; None where its turn did not come in time and the queue's consumer has it now."""
+    """Return the whole answer, or None if it was not dispatched in time and the SQS consumer executes it."""
     if isinstance(accepted, Queued):
         running = await turn_within(context, accepted.invocation, remaining_s)
         if running is None:

@@ -1,1 +1,1 @@
-"""headgate-result: what became of an invocation."""
+"""headgate-result: the status and the answer of an invocation."""

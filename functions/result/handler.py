@@ -1,6 +1,6 @@
-"""headgate-result: `{"api_key", "id"}` in, what became of that invocation out.
+"""headgate-result: takes `{"api_key", "id"}`, returns the status of that invocation, and its answer or its error.
 
-Another tenant's invocation looks byte for byte like one that never was.
+The answer for another tenant's invocation is the same, byte for byte, as for an unknown id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 
 
 async def result(context: Context, event: Any) -> dict[str, Any]:
-    """`{"id", "status", "response" or "error"}`, or a user's error as a payload."""
+    """Return `{"id", "status", "response" or "error"}`, or a tenant's error as a payload."""
     try:
         fields = fields_of(event)
         tenant = await context.directory.tenant_of(api_key_of(fields))

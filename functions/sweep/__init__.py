@@ -1,1 +1,1 @@
-"""headgate-sweep: the periodic truth behind all hints."""
+"""headgate-sweep: repairs periodically what hints and messages missed."""

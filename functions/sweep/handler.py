@@ -1,4 +1,4 @@
-"""headgate-sweep: run each minute. Reaps dead leases, expires what is overdue, drains: messages are only hints."""
+"""headgate-sweep, once a minute: reclaims expired leases, ends overdue invocations, drains. Messages are only hints."""
 
 from __future__ import annotations
 
