@@ -1,16 +1,15 @@
-"""The local AWS, in the caller's event loop: gateway, Lambda functions, and what invokes them by itself.
+"""The local AWS in the caller's event loop: the gateway, the Lambda functions, queue pollers and schedules.
 
 aws = LocalAws(children, environment, moto_url=...)
-url = await aws.start()    # what AWS_ENDPOINT_URL wants
+url = await aws.start()    # the value for AWS_ENDPOINT_URL
 ...
-await aws.stop()           # the children are stopped by whoever made them
+await aws.stop()           # the caller stops the children
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,24 +18,25 @@ import httpx
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.ports import Clock, Ids
-from headgate.local.aws_gateway import EmbeddedServer, Gateway, embedded_server
-from headgate.local.aws_lambda.environment import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest
+from headgate.local.aws_gateway import Gateway
 from headgate.local.aws_lambda.functions import function_specs
+from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
 from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
+from headgate.local.embedded_server import EmbeddedServer
 from headgate.local.processes import Children
 
 logger = logging.getLogger(__name__)
 
 SWEEP_EVERY_S = 5.0
-"""A minute in the cloud; here a demo should not wait for it."""
+"""In the cloud it is a minute; a demo must not wait that long."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """Functions, and what invokes them besides callers."""
+    """Functions, and the queues and schedules that invoke them."""
 
     functions: Sequence[FunctionSpec]
     queues: Sequence[QueueMapping] = ()
@@ -44,9 +44,10 @@ class Wiring:
 
 
 def headgate_wiring(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> Wiring:
-    """As the CDK app deploys it. `environment`: what every handler gets; HEADGATE_QUEUE_URL names the queue.
+    """Return headgate's functions, queue and schedule, as the CDK app deploys them.
 
-    `init_timeout_s`: seconds that a handler may take to load.
+    `environment`: variables that every handler gets; HEADGATE_QUEUE_URL names the queue. `init_timeout_s`: seconds that
+    a handler may take to load.
     """
     queue_url = environment["HEADGATE_QUEUE_URL"]
     return Wiring(
@@ -57,7 +58,7 @@ def headgate_wiring(environment: Mapping[str, str], init_timeout_s: float = INIT
 
 
 class LocalAws:
-    """`wiring`: headgate's own unless given. `port`: 0 takes a free one. `dynamodb_url`: where not moto."""
+    """The local AWS. `wiring`: default headgate's. `port` 0 takes a free port. `dynamodb_url`: default moto."""
 
     def __init__(
         self,
@@ -77,7 +78,6 @@ class LocalAws:
         self._clock: Clock = clock or RealClock()
         self._ids: Ids = ids or RealIds()
         self._moto_url = moto_url
-        self._address = (host, port)
         self._functions = [
             self._function(spec, children, environment, event_retry_delays_s) for spec in self._wiring.functions
         ]
@@ -85,41 +85,40 @@ class LocalAws:
         endpoints = {} if dynamodb_url is None else {"dynamodb": dynamodb_url}
         self._gateway = Gateway(InvokeApi(self._functions, self._ids.new), moto_url, endpoints)
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(30.0), trust_env=False)
-        self._server: EmbeddedServer | None = None
+        self._server = EmbeddedServer(self._gateway.app, host, port)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> str:
-        """Serves, polls and ticks from here on; the endpoint's URL. Raises OSError when the port is in use."""
-        listening = _listen(*self._address)
-        self._server = embedded_server(self._gateway.app)
-        work = [self._server.serve(sockets=[listening])]
-        work += [self._poll(mapping) for mapping in self._wiring.queues]
+        """Serve, poll and send scheduled events from now on. Return the endpoint's URL.
+
+        Raises OSError if the port is in use.
+        """
+        address = await self._server.start()
+        work = [self._poll(mapping) for mapping in self._wiring.queues]
         work += [self._tick(schedule) for schedule in self._wiring.schedules]
         for task in map(asyncio.create_task, work):
             task.add_done_callback(_report)
             self._tasks.append(task)
-        return f"http://{self._address[0]}:{listening.getsockname()[1]}"
+        return f"http://{address}"
 
     async def prewarm(self, function_name: str, count: int) -> None:
-        """Have this many environments loaded before the first invocation."""
+        """Start `count` environments of a function and wait until their handlers are loaded."""
         await self._by_name[function_name].pool.prewarm(count)
 
     async def invoke(self, function_name: str, payload: bytes) -> LambdaAnswer:
-        """As an event source does: under an id of its own. Raises TooManyRequests."""
+        """Invoke a function with a new request id, as an event source does. Raises TooManyRequests."""
         return await self._by_name[function_name].pool.invoke(LambdaRequest(self._ids.new(), payload))
 
     async def events_done(self, function_name: str) -> None:
-        """Until its asynchronous invocations have ended, retries and all."""
+        """Wait until the function's asynchronous invocations have ended, with their retries."""
         await self._by_name[function_name].events.done()
 
     async def stop(self) -> None:
-        """Open connections are cut, environments killed, queued events dropped. Repeatable."""
+        """Cut open connections, kill environments and drop queued events. Repeatable."""
         await asyncio.gather(*(function.events.stop() for function in self._functions))
-        for task in self._tasks[1:]:
+        for task in self._tasks:
             task.cancel()
-        if self._server is not None:
-            self._server.force_exit = self._server.should_exit = True
-        await asyncio.gather(*(function.pool.stop() for function in self._functions))
+        await asyncio.gather(self._server.stop(), *(function.pool.stop() for function in self._functions))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._gateway.close()
         await self._http.aclose()
@@ -139,9 +138,9 @@ class LocalAws:
             try:
                 answer = await self.invoke(schedule.function_name, event)
             except TooManyRequests:
-                return  # still busy with the one before
+                return  # the function still works on the event before
             if answer.function_error is not None:
-                logger.warning("%s failed: its log says why", schedule.function_name)
+                logger.warning("scheduled %s failed: see its log", schedule.function_name)
 
         await tick(schedule, fire, sleep=self._clock.sleep, now=self._clock.now, new_id=self._ids.new)
 
@@ -149,18 +148,3 @@ class LocalAws:
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.error("a part of the local AWS ended", exc_info=task.exception())
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Named TCP outright: asyncio leaves Nagle's algorithm on for a socket of protocol 0, 40 ms an answer."""
-    listening = socket.socket(
-        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(512)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -1,18 +1,16 @@
-"""One AWS endpoint: with AWS_ENDPOINT_URL set to it alone, an unmodified SDK works.
+"""One endpoint for all AWS services: an unmodified SDK needs no setting but AWS_ENDPOINT_URL.
 
-The credential scope of a request's signature (Signature Version 4) names its service: `lambda` is answered here, by
-real `awslambdaric` processes; everything else is passed on to moto, byte for byte. Signatures are read, not verified:
-this endpoint listens on loopback and guards nothing.
+The credential scope of a request's signature (Signature Version 4) names its service. Requests for `lambda` are
+answered here, by real `awslambdaric` processes; all others are forwarded to moto, byte for byte. Signatures are read,
+not verified: this endpoint listens on loopback and protects nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -39,7 +37,7 @@ PRESIGNED_SCOPE = re.compile(r"[^/]+/\d{8}/[^/]*/(?P<service>[\w.-]+)/aws4_reque
 
 
 def service_of(authorization: str | None, presigned_credential: str | None) -> str | None:
-    """The service that a signature is for; None when there is no signature of version 4."""
+    """Return the service that a signature names; None if there is no signature of version 4."""
     if authorization is not None:
         found = SCOPE.search(authorization) if authorization.startswith("AWS4-HMAC-SHA256") else None
     else:
@@ -48,13 +46,13 @@ def service_of(authorization: str | None, presigned_credential: str | None) -> s
 
 
 class Gateway:
-    """The ASGI application. `endpoints`: base URL by service; `default_url`: for every other service."""
+    """The ASGI application. `endpoints`: base URL by service; `default_url`: of every other service."""
 
     def __init__(self, invoke_api: InvokeApi, default_url: str, endpoints: Mapping[str, str] | None = None) -> None:
         self._invoke_api = invoke_api
         self._default_url = default_url
         self._endpoints = endpoints or {}
-        # A long poll of SQS is silent for 20 s; how long an answer takes is between the SDK and the service.
+        # No read timeout: a long poll of SQS is silent for 20 s, and the SDK has timeouts of its own.
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
         )
@@ -69,9 +67,9 @@ class Gateway:
             return unsigned()
         if service == "lambda":
             return await self._invoke_api.answer(request)
-        return await self._pass_on(request, self._endpoints.get(service, self._default_url))
+        return await self._forward(request, self._endpoints.get(service, self._default_url))
 
-    async def _pass_on(self, request: Request, base_url: str) -> Response:
+    async def _forward(self, request: Request, base_url: str) -> Response:
         upstream = self._http.build_request(
             request.method,
             httpx.URL(base_url).copy_with(raw_path=_raw_path(request)),
@@ -81,7 +79,9 @@ class Gateway:
         try:
             answer = await self._http.send(upstream, stream=True)
         except httpx.TransportError as error:
-            return aws_error(503, "ServiceUnavailable", f"The local stand-in does not answer: {type(error).__name__}")
+            return aws_error(
+                503, "ServiceUnavailable", f"The local service at {base_url} does not answer: {type(error).__name__}"
+            )
         response = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))
         response.raw_headers = _end_to_end(answer.headers.raw)
         return response
@@ -102,7 +102,7 @@ def _end_to_end(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
 
 
 def aws_error(status: int, kind: str, message: str) -> Response:
-    """In the shape of AWS's JSON protocols, which SDKs of every service at least report whole."""
+    """Make an error in the shape of AWS's JSON protocols; the SDK of any other protocol shows its text."""
     return JSONResponse({"__type": kind, "message": message}, status, {"x-amzn-ErrorType": kind})
 
 
@@ -110,21 +110,6 @@ def unsigned() -> Response:
     return aws_error(
         403,
         "MissingAuthenticationTokenException",
-        "Missing Authentication Token: requests are routed by the service that an AWS Signature Version 4 names. "
-        "Use an SDK with any credentials.",
+        "Missing Authentication Token: this endpoint finds the service in the AWS Signature Version 4 of a request. "
+        "Use an AWS SDK or the AWS CLI with any credentials.",
     )
-
-
-class EmbeddedServer(uvicorn.Server):
-    """A server inside a process that handles its signals itself."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def embedded_server(app: Starlette) -> EmbeddedServer:
-    config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-    )
-    return EmbeddedServer(config)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.local.aws import LocalAws, Wiring
-from headgate.local.aws_lambda.environment import FunctionSpec
+from headgate.local.aws_lambda.invocation import FunctionSpec
 from headgate.local.processes import Children
 from tests.support.hang_guard import HANG_S
 

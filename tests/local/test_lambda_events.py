@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.local.aws import Wiring
-from headgate.local.aws_lambda.environment import LambdaAnswer
+from headgate.local.aws_lambda.invocation import LambdaAnswer
 from headgate.local.aws_lambda.pool import TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event

@@ -76,6 +76,15 @@ async def test_an_unhandled_error_is_told_and_the_environment_kept(tmp_path: Pat
     assert len(list((tmp_path / "logs").glob("lambda-fail-*.log"))) == 1
 
 
+async def test_an_error_longer_than_a_usual_header(tmp_path: Path) -> None:
+    """awslambdaric repeats the message in an X-Ray header of up to 1 MB."""
+    async with local_aws(tmp_path, [function("fail")]) as (_, url):
+        what = "x" * 300_000
+        answer = await invoke(aws_client("lambda", url), "fail", {"what": what})
+        payload = await body_of(answer)
+    assert payload["errorMessage"] == f"no {what} here"
+
+
 async def test_a_timeout_kills_and_the_next_caller_gets_a_new_environment(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("hang", timeout_s=0.5)]) as (_, url):
         api = aws_client("lambda", url)

@@ -1,29 +1,24 @@
-"""One Lambda execution environment: an `awslambdaric` process and the Runtime API that it, alone, speaks to.
+"""One Lambda execution environment: an `awslambdaric` process and its Runtime API.
 
-Runtime API, 2018-06-01: `next` blocks until there is an invocation, `response` and `error` end it, `init/error` says
-that the handler could not be loaded. `next` names no environment, so each has a port of its own.
-Not here: extensions, layers, telemetry, response streaming, SnapStart.
+Not supported: extensions, layers, telemetry, response streaming, SnapStart.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from headgate.local.aws_lambda.invocation import REGION, FunctionSpec, LambdaAnswer, LambdaRequest, fault
 from headgate.local.aws_lambda.runtime_api import RuntimeApi, RuntimeReply
 from headgate.local.processes import Child, Children
 
-ACCOUNT_ID = "123456789012"
-REGION = "us-east-1"
 RESPONSE_BYTES_MAX = 6 * 1024 * 1024 + 100
-INIT_TIMEOUT_S = 60.0
-"""Lambda allows 10 s, then tries again under the function's own timeout; here one longer try, for a busy laptop."""
+LOG_TAIL_BYTES = 4096
+"""As much as Lambda returns with LogType=Tail."""
 INHERITED_VARIABLES = (
     "PATH",
     "HOME",
@@ -34,62 +29,11 @@ INHERITED_VARIABLES = (
     "VIRTUAL_ENV",
     "COVERAGE_PROCESS_START",
 )
-"""What a handler sees of the machine's environment: never its AWS credentials or profile."""
-
-
-@dataclass(frozen=True)
-class FunctionSpec:
-    """A function as Lambda would be told of it.
-
-    `handler`: importable module, a dot, and the callable. `timeout_s`: seconds from the moment that the handler is
-    given the event. `concurrency`: environments at most; more callers get 429. `environment`: added to what Lambda
-    sets. `memory_mb`: told to the handler, not enforced. `init_timeout_s`: seconds that the handler may take to load.
-    """
-
-    name: str
-    handler: str
-    timeout_s: float = 3.0
-    concurrency: int = 10
-    environment: Mapping[str, str] = field(default_factory=dict)
-    memory_mb: int = 512
-    init_timeout_s: float = INIT_TIMEOUT_S
-
-    @property
-    def arn(self) -> str:
-        return f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{self.name}"
-
-
-@dataclass(frozen=True)
-class LambdaRequest:
-    """One invocation of a function. `client_context`: JSON text, or None."""
-
-    request_id: str
-    payload: bytes
-    qualifier: str | None = None
-    trace_id: str | None = None
-    client_context: str | None = None
-
-
-@dataclass(frozen=True)
-class LambdaAnswer:
-    """What a function answered. `function_error`: None, or Lambda's word for a fault ("Unhandled").
-
-    `reusable`: whether the environment survived. `log_tail`: the end of what it logged meanwhile.
-    """
-
-    payload: bytes
-    function_error: str | None = None
-    reusable: bool = True
-    log_tail: bytes = b""
-
-
-def fault(error_type: str, message: str, *, reusable: bool = False) -> LambdaAnswer:
-    payload = json.dumps({"errorType": error_type, "errorMessage": message}).encode()
-    return LambdaAnswer(payload, function_error="Unhandled", reusable=reusable)
+"""Variables of this machine that a handler gets: never its AWS credentials or profile."""
 
 
 class Sandbox:
-    """One environment, from cold start to its end. Serves one invocation at a time."""
+    """One environment, from its cold start to its end. It serves one invocation at a time."""
 
     def __init__(self, spec: FunctionSpec, child: Child, api: RuntimeApi) -> None:
         self._spec = spec
@@ -99,20 +43,20 @@ class Sandbox:
 
     @classmethod
     async def start(cls, spec: FunctionSpec, name: str, children: Children, environment: Mapping[str, str]) -> Sandbox:
-        """Starts the process; its initialisation goes on, and `invoke` waits for it."""
+        """Start the process. `invoke` waits until the handler is loaded."""
         api = RuntimeApi()
-        await api.start()
+        address = await api.start()
         child = await children.spawn(
             name,
             [sys.executable, "-m", "awslambdaric", spec.handler],
             environment={
                 **{key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ},
-                **lambda_environment(spec, api.address, name),
+                **lambda_environment(spec, address, name),
                 **environment,
                 **spec.environment,
             },
             cwd=Path(__file__).parents[2],
-            vital=False,  # a handler may exit: its caller is told, and the next one gets a new environment
+            vital=False,  # a handler may exit: its caller gets a fault, and the next caller a new environment
         )
         return cls(spec, child, api)
 
@@ -121,8 +65,8 @@ class Sandbox:
         return self._child.returncode is None
 
     async def ready(self, request_id: str = "init") -> LambdaAnswer | None:
-        """None when the handler is loaded and asks for work; else the fault to answer with."""
-        waiting = asyncio.create_task(self._api.wait_until_asked())
+        """Wait until the handler is loaded; return the fault to answer with if it cannot be."""
+        waiting = asyncio.create_task(self._api.wait_until_loaded())
         try:
             await self._first_of(waiting, self._spec.init_timeout_s)
             if waiting.done():
@@ -135,12 +79,12 @@ class Sandbox:
             waiting.cancel()
 
     async def invoke(self, request: LambdaRequest, deadline_ms: int) -> LambdaAnswer:
-        """Hands one event to the handler. Always answers: a crash and a timeout are faults like any other."""
+        """Give one event to the handler and return its answer. A crash and a timeout are answered with a fault."""
         init_fault = await self.ready(request.request_id)
         if init_fault is not None:
             return init_fault
         logged_before = self._child.log_path.stat().st_size
-        answering = asyncio.create_task(self._api.hand_over(request.payload, self._headers(request, deadline_ms)))
+        answering = asyncio.create_task(self._api.invoke(request.payload, self._headers(request, deadline_ms)))
         try:
             await self._first_of(answering, self._spec.timeout_s)
             if answering.done():
@@ -154,7 +98,7 @@ class Sandbox:
         return LambdaAnswer(answer.payload, answer.function_error, answer.reusable, self._log_since(logged_before))
 
     async def stop(self) -> None:
-        """SIGKILL, as Lambda ends an environment without extensions."""
+        """Kill the process (SIGKILL), as Lambda ends an environment without extensions."""
         self._child.kill()
         await self._died
         await self._api.stop()
@@ -190,7 +134,7 @@ class Sandbox:
     def _log_since(self, offset: int) -> bytes:
         with self._child.log_path.open("rb") as log:
             log.seek(offset)
-            return log.read()[-4096:]
+            return log.read()[-LOG_TAIL_BYTES:]
 
 
 def _answer_of(reply: RuntimeReply) -> LambdaAnswer:
@@ -203,7 +147,7 @@ def _answer_of(reply: RuntimeReply) -> LambdaAnswer:
 
 
 def lambda_environment(spec: FunctionSpec, runtime_api: str, sandbox_name: str) -> dict[str, str]:
-    """The variables that Lambda sets for every handler, with credentials that open nothing."""
+    """Return the variables that Lambda sets for every handler. The credentials are valid nowhere."""
     return {
         "AWS_LAMBDA_RUNTIME_API": runtime_api,
         "AWS_LAMBDA_FUNCTION_NAME": spec.name,

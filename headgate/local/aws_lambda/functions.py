@@ -1,18 +1,20 @@
-"""The Lambda functions of the local stack, as the CDK app deploys them."""
+"""The Lambda functions of the local stack: those that the CDK app deploys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.local.aws_lambda.environment import INIT_TIMEOUT_S, FunctionSpec
+from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec
 
 INVOKE_CONCURRENCY = 6
-"""Each is a process of its own that waits with its caller; more would cost memory, not service."""
+"""Each environment is a process that waits with its caller: more of them cost memory and serve nothing sooner."""
 WAIT_POLL_S = "1.0"
-"""A sandbox waits for one caller alone: it may look less often than the front, which waits for many."""
+"""An environment waits for one caller: it may poll less often than the HTTP front, which waits for many."""
 
 
 def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> tuple[FunctionSpec, ...]:
+    """Return the functions. `environment`: variables that every handler gets."""
+
     def spec(name: str, module: str, timeout_s: float, concurrency: int) -> FunctionSpec:
         return FunctionSpec(
             name=f"headgate-{name}",

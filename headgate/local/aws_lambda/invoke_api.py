@@ -1,4 +1,4 @@
-"""Lambda's Invoke API as unmodified SDKs speak it, over function pools. Errors have Lambda's types, codes and words.
+"""Lambda's Invoke API for unmodified SDKs. Errors have Lambda's types, codes and messages.
 
 POST /2015-03-31/functions/{name}/invocations     RequestResponse, Event, DryRun; LogType=Tail
 GET  /2015-03-31/functions/                       ListFunctions, in one page
@@ -17,8 +17,9 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from headgate.local.aws_lambda.environment import LambdaAnswer, LambdaRequest
+from headgate.local.aws_lambda.invocation import LambdaAnswer, LambdaRequest
 from headgate.local.aws_lambda.pool import EventQueue, FunctionPool, TooManyRequests
+from headgate.local.embedded_server import body_within
 
 SYNCHRONOUS_BYTES_MAX = 6 * 1024 * 1024
 EVENT_BYTES_MAX = 1024 * 1024
@@ -29,7 +30,7 @@ QUALIFIER = re.compile(r"[A-Za-z0-9$_-]{1,128}")
 
 
 class LambdaError(Exception):
-    """An error of the service, never of the function. `kind` is its shape's name in Lambda's model."""
+    """An error of the service, not of the function. `kind`: the name of its shape in Lambda's API model."""
 
     def __init__(self, status: int, kind: str, message: str, **more: str) -> None:
         super().__init__(message)
@@ -72,14 +73,14 @@ class LambdaFunction:
 
 
 class InvokeApi:
-    """`new_id` makes request ids."""
+    """Answers requests of the Invoke API. `new_id` makes request ids."""
 
     def __init__(self, functions: Sequence[LambdaFunction], new_id: Callable[[], str]) -> None:
         self._functions: Mapping[str, LambdaFunction] = {f.pool.spec.name: f for f in functions}
         self._new_id = new_id
 
     async def answer(self, request: Request) -> Response:
-        """Every request gets an answer in Lambda's shape, and a request id."""
+        """Answer a request in Lambda's shape, with a request id."""
         request_id = self._new_id()
         try:
             response = await self._route(request, request_id)
@@ -100,15 +101,16 @@ class InvokeApi:
             case "GET", [name]:
                 function, _ = self._find(name)
                 return JSONResponse({"Configuration": function.configuration(), "Code": {}, "Tags": {}})
-        raise LambdaError(501, "NotImplementedException", "The local stack answers Invoke, GetFunction, ListFunctions.")
+        message = "The local stack supports Invoke, GetFunction, GetFunctionConfiguration and ListFunctions only."
+        raise LambdaError(501, "NotImplementedException", message)
 
     def _find(self, name: str) -> tuple[LambdaFunction, str | None]:
-        """By name, partial or whole ARN, each with or without a qualifier."""
-        named = NAME.fullmatch(name)
-        function = self._functions.get(named[1]) if named else None
-        if named is None or function is None:
+        """Find a function by name, partial or whole ARN, each with or without a qualifier. Raises LambdaError."""
+        parts = NAME.fullmatch(name)
+        function = self._functions.get(parts[1]) if parts else None
+        if parts is None or function is None:
             raise no_such_function(name)
-        return function, named[2]
+        return function, parts[2]
 
     async def _invoke(self, request: Request, name: str, request_id: str) -> Response:
         function, qualifier = self._find(name)
@@ -116,7 +118,7 @@ class InvokeApi:
         if kind not in ("RequestResponse", "Event", "DryRun"):
             raise LambdaError(400, "InvalidParameterValueException", f"Unknown invocation type: {kind!r}")
         payload = await _payload(request, EVENT_BYTES_MAX if kind == "Event" else SYNCHRONOUS_BYTES_MAX)
-        asked = LambdaRequest(
+        invocation = LambdaRequest(
             request_id=request_id,
             payload=payload,
             qualifier=_qualifier(request.query_params.get("Qualifier", qualifier)),
@@ -125,16 +127,16 @@ class InvokeApi:
         )
         if kind == "DryRun":
             return Response(status_code=204)
-        return await self._hand_over(function, asked, kind, request.headers.get("x-amz-log-type"))
+        return await self._run(function, invocation, kind, request.headers.get("x-amz-log-type"))
 
-    async def _hand_over(
-        self, function: LambdaFunction, asked: LambdaRequest, kind: str, log_type: str | None
+    async def _run(
+        self, function: LambdaFunction, invocation: LambdaRequest, kind: str, log_type: str | None
     ) -> Response:
         try:
             if kind == "Event":
-                function.events.put(asked)
+                function.events.put(invocation)
                 return Response(status_code=202)
-            return _response(await function.pool.invoke(asked), with_log=log_type == "Tail")
+            return _response(await function.pool.invoke(invocation), with_log=log_type == "Tail")
         except TooManyRequests:
             raise rate_exceeded() from None
 
@@ -149,22 +151,20 @@ def _response(answer: LambdaAnswer, *, with_log: bool) -> Response:
 
 
 async def _payload(request: Request, bytes_max: int) -> bytes:
-    """The event as JSON text; nothing stands for an empty object, as in Lambda."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > bytes_max:
-            raise too_large(bytes_max)
-    _check_json(bytes(body or b"{}"))
-    return bytes(body or b"{}")
+    """Read the event. An empty body is an empty object, as in Lambda. Raises LambdaError."""
+    body = await body_within(request, bytes_max)
+    if body is None:
+        raise too_large(bytes_max)
+    _check_json(body or b"{}")
+    return body or b"{}"
 
 
 def _check_json(body: bytes) -> None:
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
-        # Numbers stay text: neither their size nor their digits are this service's affair.
+        # Numbers stay text: only the function reads them, and a very long one is slow to convert.
         json.loads(body.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         message = f"Could not parse request body into json: {error}"
@@ -178,7 +178,7 @@ def _qualifier(qualifier: str | None) -> str | None:
 
 
 def _client_context(header: str | None) -> str | None:
-    """Decoded and on one line: it travels on as a header."""
+    """Decode the client context to one line, because the Runtime API sends it as a header. Raises LambdaError."""
     if header is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A function's environments: started when invoked, kept warm, never more than its concurrency; and its event queue.
+"""The environments of one function and its queue of events.
 
-As Lambda does it: a caller beyond the concurrency is refused (429), an event waits; an event whose function fails is
-tried twice more, under the same request id. Not as Lambda: the event queue is bounded, and what was queued is lost with
-the stack.
+As in Lambda: an environment starts when it is needed and stays warm; a caller beyond the concurrency is refused (429),
+an event waits; an event whose function fails is tried twice more under the same request id. Not as in Lambda: the queue
+of events is bounded, and its events are lost when the stack stops.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from headgate.local.aws_lambda.environment import FunctionSpec, LambdaAnswer, LambdaRequest, Sandbox
+from headgate.local.aws_lambda.environment import Sandbox
+from headgate.local.aws_lambda.invocation import FunctionSpec, LambdaAnswer, LambdaRequest
 from headgate.local.processes import Children
 
 EVENTS_MAX = 10_000
 EVENT_RETRY_DELAYS_S = (60.0, 120.0)
-"""Lambda's own: a minute before the first retry, two before the second."""
+"""Lambda's delays: a minute before the first retry, two before the second."""
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,10 @@ class TooManyRequests(Exception):
 
 
 class FunctionPool:
-    """`environment`: added to every sandbox. `now`: Unix seconds, for the deadline that handlers are told."""
+    """The environments of a function.
+
+    `environment`: variables that every environment gets. `now`: Unix seconds, for the deadline of an invocation.
+    """
 
     def __init__(
         self, spec: FunctionSpec, children: Children, environment: Mapping[str, str], now: Callable[[], float]
@@ -42,7 +46,7 @@ class FunctionPool:
         self._started = 0
 
     async def invoke(self, request: LambdaRequest, *, wait: bool = False) -> LambdaAnswer:
-        """Raises TooManyRequests when at the concurrency, unless told to wait for its turn."""
+        """Invoke the function. At its concurrency wait for a free environment if `wait`, else raise TooManyRequests."""
         if not wait and self._free.locked():
             raise TooManyRequests(self.spec.name)
         async with self._free:
@@ -57,7 +61,7 @@ class FunctionPool:
                 await self._give_back(sandbox, reusable)
 
     async def prewarm(self, count: int) -> None:
-        """Start this many environments now and wait until they have loaded the handler (provisioned concurrency)."""
+        """Start `count` environments and wait until their handlers are loaded (provisioned concurrency)."""
         sandboxes = await asyncio.gather(*(self._start() for _ in range(count)))
         for sandbox, failed in zip(sandboxes, await asyncio.gather(*(s.ready() for s in sandboxes)), strict=True):
             await self._give_back(sandbox, reusable=failed is None)
@@ -108,20 +112,20 @@ class EventQueue:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Events not yet finished: queued, running, or waiting to be tried again."""
+        """Count the events that are queued, running or waiting for a retry."""
         return len(self._tasks)
 
     def put(self, request: LambdaRequest) -> None:
-        """Raises TooManyRequests when full."""
+        """Add an event. Raises TooManyRequests if the queue is full."""
         if len(self._tasks) >= self._events_max:
             raise TooManyRequests(self._pool.spec.name)
-        # One task an event: the pool's semaphore is the line, first come first served.
-        task = asyncio.create_task(self._carry_out(request))
+        # One task for each event; the pool's semaphore is the queue, first come first served.
+        task = asyncio.create_task(self._run(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def done(self) -> None:
-        """Until nothing is left to do."""
+        """Wait until no event is left."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -130,11 +134,11 @@ class EventQueue:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _carry_out(self, request: LambdaRequest) -> None:
+    async def _run(self, request: LambdaRequest) -> None:
         for delay_s in (*self._retry_delays_s, None):
             answer = await self._pool.invoke(request, wait=True)
             if answer.function_error is None:
                 return
             if delay_s is not None:
                 await self._sleep(delay_s)
-        logger.warning("event %s of %s given up", request.request_id, self._pool.spec.name)
+        logger.warning("event %s of %s failed for the last time: dropped", request.request_id, self._pool.spec.name)

@@ -1,4 +1,4 @@
-"""EventBridge's rate schedules: an event to a function, again and again."""
+"""Rate schedules as in EventBridge: a function is invoked at a fixed interval."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from headgate.local.aws_lambda.environment import ACCOUNT_ID, REGION
+from headgate.local.aws_lambda.invocation import ACCOUNT_ID, REGION
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`every_s`: seconds from one event to the next; EventBridge itself knows whole minutes only."""
+    """A function and the seconds between two events for it; EventBridge allows whole minutes only."""
 
     function_name: str
     every_s: float
 
 
 def scheduled_event(schedule: Schedule, event_id: str, now: float) -> bytes:
-    """What EventBridge sends for a rule. `now`: Unix seconds."""
+    """Make the event that EventBridge sends for a rule. `now`: Unix seconds."""
     return json.dumps(
         {
             "version": "0",
@@ -43,7 +43,7 @@ async def tick(
     now: Callable[[], float],
     new_id: Callable[[], str],
 ) -> None:
-    """Until cancelled. An event waits for the one before it: a function slower than its schedule is not piled upon."""
+    """Send events until cancelled. Each waits for the end of the one before, so that they do not pile up."""
     while True:
         await sleep(schedule.every_s)
         await fire(scheduled_event(schedule, new_id(), now()))

@@ -1,8 +1,8 @@
-"""An event source mapping: a queue's messages to a Lambda function, in batches, as Lambda's own pollers do it.
+"""An event source mapping: sends the messages of an SQS queue to a Lambda function in batches, as Lambda's pollers do.
 
-A batch that the function answered is deleted, save the messages that it reports as failed (ReportBatchItemFailures);
-a batch that failed whole, or met a function at its concurrency, stays and is visible again after the queue's timeout.
-Redrive to a dead-letter queue is the queue's own doing.
+Messages of an answered batch are deleted, except those that the answer reports as failed (ReportBatchItemFailures). If
+the whole batch failed, or the function is at its concurrency, the messages stay and are visible again after the queue's
+visibility timeout. The queue itself moves messages to a dead-letter queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from headgate.local.aws_lambda.environment import ACCOUNT_ID, REGION, LambdaAnswer
+from headgate.local.aws_lambda.invocation import ACCOUNT_ID, REGION, LambdaAnswer
 from headgate.local.aws_lambda.pool import TooManyRequests
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class QueueMapping:
-    """`batch_size`: messages at most in one event, up to 10. `concurrency`: batches at most at the same time."""
+    """A queue and its function. `batch_size`: most messages an event, up to 10. `concurrency`: most batches at once."""
 
     queue_url: str
     function_name: str
@@ -43,7 +43,7 @@ class QueueMapping:
 
 
 def sqs_event(messages: Sequence[Message], queue_url: str) -> bytes:
-    """The event that Lambda hands to a function for these messages of SQS's ReceiveMessage."""
+    """Make the event that a function gets for these messages of SQS's ReceiveMessage."""
     arn = f"arn:aws:sqs:{REGION}:{ACCOUNT_ID}:{queue_url.rsplit('/', 1)[-1]}"
     records = [
         {
@@ -63,7 +63,7 @@ def sqs_event(messages: Sequence[Message], queue_url: str) -> bytes:
 
 
 def handled(messages: Sequence[Message], answer: LambdaAnswer, report_failures: bool) -> list[Message]:
-    """The messages to delete. An answer that reports a message not in the batch fails it whole, as Lambda has it."""
+    """Return the messages to delete: none if the answer reports a message that is not in the batch, as in Lambda."""
     if answer.function_error is not None:
         return []
     if not report_failures:
@@ -83,7 +83,7 @@ def _reported(answer: Any) -> set[str]:
 
 
 class SqsQueue:
-    """What the poller needs of SQS, cancellable at any moment: a long poll in a thread would delay the stack's end."""
+    """SQS for the poller, over httpx: a long poll can be cancelled at any moment, in a boto3 thread it could not."""
 
     def __init__(self, queue_url: str, endpoint_url: str, http: httpx.AsyncClient) -> None:
         self._queue_url = queue_url
@@ -91,8 +91,8 @@ class SqsQueue:
         self._http = http
 
     async def receive(self, count_max: int, wait_s: int) -> list[Message]:
-        asked = {"MaxNumberOfMessages": count_max, "WaitTimeSeconds": wait_s, "AttributeNames": ["All"]}
-        answer = await self._call("ReceiveMessage", {**asked, "MessageAttributeNames": ["All"]})
+        parameters = {"MaxNumberOfMessages": count_max, "WaitTimeSeconds": wait_s, "AttributeNames": ["All"]}
+        answer = await self._call("ReceiveMessage", {**parameters, "MessageAttributeNames": ["All"]})
         return list(answer.get("Messages") or [])
 
     async def delete(self, messages: Sequence[Message]) -> None:
@@ -101,7 +101,7 @@ class SqsQueue:
             await self._call("DeleteMessageBatch", {"Entries": entries})
 
     async def _call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises httpx.HTTPError."""
+        """Call SQS. Raises httpx.HTTPError."""
         body = json.dumps({"QueueUrl": self._queue_url, **parameters})
         headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
         url = self._endpoint_url + "/"
@@ -109,12 +109,12 @@ class SqsQueue:
         SigV4Auth(Credentials("local", "local"), "sqs", REGION).add_auth(signed)
         answer = await self._http.post(url, content=body, headers=dict(signed.headers))
         answer.raise_for_status()
-        said: dict[str, Any] = answer.json() if answer.content else {}
-        return said
+        result: dict[str, Any] = answer.json() if answer.content else {}
+        return result
 
 
 async def poll(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke) -> None:
-    """Until cancelled: `concurrency` pollers, each with one batch at a time."""
+    """Run `concurrency` pollers until cancelled, each with one batch at a time."""
     async with asyncio.TaskGroup() as group:
         for _ in range(mapping.concurrency):
             group.create_task(_poll_one_by_one(mapping, queue, invoke))
@@ -124,14 +124,16 @@ async def _poll_one_by_one(mapping: QueueMapping, queue: SqsQueue, invoke: Invok
     while True:
         try:
             await carry_batch(mapping, queue, invoke)
-        except (httpx.HTTPError, ValueError, TooManyRequests) as trouble:  # ValueError: an answer that is no JSON
+        except (httpx.HTTPError, ValueError, TooManyRequests) as trouble:  # ValueError: the answer is not JSON
             logger.info("%s: batch left in the queue: %s", mapping.function_name, type(trouble).__name__)
             await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
 
 
 async def carry_batch(mapping: QueueMapping, queue: SqsQueue, invoke: Invoke, wait_s: int = LONG_POLL_S) -> int:
-    """One batch to the function and out of the queue; how many messages were deleted. Raises httpx.HTTPError and
-    TooManyRequests, with the batch still in the queue."""
+    """Send one batch to the function, delete its messages and return their number.
+
+    Raises httpx.HTTPError and TooManyRequests; the batch is still in the queue then.
+    """
     messages = await queue.receive(mapping.batch_size, wait_s)
     if not messages:
         return 0
