@@ -146,7 +146,7 @@ class InvocationStore(Protocol):
         ...
 
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
-        """Return at most `limit` QUEUED invocations whose deadline has passed."""
+        """Return at most `limit` overdue QUEUED invocations."""
         ...
 
 
@@ -164,7 +164,7 @@ class WorkerRegistry(Protocol):
     async def workers(self, pool: str) -> Sequence[Worker]: ...
 
     async def free_slot(self, worker: Worker, slot: Slot, lease: Lease) -> Written:
-        """Remove a lease whose invocation is settled or deleted. CONFLICT if the slot holds another lease."""
+        """Remove the lease of a settled or deleted invocation. CONFLICT if the slot holds another lease."""
         ...
 
 

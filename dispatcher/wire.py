@@ -143,7 +143,7 @@ def _is_chat(body: Mapping[str, Any]) -> bool:
 def _message(fields: Any, number: int) -> Any:
     """Return a message without its neutral fields. An assistant's message without content gets the empty text.
 
-    OpenAI allows null content beside tool calls or a refusal only. An answer whose content is null still has to go back
+    OpenAI allows null content beside tool calls or a refusal only. An answer with null content still has to go back
     in the next turn; as empty text it keeps the turns in their order.
     """
     if not isinstance(fields, dict):

@@ -57,7 +57,7 @@ def _prompt_or_messages(order: WorkOrder) -> WorkOrder:
 
 
 def _without_bad_wait(fields: Any, parse: ValidatorFunctionWrapHandler) -> WorkRefused:
-    """Parse a refusal. One whose `retry_after_s` is invalid is still a refusal, with no such time."""
+    """Parse a refusal. An invalid `retry_after_s` counts as unknown."""
     try:
         refused: WorkRefused = parse(fields)
     except ValidationError:

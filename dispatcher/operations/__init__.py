@@ -1,1 +1,1 @@
-"""The gate's use cases over ports: submit, drain, execute, settle, reap. No AWS in sight."""
+"""The gate's use cases, over ports and without AWS: submit, drain, execute, settle, reap."""

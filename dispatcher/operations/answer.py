@@ -1,6 +1,6 @@
-"""answer: an accepted invocation, from the wait for its dispatch to its end, for a caller on an open connection.
+"""answer: follow an accepted invocation to its end, for a caller on an open connection.
 
-Closing the iterator is a disconnect: a waiting invocation is cancelled (operations/execute.py tells of a running one).
+Closing the iterator is a disconnect: a waiting invocation is cancelled (for a running one see operations/execute.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.model.outcomes import Dispatched, Known, Queued, Settled, Writte
 from dispatcher.model.worker_protocol import WorkEvent
 from dispatcher.operations.context import Context
 from dispatcher.operations.drain import drain
-from dispatcher.operations.execute import Collected, Render, again_after, attempt
+from dispatcher.operations.execute import Collected, Render, attempt, retry_or_end
 from dispatcher.operations.results import cancelled, error_of, error_result
 from dispatcher.operations.settle import settle
 from dispatcher.operations.submit import Submission
@@ -28,9 +28,9 @@ from dispatcher.operations.wakeups import ANY_CHANGE, TERMINAL
 async def answer(
     context: Context, submission: Submission, accepted: Dispatched | Queued, render: Render | None = None
 ) -> AsyncGenerator[WorkEvent, None]:
-    """Events until the invocation is settled. With `render`, its answer is kept for whoever asks again.
+    """Yield events until the invocation is settled. With `render`, its answer is kept for a later request.
 
-    Raises TenantError where the worker finds the request impossible, WorkerFailed, DeadlineExceeded.
+    Raises TenantError if the worker finds the request impossible, WorkerFailed, DeadlineExceeded.
     """
     invocation, request = accepted.invocation, submission.request
     worker = accepted.worker if isinstance(accepted, Dispatched) else None
@@ -53,9 +53,9 @@ async def answer(
 
 
 async def result_of(context: Context, known: Known, timeout_s: float = inf) -> Result:
-    """The answer of an invocation seen before, awaited for at most `timeout_s` seconds where it is still under way.
+    """Return the answer of a known invocation; wait at most `timeout_s` seconds if it has not ended.
 
-    Raises what it ended with, or DeadlineExceeded.
+    Raises the error with which it ended, or DeadlineExceeded.
     """
     invocation: Invocation | None = known.invocation
     if invocation is not None and not invocation.state.is_terminal:
@@ -74,7 +74,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = inf) -> R
 async def abandon(
     context: Context, invocation: Invocation, state: State = State.CANCELLED, result: Result | None = None
 ) -> None:
-    """Its caller waits for it no longer: end it, also where it has been dispatched in the meantime."""
+    """End an invocation after its caller left, also if it has been dispatched in the meantime."""
     if invocation.state.is_terminal:
         return
     gone = ended(invocation, state, context.clock.now(), result=result)
@@ -85,10 +85,10 @@ async def abandon(
         await settle(context, current, state, result=result)
 
 
-async def turn_within(context: Context, invocation: Invocation, timeout_s: float) -> Dispatched | None:
-    """Wait for the dispatch at most `timeout_s` seconds, then let go: the queue's consumer executes it in its turn.
+async def wait_or_detach(context: Context, invocation: Invocation, timeout_s: float) -> Dispatched | None:
+    """Wait for the dispatch at most `timeout_s` seconds. After that detach it: the SQS consumer executes it (None).
 
-    The request must have been kept with the invocation. Raises what it ended with where it ended.
+    The request must be in the invocation's `body`. Raises the error with which it ended, if it ended.
     """
     context.spawn(drain(context, invocation.pool))
     waiting = context.wakeups.wait(invocation, ANY_CHANGE, timeout_s, partial(drain, context))
@@ -106,8 +106,8 @@ async def turn_within(context: Context, invocation: Invocation, timeout_s: float
 async def _given_back(
     context: Context, invocation: Invocation, worker: Worker | None, collected: Collected
 ) -> Invocation | None:
-    """`again_after`, carried through also where the caller goes away meanwhile: then nobody would execute it again."""
-    giving = context.spawn(again_after(context, invocation, worker, collected))
+    """Call `retry_or_end`. If the caller disconnects meanwhile, finish it all the same and then end the invocation."""
+    giving = context.spawn(retry_or_end(context, invocation, worker, collected))
     try:
         return await asyncio.shield(giving)
     except asyncio.CancelledError:
@@ -122,7 +122,7 @@ async def _abandon_once_back(context: Context, giving: asyncio.Task[Invocation |
 
 
 async def _dispatched(context: Context, invocation: Invocation) -> tuple[Invocation, Worker | None]:
-    """Wait until somebody's drain dispatched it: as it now runs, and where."""
+    """Wait until a drain, here or elsewhere, has dispatched it. Return it with its worker."""
     context.spawn(drain(context, invocation.pool))
     remaining = invocation.deadline_at - context.clock.now()
     try:
@@ -139,7 +139,7 @@ async def _dispatched(context: Context, invocation: Invocation) -> tuple[Invocat
 
 
 def _running(current: Invocation | None) -> Invocation:
-    """Raises what it ended with where it is not running."""
+    """Return the invocation if it is running; else raise the error with which it ended."""
     if current is None or current.state is not State.RUNNING:
         raise error_of(current.result) if current is not None and current.result else DeadlineExceeded()
     return current

@@ -1,4 +1,4 @@
-"""What every operation works with: the ports, and the gate's settings."""
+"""The context of all operations: the ports, the gate's settings, and the caches of a process."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ logger = logging.getLogger("headgate.gate")
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Bounds and times of the gate. Times in seconds."""
+    """Bounds and times of the gate. Times are in seconds."""
 
     deadline_s: float = 300.0
-    """From arrival to the last token; the caller may ask for less."""
+    """Longest time from arrival to the last token. A submission may have a shorter one."""
     default_max_tokens: int = 256
-    """What a request that names no max_tokens is given, and what it is charged at dispatch."""
+    """Used for a request without max_tokens, also in its estimate."""
     lead_max: float = LEAD_MAX
     lease_grace_s: float = 10.0
-    """How long a lease lives before its worker's heartbeat first names it."""
+    """How long a lease is valid before a heartbeat of its worker first names it."""
     lease_margin_s: float = 3.0
-    """Added to a worker's announced lifetime before its leases are taken away: clocks may be this far apart."""
+    """Added to a worker's announced lifetime before its leases are reclaimed, for the difference between clocks."""
     wait_poll_s: float = 0.25
-    """How often waiting callers look whether another process dispatched them."""
+    """Interval at which a process checks whether another one dispatched the requests of its callers."""
     queues_per_snapshot: int = 100
-    """How many waiting lines one drain considers; beyond that the index decides which."""
+    """Most waiting queues that one drain considers, in the index's order."""
     drain_max: int = 256
-    """Most dispatches in one run of the drain: what is left is the next run's."""
+    """Most dispatches in one run of the drain. The next run does the rest."""
 
 
 @dataclass(slots=True)
 class Context:
-    """One dispatcher process. Everything in it that outlives a request is a hint or a cache."""
+    """One gate process. All state in it that outlives a request is a hint or a cache."""
 
     store: Store
     directory: Directory
@@ -54,31 +54,31 @@ class Context:
     service: ServiceFunction = WEIGHTED_TOKENS
     wakeups: Wakeups = field(init=False)
     addresses: dict[str, Worker] = field(default_factory=dict)
-    """Workers by id as last seen: an id is one process's, so its address never changes."""
+    """The last known workers by id. An id belongs to one process, so its address never changes."""
     suspects: dict[str, float] = field(default_factory=dict)
-    """Workers that just failed this process, and until when they are passed over (Unix seconds)."""
+    """Workers that failed recently, and the time until which no new request goes to them (Unix seconds)."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     virtual_times: dict[str, float] = field(default_factory=dict)
-    """V by pool as dispatches here have raised it and the table has not heard yet…"""
+    """V by pool, raised by dispatches of this process and not written yet (pools.py)."""
     backlogs: set[str] = field(default_factory=set)
-    """…and the pools in which somebody was queued here since they were last looked at: see pools.py."""
+    """Pools in which this process queued a request since its last snapshot of them (pools.py)."""
     draining: set[str] = field(default_factory=set)
-    """Pools whose drain runs in this process right now…"""
+    """Pools that this process is draining now."""
     drain_again: set[str] = field(default_factory=set)
-    """…and those that must go round once more because something changed meanwhile."""
+    """Pools that changed during the drain, so that it must run once more."""
 
     def __post_init__(self) -> None:
         self.wakeups = Wakeups(self.store, self.clock, self.settings.wait_poll_s)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run beside the request; `finish` waits for it. What is spawned may fail: the sweep makes it good."""
+        """Start work beside the request; `finish` waits for it. It may fail: the sweep then repairs it."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def finish(self) -> None:
-        """Until everything spawned is done: a Lambda handler freezes when it returns."""
+        """Wait until all spawned work is done: a Lambda sandbox freezes when its handler returns."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
@@ -92,7 +92,7 @@ class Context:
         self.addresses = {worker.id: worker for worker in workers} or self.addresses
 
     async def worker_of(self, invocation: Invocation) -> Worker | None:
-        """Where a dispatched invocation is to be executed; None if that worker has left."""
+        """Return the worker of a dispatched invocation, or None if that worker has left."""
         if invocation.slot is None:
             return None
         if invocation.slot.worker not in self.addresses:

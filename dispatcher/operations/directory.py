@@ -1,4 +1,4 @@
-"""Who the tenant is, and on which terms: from the verified key alone, cached for at most a minute."""
+"""The tenant of an API key and its share, cached for at most a minute. Only the verified key names the tenant."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock, TenantStore
 
 CACHE_S = 60.0
-"""A revoked key or a changed limit is in force everywhere after this."""
+"""After this time all processes know a revoked key or a changed limit."""
 CACHE_ENTRIES_MAX = 10_000
 KEY_CHARS_MAX = 200
-EVERYBODY = "everybody"
-"""The one line of the `fcfs` order: BWFQ with a single tenant is first come, first served."""
+SHARED_QUEUE = "everybody"
+"""The one queue of the `fcfs` order: BWFQ with a single queue is first come, first served."""
 
 V = TypeVar("V")
 
 
 class _Cache(Generic[V]):
-    """A bounded map whose entries live CACHE_S; the oldest go first."""
+    """A bounded map. Entries are valid for CACHE_S; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, tuple[float, V]] = OrderedDict()
@@ -43,7 +43,7 @@ class _Cache(Generic[V]):
 
 @dataclass(slots=True)
 class Directory:
-    """Keys to tenants and lines to terms. `order` is `bwfq`, or `fcfs` for the baseline without headgate's policy."""
+    """Finds the tenant of a key and the share of a queue. `order`: `bwfq`, or the baseline `fcfs`."""
 
     store: TenantStore
     clock: Clock
@@ -52,7 +52,7 @@ class Directory:
     _tenants: _Cache[Tenant | None] = field(default_factory=_Cache)
 
     async def tenant_of(self, api_key: str | None) -> Tenant:
-        """The tenant that this key names. Raises Unauthorized, in the same words whatever is wrong with the key."""
+        """Return the tenant of this key. Raises Unauthorized, with one message for every kind of wrong key."""
         if not api_key or len(api_key) > KEY_CHARS_MAX:
             raise Unauthorized()
         record = await self._key(key_prefix(api_key))
@@ -63,15 +63,15 @@ class Directory:
         tenant = await self._tenant(record.tenant)
         if tenant is None:
             raise Unauthorized()
-        return replace(tenant, queue=EVERYBODY) if self.order == "fcfs" else tenant
+        return replace(tenant, queue=SHARED_QUEUE) if self.order == "fcfs" else tenant
 
     async def share_of(self, queue: str) -> Share:
-        """What the line is owed; equal terms where it is nobody's own or its tenant is gone."""
+        """Return the share of the queue. The shared queue and a deleted tenant's queue have the default share."""
         tenant = None if self.order == "fcfs" else await self._tenant(queue)
         return tenant.share if tenant is not None else Share()
 
     async def tenant_named(self, name: str) -> Tenant | None:
-        """For what was accepted earlier and is executed now."""
+        """Return a tenant by name, for an invocation that was accepted earlier. None if it is deleted."""
         return await self._tenant(name)
 
     async def _key(self, prefix: str) -> KeyRecord | None:
@@ -91,7 +91,7 @@ KEY_PREFIX_CHARS = 12
 def new_key(
     tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0
 ) -> tuple[str, KeyRecord]:
-    """A key to show once, and the record to keep. `secret` carries at least 128 random bits after its prefix."""
+    """Return a key to show once, and the record to keep. `secret` has at least 128 random bits after its prefix."""
     if len(secret) < KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
     key = f"hg-{secret}"

@@ -1,9 +1,9 @@
-"""drain: give free slots to those who wait, the one due first before all others.
+"""drain: give free slots to waiting requests, the earliest due first.
 
-Run by whoever frees capacity (a settlement, a reaped lease), by the sweep, and by every process in which somebody
-waits. Capacity first, then choose: nothing is popped before a slot is there to take it, so a better request can
-overtake until the moment of dispatch. What the indexes say is a hint; the transaction checks everything again, and
-where it finds otherwise the drain looks again. Runs of one process are folded into one.
+It runs after capacity is freed (a settlement, a reclaimed lease), in the sweep, and in every process with a waiting
+caller. A slot is found first and the request is chosen then, so a more urgent request can overtake until the moment of
+dispatch. The indexes are hints: the transaction checks everything again; if it fails, the drain takes a new snapshot.
+Concurrent runs in one process are merged.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dispatcher.model.fleet import Lease, Pool, WaitingQueue, Worker
 from dispatcher.model.invocation import Invocation, State, dispatched, ended
 from dispatcher.model.outcomes import Settled, Written
 from dispatcher.operations.context import Context
-from dispatcher.operations.pools import tell_backlog
+from dispatcher.operations.pools import write_backlog
 from dispatcher.operations.results import error_result
 from dispatcher.operations.slots import free_slot
 from dispatcher.policies.clocks import Clocks, Debit, Share, debit, in_profile
 
 CONFLICTS_MAX = 8
-"""A run gives up after this many lost races: whoever won them is draining too."""
+"""A run ends after this many lost races: the process that won them is draining too."""
 EXPIRED_MAX = 100
-"""Most overdue invocations of one line that one look at it ends: what is left is the next run's."""
+"""Most overdue invocations of one queue that are ended at once. The next run does the rest."""
 
 
 async def drain(context: Context, pool: str) -> int:
-    """Dispatch while slots are free and somebody waits. Returns how many; 0 also where this process drains already."""
+    """Dispatch while slots are free and requests wait. Return how many; 0 if this process is draining already."""
     if pool in context.draining:
         context.drain_again.add(pool)
         return 0
@@ -45,7 +45,7 @@ async def drain(context: Context, pool: str) -> int:
 
 @dataclass(slots=True)
 class _View:
-    """What one run believes: refreshed whenever a write says that it is out of date."""
+    """The state that one run works on. It is read again when a write shows that it is out of date."""
 
     pool: Pool
     workers: tuple[Worker, ...]
@@ -54,7 +54,7 @@ class _View:
 
 async def _run(context: Context, pool: str) -> int:
     count, conflicts = 0, 0
-    view = await _look(context, pool)
+    view = await _read_view(context, pool)
     while view is not None and count < context.settings.drain_max and conflicts < CONFLICTS_MAX:
         written = await _dispatch_best(context, view)
         if written is None:
@@ -63,26 +63,26 @@ async def _run(context: Context, pool: str) -> int:
             count += 1
         else:
             conflicts += 1
-            view = await _look(context, pool)
+            view = await _read_view(context, pool)
     return count
 
 
-async def _look(context: Context, pool: str) -> _View | None:
-    """The pool with its free slots and waiting lines; None where there is nothing to do."""
+async def _read_view(context: Context, pool: str) -> _View | None:
+    """Read the pool with its free slots and waiting queues. None if there is nothing to do."""
     snapshot = await context.store.snapshot(pool, queue="")
     context.remember(snapshot.workers)
     now = context.clock.now()
     if not any(context.may_use(worker, now) and worker.free_slots() for worker in snapshot.workers):
         if pool in context.backlogs:
-            await tell_backlog(context, snapshot.pool, waiting=True)
+            await write_backlog(context, snapshot.pool, waiting=True)
         return None
     queues = await context.store.waiting_queues(pool, now, context.settings.queues_per_snapshot)
-    await tell_backlog(context, snapshot.pool, waiting=bool(queues))
+    await write_backlog(context, snapshot.pool, waiting=bool(queues))
     return _View(snapshot.pool, snapshot.workers, list(queues)) if queues else None
 
 
 async def _dispatch_best(context: Context, view: _View) -> Written | None:
-    """One dispatch of the line that is due first among those a slot is free for; None where there is none."""
+    """Dispatch from the earliest due queue that a free slot can serve. None if there is no such queue."""
     now = context.clock.now()
     for queue, share in await _in_order(context, view, now):
         head = await _head_in_time(context, queue.name, now)
@@ -106,8 +106,10 @@ async def _dispatch_best(context: Context, view: _View) -> Written | None:
 
 
 async def _head_in_time(context: Context, queue: str, now: float) -> Invocation | None:
-    """The oldest that can still be served. Those before it are ended: that is no lost race, and must not end a run
-    while slots are free and others wait behind them."""
+    """Return the oldest request of the queue that is not overdue, and end the overdue ones before it.
+
+    Ending them is not a lost race: the run goes on while slots are free and other requests wait.
+    """
     for _ in range(EXPIRED_MAX):
         head = await context.store.head_of(queue)
         if head is None or now < head.deadline_at:
@@ -117,7 +119,7 @@ async def _head_in_time(context: Context, queue: str, now: float) -> Invocation 
 
 
 async def _in_order(context: Context, view: _View, now: float) -> list[tuple[WaitingQueue, Share]]:
-    """BWFQ's order: in profile before surplus, within either the lowest vft first."""
+    """Return the queues in BWFQ's order: in profile before surplus, and the lowest vft first within each."""
     known = [(queue, await context.directory.share_of(queue.name)) for queue in view.queues]
 
     def due(entry: tuple[WaitingQueue, Share]) -> tuple[bool, float, str]:
@@ -134,7 +136,7 @@ async def _dispatch(
     if written is not Written.DONE:
         return Written.CONFLICT
     if invocation.detached:
-        # Only a hint: where it cannot be sent the reaper makes it good, and this run has others to serve.
+        # Only a hint: if it cannot be sent, the sweep repairs it, and this run goes on with other requests.
         context.spawn(context.launcher.launch(invocation.tenant, invocation.id, invocation.attempt))
     else:
         context.wakeups.notify(invocation)
@@ -147,9 +149,9 @@ async def _dispatch(
 
 
 def _virtual_time(context: Context, view: _View, charged: Debit) -> float:
-    """V after this dispatch: the lowest start stamp of those waiting and the one dispatched, never falling.
+    """Return V after this dispatch: the lowest start stamp of the waiting queues and the dispatched one, never falling.
 
-    Where more lines wait than one look shows, the lowest may be among the unseen: V stays.
+    If more queues wait than one read shows, the lowest may not be among them: V then stays.
     """
     if len(view.queues) >= context.settings.queues_per_snapshot:
         return view.pool.virtual_time
@@ -157,7 +159,7 @@ def _virtual_time(context: Context, view: _View, charged: Debit) -> float:
 
 
 def _apply(view: _View, queue: WaitingQueue, invocation: Invocation, charged: Debit) -> None:
-    """Carry the dispatch over into the view, so that a run of many dispatches need not look after each."""
+    """Apply the dispatch to the view, so that a run of many dispatches does not read the pool after each."""
     tat, vft = charged.tat.apply(queue.tat), charged.vft.apply(queue.vft)
     view.queues.remove(queue)
     if tat is not None and vft is not None:
@@ -173,8 +175,10 @@ def _apply(view: _View, queue: WaitingQueue, invocation: Invocation, charged: De
 
 
 async def expire(context: Context, invocation: Invocation, now: float) -> None:
-    """End a waiting invocation whose deadline has passed, and tell its waiter: not where it was dispatched just before,
-    for then the waiter is to execute it."""
+    """End an overdue waiting invocation, and wake its waiter.
+
+    Not if it was dispatched just before: then the waiter executes it.
+    """
     gone = ended(invocation, State.EXPIRED, now, result=error_result(DeadlineExceeded()))
     if await context.store.drop(gone) is Settled.SETTLED:
         context.wakeups.notify(gone)

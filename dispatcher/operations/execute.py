@@ -1,8 +1,8 @@
 """execute: one attempt on one worker, settled before its last event is passed on.
 
-An attempt that is lost before anything reached a caller is given back to its line and tried again under the next
-number; one that is lost later ends, charged for what was delivered. Closing the iterator is a disconnect: the worker
-notices that its reader is gone, aborts the engine's work and settles the exact count itself.
+An attempt that is lost before any token reached a caller goes back to its queue, and is tried again under the next
+attempt number. One that is lost later ends, and is charged for the delivered tokens. Closing the iterator is a
+disconnect: the worker notices it, aborts the engine's work and settles the exact count itself.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from dispatcher.model.requests import Request, request_from_json
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations.context import Context
-from dispatcher.operations.pools import tell_virtual_time
+from dispatcher.operations.pools import write_virtual_time
 from dispatcher.operations.results import error_result
 from dispatcher.operations.settle import give_back, settle
 
 RUNNING_ALREADY = 409
 RETRIED_STATUSES = frozenset({401, RUNNING_ALREADY})
-"""Refusals below 500 that say something of the worker (its clock, what it runs) and nothing of the request."""
-TURNED_AWAY = 429
+"""Refusals below 500 that the worker causes (its clock, an execution that it runs already), not the request."""
+TOO_MANY_REQUESTS = 429
 PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
-"""The worker is well, and did as it is told: to try again at once would make it do the same again."""
+"""The worker works as configured. A new try at once would end the same way."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """What an execution has delivered so far."""
+    """The text and the counts that an execution has delivered so far."""
 
     texts: list[str] = field(default_factory=list)
     input_tokens: int = 0
@@ -68,7 +68,7 @@ Render = Callable[[Collected], Result]
 
 
 class RunningAlready(WorkerFailed):
-    """The worker is executing this very attempt for somebody else, who will end it."""
+    """The worker executes this attempt already, for another process, which will settle it."""
 
 
 async def attempt(
@@ -80,7 +80,7 @@ async def attempt(
     collected: Collected,
     render: Render | None,
 ) -> AsyncGenerator[WorkEvent, None]:
-    """One execution on one worker, settled before its last event is passed on. Raises WorkerFailed unsettled."""
+    """Execute once on one worker, and settle before the last event is yielded. Raises WorkerFailed without settling."""
     if worker is None:
         raise WorkerFailed("The worker that was chosen is gone.")
     order = _order(context, tenant, invocation, request)
@@ -89,7 +89,7 @@ async def attempt(
         async for event in events:
             collected.note(event)
             if isinstance(event, Started) and invocation.pool in context.virtual_times:
-                context.spawn(tell_virtual_time(context, invocation.pool))
+                context.spawn(write_virtual_time(context, invocation.pool))
             if isinstance(event, WorkRefused):
                 await _refused(context, invocation, event, collected)
             elif isinstance(event, Finished):
@@ -103,7 +103,7 @@ async def attempt(
 async def execute_detached(
     context: Context, tenant: str, invocation_id: str, attempt_number: int, render: Callable[[Invocation], Render]
 ) -> bool:
-    """Execute what the drain dispatched and nobody holds. False where nothing is left to do: a message is a hint."""
+    """Execute a detached invocation that the drain dispatched. False if nothing is left to do: a message is a hint."""
     invocation = await context.store.get(tenant, invocation_id)
     config = await context.directory.tenant_named(tenant)
     if invocation is None or config is None or invocation.body is None:
@@ -117,20 +117,23 @@ async def execute_detached(
         async for _ in attempt(context, config, invocation, request, worker, collected, render(invocation)):
             pass
     except RunningAlready:
-        return False  # the message came twice
+        return False  # a duplicate of the message
     except WorkerFailed:
-        await again_after(context, invocation, worker, collected, redo=True)
+        await retry_or_end(context, invocation, worker, collected, redo=True)
     except StoreUnavailable:
-        raise  # not settled: the message is to come again
+        raise  # not settled: SQS must deliver the message again
     except (TenantError, ServiceError):
         return True  # settled already, with the error as its answer
     return True
 
 
-async def again_after(
+async def retry_or_end(
     context: Context, invocation: Invocation, worker: Worker | None, collected: Collected, *, redo: bool = False
 ) -> Invocation | None:
-    """After a lost attempt: the invocation back in its line, or None where it ended. `redo`: nothing was passed on."""
+    """Requeue an invocation after a lost attempt and return it, or end it and return None.
+
+    `redo`: no token reached a caller, so that it can be tried again even after its first token.
+    """
     if worker is not None:
         context.suspect(worker, context.clock.now())
     if collected.output_tokens and not redo:
@@ -147,7 +150,11 @@ async def again_after(
 
 
 async def _finished(context: Context, invocation: Invocation, collected: Collected, render: Render | None) -> None:
-    """Settle it. A worker aborts what is late, but also what it has to give up: that one is lost, and not settled."""
+    """Settle the invocation. Raises DeadlineExceeded if it is late.
+
+    A worker aborts late requests, and also those that it has to abandon. The latter are lost: WorkerFailed is raised,
+    and nothing is settled.
+    """
     late = collected.reason == "aborted"
     if late and context.clock.now() < invocation.deadline_at - context.settings.lease_margin_s:
         raise WorkerFailed()
@@ -166,27 +173,27 @@ async def _finished(context: Context, invocation: Invocation, collected: Collect
 
 
 async def _refused(context: Context, invocation: Invocation, refusal: WorkRefused, collected: Collected) -> None:
-    """Raises WorkerFailed for what another worker may serve; else settles, and raises the error that ends it."""
+    """Raise WorkerFailed if another worker may serve the request; else settle, and raise the error that ends it."""
     if refusal.status == RUNNING_ALREADY:
         raise RunningAlready(f"The worker refused: {refusal.code}.")
-    error = _ending(refusal)
+    error = _final_error(refusal)
     if error is None:
         raise WorkerFailed(f"The worker refused: {refusal.code}.")
     counts = {"input_tokens": collected.input_tokens, "output_tokens": collected.output_tokens}
     if not collected.output_tokens:
-        counts = {}  # it was let in, and nothing came of it
+        counts = {}  # the worker accepted it but generated nothing: no charge
     settling = settle(context, invocation, State.FAILED, result=error_result(error), **counts)
     await asyncio.shield(context.spawn(settling))
     raise error
 
 
-def _ending(refusal: WorkRefused) -> AnsweredError | None:
-    """The error that ends the invocation; None where it says something of the worker alone."""
+def _final_error(refusal: WorkRefused) -> AnsweredError | None:
+    """Return the error that ends the invocation, or None if the refusal's cause is the worker alone."""
     if refusal.code in PREEMPTED_CODES:
         return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
     if refusal.status in RETRIED_STATUSES or refusal.status >= 500:
         return None
-    if refusal.status == TURNED_AWAY:
+    if refusal.status == TOO_MANY_REQUESTS:
         return Refused(refusal.message, refusal.code, refusal.retry_after_s)
     return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
 

@@ -1,7 +1,8 @@
-"""reap: leases that nobody lives for are taken back, and their invocations tried again or ended and refunded.
+"""reap: reclaim expired leases; their invocations are tried again, or ended and refunded.
 
-A lease lives while its worker is alive and names it in its heartbeats; before the first heartbeat that could name it,
-for a grace. What a live worker says it is executing is never reaped, however old: that would create phantom capacity.
+A lease is valid while its worker is alive and names it in its heartbeats. Before the first heartbeat that can name it,
+it is valid for a grace period. An execution that a live worker reports is never reclaimed, however old it is: the slot
+would then count as free while it is in use.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ OVERDUE_MAX = 100
 
 
 async def reap(context: Context, pool: str) -> int:
-    """Take back dead leases. Returns how many."""
+    """Reclaim expired leases, and return how many there were."""
     now = context.clock.now()
     count = 0
     for worker in await context.store.workers(pool):
         for number, lease in worker.leases.items():
             if _is_dead(context, worker, lease, now):
-                await _take_back(context, worker, Slot(worker.id, number), lease)
+                await _reclaim(context, worker, Slot(worker.id, number), lease)
                 count += 1
     return count
 
 
 async def sweep(context: Context, pool: str) -> dict[str, int]:
-    """The periodic truth behind all hints: reap, expire, scale guarantees, drain. Returns what it did, for the log."""
+    """Do periodically what hints may have missed: reap, expire, scale guarantees, drain. Return the counts to log."""
     reaped = await reap(context, pool)
     overdue = await context.store.overdue(pool, context.clock.now(), OVERDUE_MAX)
     for invocation in overdue:
@@ -45,7 +46,7 @@ def _is_dead(context: Context, worker: Worker, lease: Lease, now: float) -> bool
     return lease.execution not in worker.live and now > lease.leased_at + context.settings.lease_grace_s
 
 
-async def _take_back(context: Context, worker: Worker, slot: Slot, lease: Lease) -> Written | None:
+async def _reclaim(context: Context, worker: Worker, slot: Slot, lease: Lease) -> Written | None:
     invocation = await context.store.get(lease.tenant, lease.invocation)
     if invocation is None or invocation.state is not State.RUNNING or invocation.attempt != lease.attempt:
         return await context.store.free_slot(worker, slot, lease)

@@ -1,7 +1,7 @@
 """settle: the end of every execution. True service replaces the estimate, once, fenced by the attempt.
 
-Every path ends here: success, error, disconnect, deadline, lost lease. Who settles may be the front that streamed the
-answer, the worker whose gate went away, or the reaper; the store lets exactly one of them through.
+Every path ends here: success, error, disconnect, deadline, lost lease. The front that streamed the answer settles, or
+the worker after its gate disappeared, or the sweep. The store accepts exactly one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def settle(
     input_tokens: int = 0,
     output_tokens: int = 0,
 ) -> Settled:
-    """End a running invocation at its true service, and drain what its slot can now take."""
+    """End a running invocation at its true service, and drain for the freed slot."""
     settled = await settle_in(
         context.store,
         context.clock,
@@ -52,7 +52,7 @@ async def settle_in(
     input_tokens: int = 0,
     output_tokens: int = 0,
 ) -> Settled:
-    """The settlement alone, for a worker whose gate went away: it has the exact counts, but drains nothing."""
+    """Settle without a drain: for a worker that lost its gate."""
     if invocation.charge is None:
         raise ValueError("only a running invocation is settled")
     served = service(input_tokens, output_tokens)
@@ -79,7 +79,7 @@ async def settle_lost(
     input_tokens: int,
     output_tokens: int,
 ) -> Settled:
-    """A worker settles what its gate, gone meanwhile, cannot: cancelled, and charged for what was generated."""
+    """Settle for a worker that lost its gate: cancelled, and charged for the generated tokens."""
     invocation = await store.get(tenant, invocation_id)
     if invocation is None or invocation.state is not State.RUNNING or invocation.attempt != attempt:
         return Settled.FENCED
@@ -95,10 +95,10 @@ async def settle_lost(
 
 
 async def give_back(context: Context, invocation: Invocation, *, holding: bool = False) -> Invocation | None:
-    """A lost execution, before any of it reached the caller: back into its line, refunded.
+    """Requeue and refund a lost execution of which no token reached the caller, and return the invocation.
 
-    None where it may not be tried again, and was ended instead, refunded too. The attempt number fences what is lost.
-    `holding`: the caller still has the request in its hands, so that the store need not have kept it.
+    None if it may not be tried again: then it is ended and refunded. The attempt number fences the lost execution.
+    `holding`: the calling process has the request, so the store need not have kept it.
     """
     if not may_retry(invocation, context.clock.now(), holding=holding):
         await settle(context, invocation, State.FAILED, result=error_result(WorkerFailed()))

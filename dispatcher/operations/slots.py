@@ -1,4 +1,4 @@
-"""Which slot an invocation is given. Routing by model and load; request groups and virtual queues come here later."""
+"""The choice of a slot for an invocation, by model and load."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dispatcher.operations.context import Context
 
 
 def free_slot(context: Context, workers: Iterable[Worker], model: str, now: float) -> Slot | None:
-    """A free slot of the least loaded worker that serves `model`, or None.
+    """Return a free slot of the least loaded worker that serves `model`, or None.
 
-    Load is the share of slots taken. Ties go by seat, so equal snapshots choose alike: whoever loses the race for the
-    slot queues, and the next drain looks again.
+    Load is the part of the slots that is taken. The lower seat wins a tie, so equal snapshots choose the same slot. The
+    request that loses the race for it is queued, and the next drain chooses again.
     """
     usable = [
         (len(worker.leases) / worker.slots, worker.seat, worker)
@@ -28,6 +28,6 @@ def free_slot(context: Context, workers: Iterable[Worker], model: str, now: floa
 
 
 def require_worker(workers: Iterable[Worker], model: str, now: float) -> None:
-    """Raises NoWorker where nobody alive serves the model: nothing is accepted that nobody would execute."""
+    """Raise NoWorker unless a live worker serves the model: a request that cannot be executed is not accepted."""
     if not any(worker.model == model and now < worker.alive_until for worker in workers):
         raise NoWorker()

@@ -1,7 +1,7 @@
-"""submit: accept an invocation, and dispatch it at once or let it wait.
+"""submit: accept an invocation, and dispatch it at once or queue it.
 
-Requests to the store (tests/unit/test_round_trips.py counts them): one look and one transaction where it goes at
-once; one look and one transaction where it queues; three in all where another arrival took the slot in between.
+Requests to the store (tests/unit/test_round_trips.py counts them): one snapshot and one transaction for a dispatch or
+for queueing; three in all if another arrival took the slot between the two.
 """
 
 from __future__ import annotations
@@ -16,44 +16,43 @@ from dispatcher.model.outcomes import Dispatched, Known, Queued, Submitted, Writ
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
-from dispatcher.operations.pools import queued, raised
+from dispatcher.operations.pools import note_backlog, note_virtual_time
 from dispatcher.operations.results import is_retryable
 from dispatcher.operations.slots import free_slot, require_worker
 from dispatcher.policies.clocks import debit, lift
 
 ENQUEUE_TRIES = 4
-"""How often a moving line is looked at again before giving up: each try lost means that another's write succeeded."""
-TURNED_AWAY_MAX = 16
-"""How often one id may be told to come back before the last such answer is all that it gets. Each costs a look and a
-transaction more when it comes again."""
+"""Most tries to append to a queue that changes. Each lost try means that another write succeeded."""
+RETRIES_PER_ID_MAX = 16
+"""Most new tries of one id after a retryable error. Later ones get the last such error again. Each of them costs one
+snapshot and one transaction more at the next try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a front hands over: the request, under which id, and what to keep of it."""
+    """A request from a front, its id, and what to keep of it."""
 
     tenant: Tenant
     request: Request
     id: str
     deadline_s: float
     keep_body: bool
-    """Keep the request with the invocation, so that an attempt after a lost one, or the queue, can execute it."""
+    """Keep the request with the invocation, so that another process can execute it after a lost attempt."""
     keep_answer: bool = False
-    """Keep the answer for whoever asks again under the same id."""
+    """Keep the answer for a later request under the same id."""
     detached: bool = False
 
 
 async def submit(context: Context, submission: Submission) -> Submitted:
-    """Dispatched, Queued, or Known where the same id came before.
+    """Accept the request. Return Dispatched, Queued, or Known if the same id was submitted before.
 
-    An id whose invocation was answered with a time to come back (shed by a worker, or evicted there) is as good as new:
-    who does come back, under the same key, is served then. It goes on under the id with a number behind `~`, which no
-    caller's own id can have.
+    If that earlier invocation ended with a retryable error (a worker shed or preempted it), the request is accepted
+    again. Its new invocation has the id with `~` and a number behind it; a caller's own id cannot contain `~`.
 
     Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
-    Refused (line full), IdempotencyConflict, StoreUnavailable.
+    Refused (queue full), IdempotencyConflict, StoreUnavailable.
     """
-    for number in range(TURNED_AWAY_MAX):
+    for number in range(RETRIES_PER_ID_MAX):
         submitted = await _submit(context, replace(submission, id=_numbered(submission.id, number)))
         if not (isinstance(submitted, Known) and is_retryable(submitted.invocation)):
             break
@@ -61,9 +60,9 @@ async def submit(context: Context, submission: Submission) -> Submitted:
 
 
 async def latest(context: Context, tenant: str, invocation_id: str) -> Invocation | None:
-    """What became of an id: of the last invocation that went on under it."""
+    """Return the last invocation under an id, or None."""
     found: Invocation | None = None
-    for number in range(TURNED_AWAY_MAX):
+    for number in range(RETRIES_PER_ID_MAX):
         invocation = await context.store.get(tenant, _numbered(invocation_id, number))
         found = invocation or found
         if invocation is None or not is_retryable(invocation):
@@ -89,7 +88,7 @@ async def _submit(context: Context, submission: Submission) -> Submitted:
 
 
 def _checked(context: Context, submission: Submission, snapshot: Snapshot, now: float) -> Invocation:
-    """The invocation as it is accepted. Everything that can be refused is refused here, before anything is written."""
+    """Return the invocation to accept. All refusals that need no write are raised here."""
     tenant, request = submission.tenant, submission.request
     worker = _model_of(tenant, request, snapshot, now)
     max_tokens = request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)
@@ -130,7 +129,7 @@ def _model_of(tenant: Tenant, request: Request, snapshot: Snapshot, now: float) 
 async def _admit(
     context: Context, tenant: Tenant, invocation: Invocation, snapshot: Snapshot, now: float
 ) -> Submitted | None:
-    """The fast path; None where the invocation has to queue."""
+    """Dispatch at once (the fast path). None if the invocation has to queue."""
     slot = free_slot(context, snapshot.workers, invocation.model, now)
     if slot is None:
         return None
@@ -149,7 +148,7 @@ async def _admit(
         return await _known(context, invocation)
     if written is not Written.DONE:
         return None
-    raised(context, snapshot.pool, charged.start_stamp)
+    note_virtual_time(context, snapshot.pool, charged.start_stamp)
     worker = next(worker for worker in snapshot.workers if worker.id == slot.worker)
     return Dispatched(running, worker)
 
@@ -160,14 +159,14 @@ async def _enqueue(context: Context, tenant: Tenant, invocation: Invocation, sna
         step = None if queue.waiting else lift(queue.clocks, pool.virtual_time, lead_max=context.settings.lead_max)
         written = await context.store.enqueue(invocation, step, tenant.queue_items_max)
         if written is Written.DONE:
-            queued(context, pool.name)
+            note_backlog(context, pool.name)
             return Queued(invocation, queue.waiting + 1, _wait_s(invocation, snapshot, queue.waiting + 1))
         if written is Written.EXISTS:
             return await _known(context, invocation)
         if written is Written.FULL:
             raise _queue_full(tenant, invocation, snapshot)
         snapshot = await context.store.snapshot(tenant.pool, tenant.queue)
-    raise StoreUnavailable("The tenant's line is changing too fast; try again.")
+    raise StoreUnavailable("The tenant's queue is changing too fast; try again.")
 
 
 async def _known(context: Context, invocation: Invocation) -> Known:
@@ -178,10 +177,7 @@ async def _known(context: Context, invocation: Invocation) -> Known:
 
 
 def _wait_s(invocation: Invocation, snapshot: Snapshot, position: int) -> float:
-    """The tenant's own backlog over the pool's measured capacity: a lower bound while others wait too.
-
-    (QLM's waiting-time estimator will stand in policies/waiting_time.py.)
-    """
+    """Return the tenant's own backlog over the pool's measured capacity: a lower bound while other tenants wait too."""
     capacity = sum(worker.service_per_s for worker in snapshot.workers if worker.model == invocation.model)
     return position * invocation.estimate / capacity if capacity > 0 else float(position)
 

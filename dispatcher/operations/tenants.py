@@ -1,4 +1,4 @@
-"""Tenants and their keys: create, change, rotate, delete. For the platform's own people, never for tenants."""
+"""Tenants and their keys: create, change, rotate, delete. For operators only, never for tenants."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dispatcher.ports import Clock, Ids, Store
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
-"""The one in use and the one that replaces it."""
+"""The key in use, and the one that replaces it."""
 
 Change = Callable[[Tenant], Tenant]
 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """Guaranteed rates promised in a pool, and its measured capacity, in service units a second; 0 if not measured."""
+    """The sum of a pool's guaranteed rates, and its measured capacity (0 if unknown), in service units a second."""
 
     promised_per_s: float
     capacity_per_s: float
@@ -42,7 +42,7 @@ async def create(store: Store, ids: Ids, clock: Clock, tenant: Tenant) -> str:
 
 
 async def change(store: Store, name: str, how: Change) -> Tenant:
-    """Apply `how` to the tenant as it is. In force everywhere within a minute. Raises ConfigurationError."""
+    """Apply `how` to the tenant. All processes see it within a minute. Raises ConfigurationError."""
     tenant = await existing(store, name)
     changed = replace(how(tenant), version=tenant.version + 1)
     if await store.put_tenant(changed, expected_version=tenant.version) is not Written.DONE:
@@ -51,7 +51,7 @@ async def change(store: Store, name: str, how: Change) -> Tenant:
 
 
 async def rotate_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
-    """A new key; of the old ones the newest stays valid, so that callers can change over. Raises ConfigurationError."""
+    """Return a new key. The newest old key stays valid, so that callers can switch. Raises ConfigurationError."""
     await existing(store, name)
     oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
     for old in oldest_first[: -(KEYS_MAX - 1)]:
@@ -60,7 +60,7 @@ async def rotate_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
 
 
 async def delete(store: Store, name: str) -> None:
-    """Raises ConfigurationError where there is none."""
+    """Delete the tenant and its keys. Raises ConfigurationError if there is no such tenant."""
     await existing(store, name)
     await store.delete_tenant(name)
 
@@ -73,7 +73,7 @@ async def existing(store: Store, name: str) -> Tenant:
 
 
 async def booking(store: Store, clock: Clock, pool: str) -> Booking:
-    """What is promised beside what the workers that are alive were measured to serve."""
+    """Return the pool's guaranteed rates and the measured capacity of its live workers."""
     promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
     now = clock.now()
     alive = [worker for worker in await store.workers(pool) if now < worker.alive_until]
@@ -81,7 +81,7 @@ async def booking(store: Store, clock: Clock, pool: str) -> Booking:
 
 
 def share(weight: float, rate_per_s: float, burst: float) -> Share:
-    """Raises ConfigurationError."""
+    """Return the share. Raises ConfigurationError for invalid numbers."""
     try:
         return Share(weight, rate_per_s, burst)
     except ValueError as error:

@@ -1,12 +1,13 @@
-"""Waking those who wait on an open connection.
+"""Wake-ups for callers that wait on an open connection.
 
-A drain in the same process wakes its waiter directly. A drain elsewhere only changes the table, so while anybody waits
-here, one poller looks at the pool every `poll_s`: one request, however many wait, and its leases name all that was
-dispatched. Only now and then does it read the invocations themselves, for what ended without ever being dispatched.
+A drain in the same process wakes its waiter directly. A drain in another process only changes the table. So while a
+caller waits here, one poller reads the pool every `poll_s`: one request for any number of waiters, because the leases
+name everything that was dispatched. Every READ_ALL_EVERY polls it also reads the invocations themselves, to find those
+that ended without a dispatch.
 
-The poll is also "a waiter that notices": where it finds a slot free twice in a row, whoever should have drained did not
-(it crashed, or had nobody to tell), and `on_poll` drains. Not at once: a settlement drains by itself, and a dispatch
-made here for a caller who waits elsewhere leaves its slot idle until that process looks.
+The poll also repairs a missed drain. If a slot is free in two polls in a row, a process failed to drain (it crashed,
+for example), and `on_poll` drains. One poll is not enough: a settlement drains by itself, and a slot that this process
+dispatched for a caller of another process stays idle until that process polls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Poll = Callable[[str], Awaitable[object]]
 
 ANY_CHANGE = frozenset(State) - {State.QUEUED}
 READ_ALL_EVERY = 4
-"""Polls between two reads of all invocations that are waited for: most news is in the pool's leases."""
+"""Polls between two reads of all waiting invocations. The pool's leases show most changes before that."""
 TERMINAL = frozenset(state for state in State if state.is_terminal)
 
 
@@ -53,7 +54,7 @@ class Wakeups:
     async def wait(
         self, invocation: Invocation, until: frozenset[State], timeout_s: float, on_poll: Poll
     ) -> Invocation | None:
-        """Until the invocation is in one of the states `until`, or None after `timeout_s` seconds."""
+        """Return the invocation when it is in one of the states `until`, or None after `timeout_s` seconds."""
         key = (invocation.tenant, invocation.id)
         waiter = _Waiter(invocation.pool, until, asyncio.get_running_loop().create_future())
         self._waiters.setdefault(key, []).append(waiter)
@@ -67,7 +68,7 @@ class Wakeups:
             self._forget(key, waiter)
 
     def notify(self, invocation: Invocation) -> None:
-        """Wake whoever waits for this in this process."""
+        """Wake the waiters for this invocation in this process."""
         for waiter in self._waiters.get((invocation.tenant, invocation.id), ()):
             if invocation.state in waiter.until and not waiter.future.done():
                 waiter.future.set_result(invocation)
@@ -82,11 +83,14 @@ class Wakeups:
                 idle = await self._check_pools(idle, on_poll)
                 if number % READ_ALL_EVERY == 0:
                     await self._read(list(self._waiters))
-            except Exception as error:  # whatever it is, those who wait must not stop being looked after
-                logger.warning("a look at those who wait failed: %s", type(error).__name__)
+            except Exception as error:  # whatever it is: the polls for the waiters must go on
+                logger.warning("a poll for waiting callers failed: %s", type(error).__name__)
 
     async def _check_pools(self, idle_before: set[str], on_poll: Poll) -> set[str]:
-        """Wake who was dispatched; drain where a slot was free the last time too. Returns where one is free now."""
+        """Wake the waiters of dispatched invocations, and drain pools with a free slot now and in the poll before.
+
+        Return the pools with a free slot now.
+        """
         idle: set[str] = set()
         for pool in {waiter.pool for waiters in self._waiters.values() for waiter in waiters}:
             workers = (await self._store.snapshot(pool, queue="")).workers

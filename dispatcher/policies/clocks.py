@@ -9,8 +9,7 @@ that move only when it is dispatched or settled, so an index ordered by them nev
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
   VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, where V is the pool's virtual time.
-  A tenant whose request waited was lifted when it joined; for it the dispatch sets min(vft, V + lead_max) + cost /
-  weight.
+  A tenant with a waiting request was lifted when it joined; its dispatch sets min(vft, V + lead_max) + cost / weight.
 
 A dispatch out of profile is surplus: it moves `vft` alone, so capacity that was guaranteed to no tenant costs its user
 nothing of its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true -
@@ -121,12 +120,11 @@ def debit(
 
     `rate_scale` (0 < scale <= 1) shrinks guarantees while the active tenants' rates add up to more than the capacity.
     It shrinks the bucket in the same proportion: the bucket's depth in seconds, burst over the unscaled rate, stays. So
-    a full bucket is full at every scale. Otherwise a tenant whose clocks were forgotten would gain over one whose
-    clocks were kept.
+    a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over one with kept clocks.
 
     `was_queued`: the request waited in its tenant's queue. Such a tenant was lifted when it joined and is not lifted
     again. If settlements have put it below V since then, it was charged for service that it did not get. (With a second
-    lift, a tenant whose estimates are ten times too high got 3 of 10 slots beside an equal tenant, not 5.)
+    lift, a tenant with estimates ten times too high got 3 of 10 slots beside an equal tenant, not 5.)
     """
     floor = -inf if was_queued else virtual_time
     vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / share.weight)
@@ -140,7 +138,7 @@ def debit(
 
 
 def lift(clocks: Clocks, virtual_time: float, *, lead_max: float = LEAD_MAX) -> Step:
-    """Return the counter lift of a tenant whose queue was empty and now gets a request."""
+    """Return the counter lift of a tenant that had an empty queue and now gets a request."""
     return _clamped(clocks.vft, virtual_time, virtual_time + lead_max, 0.0)
 
 

@@ -195,7 +195,7 @@ async def _settled_within(future: asyncio.Future[Any], timeout_s: float) -> None
 
 
 async def _close(upcoming: asyncio.Future[Any], events: AsyncGenerator[Any, None]) -> None:
-    """Close an iterator whose next item may still be pending."""
+    """Close an iterator; its next item may still be pending."""
     await asyncio.wait({upcoming})
     await events.aclose()
 

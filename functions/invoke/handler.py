@@ -17,7 +17,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dispatcher.model.errors import InvalidRequest, TenantError
 from dispatcher.model.invocation import Result
 from dispatcher.model.outcomes import Dispatched, Known, Queued
-from dispatcher.operations.answer import answer, result_of, turn_within
+from dispatcher.operations.answer import answer, result_of, wait_or_detach
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, Render
 from dispatcher.operations.submit import Submission, submit
@@ -77,7 +77,7 @@ async def _collected(
 ) -> Collected | None:
     """Return the whole answer, or None if it was not dispatched in time and the SQS consumer executes it."""
     if isinstance(accepted, Queued):
-        running = await turn_within(context, accepted.invocation, remaining_s)
+        running = await wait_or_detach(context, accepted.invocation, remaining_s)
         if running is None:
             return None
         accepted = running

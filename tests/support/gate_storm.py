@@ -18,7 +18,7 @@ from dispatcher.model.fleet import Worker
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.outcomes import Known, Queued, Settled, Submitted, Written
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.answer import answer, result_of, turn_within
+from dispatcher.operations.answer import answer, result_of, wait_or_detach
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected, execute_detached
 from dispatcher.operations.reap import sweep
@@ -190,7 +190,7 @@ class Storm:
                 await result_of(context, accepted)
                 return None
             if asking.keep_body and isinstance(accepted, Queued):
-                running = await turn_within(context, accepted.invocation, 1.0)
+                running = await wait_or_detach(context, accepted.invocation, 1.0)
                 if running is None:
                     return None
                 accepted = running

@@ -16,7 +16,7 @@ from dispatcher.bootstrap import Runtime
 from dispatcher.model.errors import NoWorker, WorkerFailed
 from dispatcher.model.invocation import State
 from dispatcher.model.outcomes import Dispatched
-from dispatcher.operations.answer import turn_within
+from dispatcher.operations.answer import wait_or_detach
 from dispatcher.operations.settle import settle
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
@@ -218,7 +218,7 @@ def test_a_queued_request_is_let_go_and_its_prompt_dropped_at_the_end(sandbox: S
         gate = sandbox.gate
         running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
         waiting = await queued(gate, "a", "k", keep_body=True, keep_answer=True)
-        assert await turn_within(gate.context, waiting.invocation, 1.0) is None
+        assert await wait_or_detach(gate.context, waiting.invocation, 1.0) is None
         assert (await gate.invocation("a", "k")).body is not None
         await sandbox.end(running)
         await gate.quiet()

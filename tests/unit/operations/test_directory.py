@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.operations import directory as module
-from dispatcher.operations.directory import CACHE_S, EVERYBODY, key_prefix, new_key
+from dispatcher.operations.directory import CACHE_S, SHARED_QUEUE, key_prefix, new_key
 from dispatcher.policies.clocks import Share
 from tests.support.gate import Gate
 
@@ -80,8 +80,8 @@ async def test_terms_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
     assert (await gate.context.directory.share_of("heavy")).weight == 5.0
     assert await gate.context.directory.share_of("gone") == Share()
     fcfs = gate.process("fcfs").directory
-    assert (await fcfs.tenant_of(gate.keys["heavy"])).queue == EVERYBODY
-    assert await fcfs.share_of(EVERYBODY) == Share()
+    assert (await fcfs.tenant_of(gate.keys["heavy"])).queue == SHARED_QUEUE
+    assert await fcfs.share_of(SHARED_QUEUE) == Share()
     assert (await fcfs.tenant_of(gate.keys["heavy"])).share.weight == 5.0
 
 

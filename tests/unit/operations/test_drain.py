@@ -9,7 +9,7 @@ import pytest
 from dispatcher.model.errors import AnsweredError, StoreUnavailable
 from dispatcher.model.invocation import State
 from dispatcher.model.outcomes import Dispatched
-from dispatcher.operations.answer import turn_within
+from dispatcher.operations.answer import wait_or_detach
 from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
@@ -165,7 +165,7 @@ async def test_a_detached_one_is_launched_and_not_woken(gate: Gate) -> None:
     running = [begun(gate, "b", f"r{n}", max_tokens=30) for n in range(2)]
     await asyncio.sleep(0.01)
     waiting = await queued(gate, "a", "k", keep_body=True)
-    assert await turn_within(gate.context, waiting.invocation, 1.0) is None
+    assert await wait_or_detach(gate.context, waiting.invocation, 1.0) is None
     await asyncio.gather(*running)
     await gate.quiet()
     assert gate.launcher.launched == [("a", "k", 1)]

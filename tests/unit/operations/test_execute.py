@@ -16,7 +16,7 @@ from dispatcher.operations.answer import answer, result_of
 from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected, Render, execute_detached
 from dispatcher.operations.settle import give_back, settle, settle_lost
-from dispatcher.operations.submit import TURNED_AWAY_MAX, latest
+from dispatcher.operations.submit import RETRIES_PER_ID_MAX, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate import POOL, Gate
@@ -244,8 +244,8 @@ async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
 
 
 async def test_one_key_cannot_be_shed_without_end(gate: Gate) -> None:
-    gate.workers.acts.extend([SHED] * TURNED_AWAY_MAX)
-    for _ in range(TURNED_AWAY_MAX):
+    gate.workers.acts.extend([SHED] * RETRIES_PER_ID_MAX)
+    for _ in range(RETRIES_PER_ID_MAX):
         assert isinstance(await followed(gate, "a", "k"), Refused)
     known = await submitted(gate, "a", "k")
     assert isinstance(known, Known)
