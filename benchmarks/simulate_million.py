@@ -29,7 +29,8 @@ from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import Collector
-from headgate.simulator.run import RunSpec, simulate
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.sampled import SampledWorkload
 from headgate.workloads.sources import open_workload
 

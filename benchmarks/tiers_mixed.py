@@ -29,7 +29,8 @@ from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.parallel import Processes
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.lengths import Lengths, Lognormal
 from headgate.workloads.sources import ListWorkload

@@ -18,7 +18,8 @@ from time import perf_counter
 
 from benchmarks.simulate_million import TRACE, sampled
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.run import RunSpec, simulate
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.sampled import SampledWorkload
 
 VIDUR = "vidur==0.0.26"

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "demo": ("headgate.cli.demo", "One tenant floods, the other is served: a workload without headgate and with it."),
-    "simulate": ("headgate.cli.simulate", "What a policy would do with a workload, in virtual time."),
+    "simulate": ("headgate.cli.simulate.command", "What a policy would do with a workload, in virtual time."),
     "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and say which claims hold."),
     "local": ("headgate.cli.local", "Run the whole stack on this machine, in the foreground."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),

@@ -8,7 +8,8 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from headgate.evidence.document.sections import Check, Setting
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 
 K = TypeVar("K")
 

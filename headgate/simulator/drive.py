@@ -1,7 +1,7 @@
-"""Feeds a workload to an engine in virtual time, to the end of its last request.
+"""Feeds a workload to an engine in virtual time, until the last request has ended.
 
-A stage of an interaction is not sent before the stage before it was answered: an agent has nothing to ask until then.
-Where a stage is refused its interaction is cut: later stages are never sent, and count as rejected (`unsent`).
+A later stage of an interaction is sent only after the stage before it was answered, as an agent would send it. When a
+stage is refused, its interaction is cut: the later stages are never sent, and count as rejected (`unsent`).
 """
 
 from __future__ import annotations
@@ -15,68 +15,60 @@ from typing import Protocol
 
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 
-class Engine(Protocol):
-    """What is fed: simulated engines, with a gate before them or not."""
+class EngineLike(Protocol):
+    """A simulated engine, alone or behind a gate, shedding or throttling (gates/)."""
 
     @property
     def now_s(self) -> float: ...
 
-    def submit(self, request: SimRequest, at_s: float) -> bool: ...
-
-    def advance(self, until_s: float) -> list[SimRequest]: ...
-
-
-class Front(Protocol):
-    """What stands before the engine and may refuse."""
-
-    def refuses(self, request: SimRequest, now_s: float, engine: Engine) -> str | None:
-        """The reason, or None: it is let through."""
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        """Accept the request, or return False and set `request.rejected`."""
         ...
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
-        """A request that was let through was served to its end, or refused by the engine."""
+    def advance(self, until_s: float) -> list[SimRequest]:
+        """Run until requests end, at the latest until `until_s`. Returns the requests that ended, [] at `until_s`.
+
+        An accepted request that was not served ends with `rejected` set.
+        """
         ...
 
 
 def drive(
     arrivals: Iterable[Arrival],
-    engine: Engine,
+    engine: EngineLike,
     collector: Collector,
     *,
-    front: Front | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> None:
-    """`arrivals` in order of time. Every one of them has ended, and the collector knows, when this returns."""
-    _Driver(engine, collector, front, weights or {}).play(iter(arrivals))
+    """Send `arrivals`, which are in order of time, and report every one to the collector once, when it has ended."""
+    _Driver(engine, collector, weights or {}).play(iter(arrivals))
 
 
 class _Driver:
-    def __init__(self, engine: Engine, collector: Collector, front: Front | None, weights: Mapping[str, float]) -> None:
+    def __init__(self, engine: EngineLike, collector: Collector, weights: Mapping[str, float]) -> None:
         self._engine = engine
         self._collector = collector
-        self._front = front
         self._weights = weights
         self._numbers = itertools.count()
         self._due: list[tuple[float, int, Arrival]] = []
         self._open: dict[tuple[str, str], deque[Arrival]] = {}
-        """Interactions with a stage under way, and the stages that wait for it."""
+        """Interactions with a stage in progress, and the stages that wait for it."""
         self._cut: set[tuple[str, str]] = set()
 
     def play(self, arrivals: Iterator[Arrival]) -> None:
-        coming = next(arrivals, None)
+        upcoming = next(arrivals, None)
         while True:
-            coming_s = math.inf if coming is None else coming.arrival_s
+            arrival_s = math.inf if upcoming is None else upcoming.arrival_s
             due_s = self._due[0][0] if self._due else math.inf
-            until_s = min(coming_s, due_s)
-            if finished := self._engine.advance(until_s):
-                for request in finished:
-                    self._served(request)
-            elif coming is not None and coming_s <= due_s:
-                self._arrives(coming)
-                coming = next(arrivals, None)
+            if ended := self._engine.advance(min(arrival_s, due_s)):
+                for request in ended:
+                    self._ended(request)
+            elif upcoming is not None and arrival_s <= due_s:
+                self._arrives(upcoming)
+                upcoming = next(arrivals, None)
             elif self._due:
                 self._send(heappop(self._due)[2], due_s)
             else:
@@ -98,24 +90,17 @@ class _Driver:
     def _send(self, arrival: Arrival, at_s: float) -> None:
         weight = self._weights.get(arrival.tenant, 1.0)
         request = SimRequest(str(next(self._numbers)), arrival, at_s, weight)
-        request.rejected = None if self._front is None else self._front.refuses(request, at_s, self._engine)
-        if request.rejected is not None:
+        if not self._engine.submit(request, at_s):
             self._rejected(request)
-        elif not self._engine.submit(request, at_s):
-            self._rejected(request)
-            if self._front is not None:
-                self._front.ended(request, at_s)
 
-    def _served(self, request: SimRequest) -> None:
-        if request.rejected is not None:  # by what stands between, after it was accepted
+    def _ended(self, request: SimRequest) -> None:
+        if request.rejected is not None:
             self._rejected(request)
         else:
             self._collector.served(request)
-            self._go_on(request)
-        if self._front is not None:
-            self._front.ended(request, self._engine.now_s)
+            self._release_next_stage(request)
 
-    def _go_on(self, request: SimRequest) -> None:
+    def _release_next_stage(self, request: SimRequest) -> None:
         if request.arrival.interaction is None:
             return
         key = (request.tenant, request.arrival.interaction)

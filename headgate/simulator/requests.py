@@ -1,19 +1,19 @@
-"""One request of a simulated run, and what became of it."""
+"""One request of a simulated run, and its outcome."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dispatcher.policies.tiers import Tier
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 NEVER = -1.0
 
 
 @dataclass(slots=True, eq=False)
 class SimRequest:
-    """Times in seconds of the run. `release_s`: when it was sent; for a later stage of an interaction that is after
-    the stage before it was answered, so not always what the workload says."""
+    """Times in seconds of the run. `release_s`: when the request was sent. A later stage of an interaction is sent
+    after the stage before it was answered, which may be later than its arrival in the workload."""
 
     request_id: str
     arrival: Arrival
@@ -23,8 +23,11 @@ class SimRequest:
     first_token_s: float = NEVER
     finish_s: float = NEVER
     rejected: str | None = None
-    """Why it was refused: `rate` (by the policy), `too_large` (for the pool), `unsent` (an earlier stage of
-    its interaction was refused), `dropped` and `exhausted` (preemptive.py), or what the front says."""
+    """Why the request was not served: `rate` (refused by the policy), `too_large` (for the pool), `unsent` (an earlier
+    stage of its interaction was refused), `dropped` or `exhausted` (ended early by the paged engine), or the reason of
+    a gate, shedding or throttling before the engine (gates/)."""
+    generated_tokens: int = 0
+    """Output tokens when the engine ended it early."""
 
     @property
     def tenant(self) -> str:
@@ -37,6 +40,14 @@ class SimRequest:
     @property
     def served(self) -> bool:
         return self.finish_s >= 0.0
+
+    @property
+    def charged_tokens(self) -> tuple[int, int]:
+        """Input and output tokens that the tenant pays for: all of a served request, and of one that the engine ended
+        early what it had generated, or nothing before its first token."""
+        if self.rejected is None:
+            return self.arrival.input_tokens, self.arrival.output_tokens
+        return (self.arrival.input_tokens, self.generated_tokens) if self.generated_tokens else (0, 0)
 
     @property
     def ttft_s(self) -> float:

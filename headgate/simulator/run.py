@@ -1,43 +1,40 @@
-"""One run: a policy over a workload on an engine. A run is a value in and a value out, so it can be any process's."""
+"""A simulated run as a value: what to simulate (RunSpec), and its measures (Run). Both can be pickled."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import ceil
-from random import Random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
-from gpu_worker.policies.fairness.registry import make_policy
+from dispatcher.policies.throttling import Limits
 from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
-from headgate.simulator.drive import Front, drive
-from headgate.simulator.engines.interface import Jitter
-from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.engines.profile import EngineProfile
-from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.gates.shedding import SloFront
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.collector import Collector, TenantFigures
 from headgate.simulator.measures.service_difference import Difference
-from headgate.simulator.measures.theorems import TheoremMonitor
-from headgate.simulator.measures.tiers import Scheduling, TierCollector, with_tiers
+from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.measures.timeline import Timeline
-from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """`policy`, `service`: as on the command line. `weights`: of tenants, before what the workload says; else 1.
+    """What to simulate.
 
-    `horizon_s`: T of the service difference, None: the last arrival. `jitter`: standard deviation of a step's time,
-    relative. `monitor`: hold VTC's theorems against the run: `covered`, where the policy is one that they are about
-    (vtc, with weights or without, charging weighted tokens), `any` policy, or `off`.
+    `policy`, `service`: names, as on the command line. `weights`: by tenant, instead of the gate's, and these instead
+    of the workload's; 1 for the others. `jitter`: relative standard deviation of a step's time. `horizon_s`: T of the
+    service difference; None takes the last arrival.
 
-    `tiers`: on a paged engine (preemptive.py), a policy with tiers by these settings; None: on the engine that evicts
-    nobody. `shedding`: of a paged engine with no other front, whom it refuses while a tier is at risk; None: nobody.
+    `tiers`: run on the paged engine, with these settings for a policy with tiers; None runs on the engine that admits a
+    request only if it can serve it to its end. A request's tier is its own in the workload, else its tenant's at the
+    gate, else its tenant's in the workload, else standard.
+
+    `gate`, `throttling`, `shedding`: what stands before the engine; None leaves it out. `monitor`: check VTC's theorems
+    on the run. `covered` checks them where they apply (policy vtc), `any` for every policy, `off` for none. In every
+    case the engine must have separate prefill, charge weighted tokens, and have nothing before it.
+
+    `timeline`, `timing`: also measure the run over time, and how long it takes on this machine.
     """
 
     workload: Workload
@@ -53,11 +50,13 @@ class RunSpec:
     monitor: Literal["covered", "any", "off"] = "covered"
     tiers: TierSettings | None = None
     shedding: ShedSettings | None = None
+    gate: GateSpec | None = None
+    throttling: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Of this machine: the run, and the policy's picks."""
+    """Times on this machine: of the whole run, and of one pick of the policy."""
 
     wall_s: float
     decision_us_mean: float
@@ -66,8 +65,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`total_time_s` from 0 to the last token; `throughput_tokens_per_s` input and output tokens of served requests
-    over it. `decisions`: requests that the policy picked and that fitted. `scheduling`: of a paged engine."""
+    """The measures of a run. `total_time_s`: from 0 to the last token. `throughput_tokens_per_s`: input and output
+    tokens of served requests over `total_time_s`. `decisions`: requests that the policy picked and the engine admitted.
+    `scheduling`: only of the paged engine."""
 
     workload: str
     policy: str
@@ -88,63 +88,16 @@ class Run:
     scheduling: Scheduling | None = None
 
 
-def simulate(spec: RunSpec, front: Front | None = None) -> Run:
-    """Raises ValueError for a policy or service function that is not there."""
-    if spec.tiers is not None:
-        return _simulate_paged(spec, spec.tiers, front)
-    began_s = time.perf_counter()
-    service = service_function(spec.service)
-    policy = make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"))
-    monitor = _monitor(spec, service)
-    engine = make_engine(
-        spec.profile,
-        policy,
-        observer=monitor,
-        jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
-        stopwatch=time.perf_counter if spec.timing else None,
-    )
-    horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
-    collector = Collector(service, horizon_s, timeline=spec.timeline)
-    weights = {**spec.workload.weights, **spec.weights}
-    drive(_arrivals(spec.workload), engine, collector, front=front, weights=weights)
-    timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
-    bounds = monitor.bounds() if monitor is not None else {}
-    return run_of(spec, collector, engine.decisions, bounds, timing)
-
-
-def _simulate_paged(spec: RunSpec, tiers: TierSettings, front: Front | None) -> Run:
-    began_s = time.perf_counter()
-    service = service_function(spec.service)
-    shedding = None if spec.shedding is None else SloFront(spec.shedding)
-    engine = PreemptiveEngine(
-        spec.profile,
-        make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"), tiers=tiers),
-        observer=shedding,
-        jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
-        stopwatch=time.perf_counter if spec.timing else None,
-    )
-    horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
-    collector = TierCollector(service, horizon_s, timeline=spec.timeline)
-    weights = {**spec.workload.weights, **spec.weights}
-    drive(_arrivals(spec.workload), engine, collector, front=front or shedding, weights=weights)
-    timing = timing_of(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None
-    run = run_of(spec, collector, engine.decisions, {}, timing)
-    return replace(run, scheduling=collector.scheduling(engine.figures))
-
-
-def _arrivals(workload: Workload) -> Iterable[Arrival]:
-    return with_tiers(workload) if workload.tiers else workload
-
-
-def _monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
-    if spec.monitor == "off" or not isinstance(service, WeightedTokens) or spec.profile.chunk_tokens is not None:
-        return None
-    if spec.monitor == "covered" and spec.policy != "vtc":
-        return None
-    return TheoremMonitor(service)
-
-
-def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str, Any], timing: Timing | None) -> Run:
+def run_of(
+    spec: RunSpec,
+    collector: Collector,
+    *,
+    decisions: int,
+    bounds: dict[str, Any] | None = None,
+    timing: Timing | None = None,
+    scheduling: Scheduling | None = None,
+) -> Run:
+    """Make a Run of what a collector measured."""
     tenants = collector.tenants()
     total_s = collector.total_time_s
     return Run(
@@ -161,15 +114,8 @@ def run_of(spec: RunSpec, collector: Collector, decisions: int, bounds: dict[str
         tenants=tenants,
         decisions=decisions,
         pool_tokens=spec.profile.pool_tokens,
-        bounds=bounds,
+        bounds=bounds or {},
         timing=timing,
         timeline=collector.timeline(),
+        scheduling=scheduling,
     )
-
-
-def timing_of(wall_s: float, decision_s: list[float]) -> Timing:
-    """`decision_s`: seconds of each pick."""
-    if not decision_s:
-        return Timing(wall_s, 0.0, 0.0)
-    ordered = sorted(decision_s)
-    return Timing(wall_s, 1e6 * sum(ordered) / len(ordered), 1e6 * ordered[ceil(0.99 * len(ordered)) - 1])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from headgate.evidence.vtc.adversary import adversary
 from headgate.evidence.vtc.theorems import THEOREMS, random_specs
 from headgate.simulator.engines.profile import EngineProfile, load_profile
-from headgate.simulator.run import RunSpec, simulate
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 

@@ -19,7 +19,7 @@ from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.engines.separate_prefill import SimulatedEngine
-from headgate.simulator.gates.throttling import ThrottledFront
+from headgate.simulator.gates.throttling import ThrottledEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
@@ -192,5 +192,5 @@ def test_throttling_holds_only_while_the_pool_is_taken() -> None:
     late, alone = call(1.0, "late"), call(500.0, "alone")
     kept = Kept(WEIGHTED_TOKENS, 0.0)
     engine = make_engine(small, make_policy("fcfs"))
-    drive([*flood, late, alone], engine, kept, front=ThrottledFront(Limits(user=3, app=100)))
+    drive([*flood, late, alone], ThrottledEngine(engine, Limits(user=3, app=100), lambda: engine.saturation), kept)
     assert refused == [("late", "throttled_user")]

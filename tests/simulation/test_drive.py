@@ -1,4 +1,4 @@
-"""Feeding a workload: order, stages of interactions, refusals; every request is told of exactly once."""
+"""Feeding a workload: order, stages of interactions, refusals; every request is reported exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
-from headgate.simulator.drive import Engine, drive
+from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.separate_prefill import SimulatedEngine
 from headgate.simulator.measures.collector import Collector
@@ -19,7 +19,7 @@ from headgate.workloads.arrivals import Arrival
 
 
 class Kept(Collector):
-    """Keeps what it is told."""
+    """Keeps the requests that are reported to it."""
 
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS, 0.0)
@@ -33,27 +33,24 @@ class Kept(Collector):
         self.refused.append(request)
 
 
-class Doorman:
-    """Refuses one stage of everything, and knows who is inside."""
+class RefusesStage(SimulatedEngine):
+    """Refuses one stage of every interaction."""
 
-    def __init__(self, stage: int) -> None:
-        self.stage = stage
-        self.inside: set[str] = set()
+    refused_stage: int | None = None
 
-    def refuses(self, request: SimRequest, now_s: float, engine: Engine) -> str | None:
-        assert now_s == request.release_s
-        if request.arrival.stage == self.stage:
-            return "the doorman"
-        self.inside.add(request.request_id)
-        return None
-
-    def ended(self, request: SimRequest, now_s: float) -> None:
-        self.inside.remove(request.request_id)
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        assert at_s == request.release_s
+        if request.arrival.stage == self.refused_stage is not None:
+            request.rejected = "stage"
+            return False
+        return super().submit(request, at_s)
 
 
-def play(arrivals: list[Arrival], policy: str = "fcfs", front: Doorman | None = None) -> Kept:
+def play(arrivals: list[Arrival], policy: str = "fcfs", refused_stage: int | None = None) -> Kept:
     collector = Kept()
-    drive(arrivals, SimulatedEngine(load_profile(), make_policy(policy)), collector, front=front)
+    engine = RefusesStage(load_profile(), make_policy(policy))
+    engine.refused_stage = refused_stage
+    drive(arrivals, engine, collector)
     return collector
 
 
@@ -80,11 +77,9 @@ def test_interactions_of_two_tenants_with_one_name_are_two() -> None:
 
 
 def test_a_refused_stage_cuts_its_interaction_and_no_other() -> None:
-    doorman = Doorman(stage=1)
-    kept = play(talk("a", 4) + talk("b", 1), front=doorman)
+    kept = play(talk("a", 4) + talk("b", 1), refused_stage=1)
     assert [(r.tenant, r.arrival.stage) for r in kept.done] == [("a", 0), ("b", 0)]
-    assert [(r.arrival.stage, r.rejected) for r in kept.refused] == [(1, "the doorman"), (2, "unsent"), (3, "unsent")]
-    assert not doorman.inside
+    assert [(r.arrival.stage, r.rejected) for r in kept.refused] == [(1, "stage"), (2, "unsent"), (3, "unsent")]
 
 
 def test_what_is_cut_stays_cut() -> None:
@@ -113,15 +108,13 @@ arrivals = st.builds(
 @given(
     st.lists(arrivals, max_size=25), st.sampled_from(["fcfs", "vtc", "lcf"]), st.one_of(st.none(), st.integers(0, 3))
 )
-def test_everybody_ends_once(arriving: list[Arrival], policy: str, refused: int | None) -> None:
+def test_every_request_ends_once(arriving: list[Arrival], policy: str, refused: int | None) -> None:
     arriving.sort(key=lambda arrival: arrival.arrival_s)
-    doorman = None if refused is None else Doorman(refused)
-    kept = play(arriving, policy, doorman)
-    told = [request.arrival for request in (*kept.done, *kept.refused)]
-    assert sorted(map(id, told)) == sorted(map(id, arriving))
+    kept = play(arriving, policy, refused)
+    ended = [request.arrival for request in (*kept.done, *kept.refused)]
+    assert sorted(map(id, ended)) == sorted(map(id, arriving))
     for request in kept.done:
         assert request.arrival.arrival_s <= request.release_s <= request.admitted_s
         assert request.admitted_s < request.first_token_s <= request.finish_s < math.inf
     finishes = [request.finish_s for request in kept.done]
     assert finishes == sorted(finishes)
-    assert doorman is None or not doorman.inside

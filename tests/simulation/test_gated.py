@@ -19,12 +19,12 @@ from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.separate_prefill import SimulatedEngine
 from headgate.simulator.gates.file import read_gate
-from headgate.simulator.gates.gated import GatedEngine
-from headgate.simulator.gates.run import GatedSpec, simulate_gated
+from headgate.simulator.gates.gated_engine import GatedEngine
 from headgate.simulator.gates.spec import GateSpec, GateTenant
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 
@@ -36,7 +36,7 @@ RUN = RunSpec(BOTH, "fcfs", load_profile())
 
 def gated(order: str = "bwfq", slots: int = 8, **changes: object) -> Run:
     spec = GateSpec(slots, order, {"quiet": GateTenant(Share(1.0, 200.0, 2000.0))}, **changes)  # type: ignore[arg-type]
-    return simulate_gated(GatedSpec(RUN, spec))
+    return simulate(replace(RUN, gate=spec))
 
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
@@ -60,7 +60,7 @@ def test_the_order_is_what_keeps_the_quiet_tenant_out_of_the_flood() -> None:
 
 def test_a_line_is_bounded() -> None:
     spec = GateSpec(1, "bwfq", {"flood": GateTenant(queue_max=10)})
-    assert simulate_gated(GatedSpec(RUN, spec)).rejections["full"] > 100
+    assert simulate(replace(RUN, gate=spec)).rejections["full"] > 100
 
 
 class Most(Observer):
@@ -80,7 +80,7 @@ class Most(Observer):
 def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str, pure: bool) -> None:
     most = Most()
     engine = SimulatedEngine(load_profile(), make_policy("vtc"), observer=most)
-    gate = GatedEngine(engine, GateSpec(slots, order, pure=pure), WEIGHTED_TOKENS)
+    gate = GatedEngine(engine, GateSpec(slots, order, pure=pure), WEIGHTED_TOKENS, lambda now_s: 0.0)
     drive(list(BOTH)[:120], gate, Collector(WEIGHTED_TOKENS, 0.0))
     gate.close()
     assert most.most == slots
@@ -89,9 +89,9 @@ def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str, pure: 
 
 @pytest.mark.parametrize("pure", [True, False])
 def test_with_slots_for_all_the_gate_is_not_felt(pure: bool) -> None:
-    alone = simulate_gated(GatedSpec(RUN))
+    alone = simulate(RUN)
     spec = GateSpec(1000, "bwfq", deadline_s=3600.0, pure=pure)
-    behind = simulate_gated(GatedSpec(RUN, spec))
+    behind = simulate(replace(RUN, gate=spec))
     assert behind.total_time_s == pytest.approx(alone.total_time_s, rel=0.01)
     for name, figures in alone.tenants.items():
         assert figures.latency_s is not None
@@ -103,7 +103,7 @@ def test_with_slots_for_all_the_gate_is_not_felt(pure: bool) -> None:
 def test_operations_and_the_order_alone_agree() -> None:
     """What the production operations make of an order is what the order says."""
     spec = GateSpec(8, "fcfs", deadline_s=3600.0)
-    runs = [simulate_gated(GatedSpec(RUN, replace(spec, pure=pure))) for pure in (False, True)]
+    runs = [simulate(replace(RUN, gate=replace(spec, pure=pure))) for pure in (False, True)]
     assert runs[0].total_time_s == pytest.approx(runs[1].total_time_s, rel=0.01)
     waits = [run.tenants["quiet"].ttft_s for run in runs]
     assert waits[0] is not None

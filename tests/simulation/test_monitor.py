@@ -19,7 +19,8 @@ from headgate.simulator.engines.separate_prefill import SimulatedEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.theorems import TENANTS_MAX, TheoremMonitor
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.run import RunSpec, simulate
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 

@@ -16,7 +16,8 @@ from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.summary import as_json
 from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.requests import SimRequest
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 from tests.unit.cli.command import headgate
@@ -109,7 +110,7 @@ def test_the_table_has_a_line_a_tier(trace: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--preemption", "perhaps"), "--preemption is on or off"),
+        (("--preemption", "perhaps"), "--preemption must be on or off"),
         (("--premium-reserve", "0.3"), "add --preemption"),
         (("--preemption", "off", "--lead-max", "500"), "--lead-max needs --preemption on"),
         (("--preemption", "on", "--premium-reserve", "1"), "premium_reserve must be"),

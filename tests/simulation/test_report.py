@@ -16,7 +16,8 @@ from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.inline import inline, number
 from headgate.simulator.report.page import page, write
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 

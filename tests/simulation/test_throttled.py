@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from statistics import fmean
 
@@ -13,25 +14,14 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.evidence.fairserve.case import OIT, RPM, play
 from headgate.evidence.fairserve.workload import APPS, CALLS, case_study
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.chunked_prefill import ChunkedEngine
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.gates.throttling import ThrottledFront
+from headgate.simulator.gates.throttling import SATURATED, ThrottledEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
 PROFILE = load_profile("a100-llama3-8b-chunked")
-
-
-class Taken(ChunkedEngine):
-    """Of which a test says how much of the pool is taken."""
-
-    part = 1.0
-
-    @property
-    def saturation(self) -> float:
-        return self.part
 
 
 class Refused(Collector):
@@ -43,55 +33,48 @@ class Refused(Collector):
         self.refused.append((request.arrival.interaction, request.arrival.stage, request.rejected))
 
 
+numbers = itertools.count()
+
+
 def call(user: str, app: str = "a", stage: int = 0) -> SimRequest:
-    return SimRequest("r", Arrival(0.0, user, 10, 10, interaction="i", stage=stage, app=app), 0.0)
+    return SimRequest(str(next(numbers)), Arrival(0.0, user, 10, 10, interaction="i", stage=stage, app=app), 0.0)
 
 
-def taken(part: float = 1.0) -> Taken:
-    engine = Taken(PROFILE, make_policy("fcfs"))
-    engine.part = part
-    return engine
+def throttled(limits: Limits, saturation: float = 1.0, saturated: float = SATURATED) -> ThrottledEngine:
+    engine = make_engine(PROFILE, make_policy("fcfs"))
+    return ThrottledEngine(engine, limits, lambda: saturation, saturated=saturated)
+
+
+def refusal(engine: ThrottledEngine, request: SimRequest, now_s: float = 0.0) -> str | None:
+    assert engine.submit(request, now_s) == (request.rejected is None)
+    return request.rejected
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"), [(0.0, None), (0.49, None), (0.5, "throttled_user"), (1.0, "throttled_user")]
+    ("saturation", "reason"), [(0.0, None), (0.49, None), (0.5, "throttled_user"), (1.0, "throttled_user")]
 )
-def test_a_limit_holds_from_the_part_of_the_pool_on_that_was_given(part: float, reason: str | None) -> None:
-    front = ThrottledFront(Limits(user=1, app=100), saturated=0.5)
-    assert front.refuses(call("u"), 0.0, taken(part)) is None
-    assert front.refuses(call("u"), 0.0, taken(part)) == reason
+def test_a_limit_holds_from_the_given_saturation_on(saturation: float, reason: str | None) -> None:
+    engine = throttled(Limits(user=1, app=100), saturation, saturated=0.5)
+    assert refusal(engine, call("u")) is None
+    assert refusal(engine, call("u")) == reason
 
 
 def test_a_later_stage_is_let_through() -> None:
-    front = ThrottledFront(Limits(user=1, app=1))
-    assert front.refuses(call("u"), 0.0, taken()) is None
-    assert front.refuses(call("u", stage=1), 1.0, taken()) is None
-    assert front.refuses(call("u"), 2.0, taken()) == "throttled_user"
+    engine = throttled(Limits(user=1, app=1))
+    assert refusal(engine, call("u")) is None
+    assert refusal(engine, call("u", stage=1), 1.0) is None
+    assert refusal(engine, call("u"), 2.0) == "throttled_user"
 
 
-def test_applications_are_told_apart() -> None:
-    front = ThrottledFront(Limits(user=100, app=1))
-    assert front.refuses(call("u", "a"), 0.0, taken()) is None
-    assert front.refuses(call("v", "b"), 0.0, taken()) is None
-    assert front.refuses(call("w", "a"), 0.0, taken()) == "throttled_app"
+def test_each_application_has_its_own_limit() -> None:
+    engine = throttled(Limits(user=100, app=1))
+    assert refusal(engine, call("u", "a")) is None
+    assert refusal(engine, call("v", "b")) is None
+    assert refusal(engine, call("w", "a")) == "throttled_app"
 
 
-def test_what_is_no_simulated_engine_is_refused() -> None:
-    class Other:
-        now_s = 0.0
-
-        def submit(self, request: SimRequest, at_s: float) -> bool:
-            return True
-
-        def advance(self, until_s: float) -> list[SimRequest]:
-            return []
-
-    with pytest.raises(TypeError, match="saturation of a Other"):
-        ThrottledFront(Limits(user=1, app=1)).refuses(call("u"), 0.0, Other())
-
-
-def test_an_interaction_that_was_begun_goes_on_while_the_pool_is_full() -> None:
-    """Its second call comes when its user is over the limit and the pool is taken by another."""
+def test_a_started_interaction_goes_on_while_the_pool_is_full() -> None:
+    """Its second call arrives when its user is over the limit and another user's request fills the pool."""
     small = PROFILE.model_copy(update={"pool_tokens": 2_000})
     arrivals = [
         Arrival(0.0, "u", 10, 5, interaction="begun", stage=0, app="a"),
@@ -100,7 +83,8 @@ def test_an_interaction_that_was_begun_goes_on_while_the_pool_is_full() -> None:
         Arrival(0.5, "u", 10, 5, interaction="new", stage=0, app="a"),
     ]
     kept = Refused()
-    drive(arrivals, make_engine(small, make_policy("fcfs")), kept, front=ThrottledFront(Limits(user=1, app=100)))
+    engine = make_engine(small, make_policy("fcfs"))
+    drive(arrivals, ThrottledEngine(engine, Limits(user=1, app=100), lambda: engine.saturation), kept)
     assert kept.refused == [("new", 0, "throttled_user")]
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import Limits
-from gpu_worker.policies.fairness.registry import make_policy
 from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.fairserve.workload import APPS, LIGHT, SECONDS, case_study
-from headgate.simulator.drive import drive
-from headgate.simulator.engines.interface import Jitter
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.gates.throttling import ThrottledFront
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 
 ENGINE = "a100-llama3-8b-chunked"
 TIMEOUT_S = 60.0
@@ -64,10 +60,9 @@ class _Ended(Collector):
 def play(job: tuple[str, int, float]) -> Outcome:
     """A job for Setting.map: a name of POLICIES, a seed, and how much step times vary."""
     name, seed, jitter = job
-    policy = make_policy(POLICIES[name], random=Random(f"{seed} policy"))
-    engine = make_engine(load_profile(ENGINE), policy, jitter=Jitter(Random(f"{seed} steps"), jitter))
+    spec = RunSpec(case_study(seed), POLICIES[name], load_profile(ENGINE), seed=seed, jitter=jitter)
     ended = _Ended()
-    drive(case_study(seed), engine, ended, front=ThrottledFront(LIMITS) if name == OIT else None)
+    simulate(replace(spec, throttling=LIMITS if name == OIT else None), ended)
     return _outcome(ended)
 
 

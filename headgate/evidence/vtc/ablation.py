@@ -11,7 +11,8 @@ from headgate.evidence.over_seeds import mean, spread, throughput
 from headgate.evidence.over_time import apart_max, apart_plot, rates_plot
 from headgate.evidence.vtc.play import described, mean_service, played
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 

@@ -11,7 +11,8 @@ from headgate.evidence.document.sections import Check, Section, Setting, Table, 
 from headgate.evidence.vtc.adversary import adversary
 from headgate.evidence.vtc.traces import workload_of
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.run import Run, RunSpec, simulate
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload, Workload
 

@@ -64,4 +64,4 @@ def measured_run(
     for request in requests:
         collector.served(request)
     spec = RunSpec(workload_of(traces, workload, policy), policy, load_profile(), horizon_s=HORIZON_S)
-    return run_of(spec, collector, len(requests), {}, None)
+    return run_of(spec, collector, decisions=len(requests))

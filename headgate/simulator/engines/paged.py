@@ -90,6 +90,7 @@ class PreemptiveEngine(Engine):
     def _dropped(self, sequence: Sequence) -> SimRequest:
         request = self._requests.pop(sequence.request.request_id)
         request.rejected = "exhausted" if sequence.exhausted else "dropped"
+        request.generated_tokens = sequence.tokens
         return request
 
     def _end_step(self) -> list[SimRequest]:

@@ -1,4 +1,4 @@
-"""Which simulated engine a profile describes."""
+"""Which simulated engine runs a profile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from headgate.simulator.engines.chunked_prefill import ChunkedEngine
 from headgate.simulator.engines.interface import Engine, Jitter, Observer
+from headgate.simulator.engines.paged import PreemptiveEngine
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.engines.separate_prefill import SimulatedEngine
 
@@ -15,10 +16,12 @@ def make_engine(
     profile: EngineProfile,
     policy: QueuePolicy,
     *,
+    paged: bool = False,
     observer: Observer | None = None,
     jitter: Jitter | None = None,
     stopwatch: Callable[[], float] | None = None,
 ) -> Engine:
-    """With prompts in chunks where the profile says so, else in steps of their own."""
-    kind = SimulatedEngine if profile.chunk_tokens is None else ChunkedEngine
+    """Make the paged engine, or else the engine whose prefill the profile describes: in chunks, or in its own steps."""
+    unpaged = SimulatedEngine if profile.chunk_tokens is None else ChunkedEngine
+    kind = PreemptiveEngine if paged else unpaged
     return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)

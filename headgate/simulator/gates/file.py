@@ -70,7 +70,8 @@ def _shaped(value: Any) -> Any:
 
 
 def _tenant(told: _Tenant) -> GateTenant:
-    return GateTenant(Share(told.weight, told.rate_per_s, told.burst), told.tier, told.queue_max)
+    tier = told.tier if "tier" in told.model_fields_set else None
+    return GateTenant(Share(told.weight, told.rate_per_s, told.burst), tier, told.queue_max)
 
 
 def _wrong(document: Document, error: ErrorDetails, flat: bool) -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""What a simulated gate is, and what it can do: the interface between a gate and the engine behind it."""
+"""The interface between a simulated gate and the engine behind it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from headgate.simulator.requests import SimRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What a gate does to the world."""
+class Downstream:
+    """What a gate calls when it has decided."""
 
     dispatch: Callable[[SimRequest, float], bool]
-    """Into the engine, now. False: refused, `request.rejected` says why; it is gone then."""
-    gone: Callable[[SimRequest], None]
-    """It will not be served, `request.rejected` says why. Told once; `dispatch` tells by itself."""
-    service_rate: Callable[[float], float]
-    """Service units a second that the engine was measured to serve by now, while it was full; 0 while unknown."""
+    """Send the request to the engine, at this time. False: the engine refused it and set `request.rejected`."""
+    reject: Callable[[SimRequest], None]
+    """Report a request that the gate gave up; `request.rejected` gives the reason. Not called after a False dispatch:
+    that request is reported already."""
+    service_per_s: Callable[[float], float]
+    """The engine's capacity as measured by this time, in service units a second; 0 while it is unknown."""
 
 
 class SimulatedGate(Protocol):
-    """Times in seconds of the run, never falling from call to call."""
+    """Times are seconds of the run and never fall from call to call."""
 
     def arrive(self, request: SimRequest, now_s: float) -> None: ...
 
     def ended(self, request: SimRequest, now_s: float) -> None:
-        """The engine served it to its end: settle it, and give its slot to the next."""
+        """Settle a dispatched request, served or dropped by the engine, and give its slot to the next."""
         ...
 
     def next_s(self) -> float:
-        """When the gate has something to do by itself (a deadline, a heartbeat); infinity where it never has."""
+        """The next time at which the gate acts by itself (a deadline, a heartbeat); infinity if there is none."""
         ...
 
     def advance(self, until_s: float) -> None:
-        """Do what is due by then."""
+        """Do everything that is due by `until_s`."""
         ...
 
     def close(self) -> None: ...

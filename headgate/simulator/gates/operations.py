@@ -20,7 +20,7 @@ from dispatcher.model.fleet import Worker
 from dispatcher.model.outcomes import Known
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
-from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.operations import tenants as tenants_operations
 from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context, GateSettings
@@ -28,8 +28,9 @@ from dispatcher.operations.directory import Directory
 from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.service import ServiceFunction
+from dispatcher.policies.tiers import Tier
 from dispatcher.stores.memory.store import MemoryStore
-from headgate.simulator.gates.interface import Door
+from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.virtual_time import START, LoopClock, VirtualTimeLoop
@@ -38,14 +39,16 @@ from headgate.workloads.traces.files import TOKENS_MAX
 POOL = "default"
 MODEL = "simulated"
 ALIVE_S = 10.0
+EARLY_END_CODES = {"dropped": "preempted", "exhausted": "preempted_too_often"}
+"""The worker's code for each reason for which the paged engine ends a request early."""
 KEPT_S = 600.0
 """How long ended invocations are remembered: nobody asks again here, and a long run must not hold them all."""
 
 
 class OperationsGate:
-    def __init__(self, spec: GateSpec, service: ServiceFunction, door: Door) -> None:
+    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
         self._spec = spec
-        self._door = door
+        self._downstream = downstream
         self._loop = VirtualTimeLoop()
         clock = LoopClock()
         self._store = MemoryStore(clock, retention_s=KEPT_S)
@@ -119,7 +122,7 @@ class OperationsGate:
         except AnsweredError as error:
             if request.rejected is None:  # else the engine refused it, and the door has told
                 request.rejected = _reason(error)
-                self._door.gone(request)
+                self._downstream.reject(request)
         finally:
             del self._held[request.request_id]
 
@@ -141,9 +144,9 @@ class OperationsGate:
     async def _key_of(self, name: str) -> str:
         """Of the tenant that stands for this one: a workload's names are freer than the gate's."""
         if name not in self._keys:
-            told, number = self._spec.tenant(name), len(self._keys)
-            tenant = Tenant(f"t{number:06d}", f"t{number:06d}", POOL, told.share, told.tier, None, told.queue_max)
-            tenant = replace(tenant, max_tokens_max=TOKENS_MAX)
+            spec, number = self._spec.tenant(name), f"t{len(self._keys):06d}"
+            tier = spec.tier or Tier.STANDARD
+            tenant = Tenant(number, number, POOL, spec.share, tier, None, spec.queue_max, max_tokens_max=TOKENS_MAX)
             context = self._context
             self._keys[name] = await tenants_operations.create(context.store, context.ids, context.clock, tenant)
         return self._keys[name]
@@ -154,7 +157,7 @@ class OperationsGate:
         """ports.WorkerClient: one event at the start and one at the end, which is all that a settlement needs."""
         number = order.invocation.lstrip("0") or "0"
         request = self._held[number]
-        if not self._door.dispatch(request, self._now_s):
+        if not self._downstream.dispatch(request, self._now_s):
             yield WorkRefused(400, request.rejected or "refused", "The engine refused the request.")
             return
         finished = self._running[number] = self._loop.create_future()
@@ -165,6 +168,10 @@ class OperationsGate:
         finally:
             del self._running[number]
             self._live.discard(order.execution)
+        if request.rejected is not None:
+            yield Token("", request.generated_tokens)
+            yield WorkRefused(503, EARLY_END_CODES[request.rejected], "The engine ended the request early.")
+            return
         yield Finished("length", request.arrival.input_tokens, request.arrival.output_tokens)
 
     async def _keep_house(self) -> None:
@@ -181,7 +188,7 @@ class OperationsGate:
 
     def _as_now(self, worker: Worker) -> Worker:
         now = self._loop.time()
-        rate = self._door.service_rate(now - START)
+        rate = self._downstream.service_per_s(now - START)
         return replace(worker, alive_until=now + ALIVE_S, live=frozenset(self._live), service_per_s=rate)
 
 

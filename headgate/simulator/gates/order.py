@@ -12,16 +12,16 @@ from math import inf
 from dispatcher.policies.orders.interface import Dispatched
 from dispatcher.policies.orders.registry import new_gate
 from dispatcher.policies.service import ServiceFunction
-from headgate.simulator.gates.interface import Door
+from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest
 
 
 class OrderGate:
-    def __init__(self, spec: GateSpec, service: ServiceFunction, door: Door) -> None:
+    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
         self._spec = spec
         self._service = service
-        self._door = door
+        self._downstream = downstream
         self._gate = new_gate(spec.order, slots=spec.slots)
         self._held: dict[str, SimRequest] = {}
         self._waiting: set[str] = set()
@@ -48,7 +48,7 @@ class OrderGate:
 
     def ended(self, request: SimRequest, now_s: float) -> None:
         del self._held[request.request_id]
-        served = self._service(request.arrival.input_tokens, request.arrival.output_tokens)
+        served = self._service(*request.charged_tokens)
         self._dispatch(self._gate.settle(request.request_id, served, now_s), now_s)
 
     def next_s(self) -> float:
@@ -72,7 +72,7 @@ class OrderGate:
 
     def _heartbeat(self, now_s: float) -> None:
         """The engine's capacity is measured at each, and minded at each sweep, against overbooking."""
-        capacity_per_s = self._door.service_rate(now_s)
+        capacity_per_s = self._downstream.service_per_s(now_s)
         if now_s >= self._sweep_s:
             self._sweep_s += SWEEP_S
             self._gate.set_capacity(capacity_per_s or None, now_s)
@@ -83,7 +83,7 @@ class OrderGate:
             number = decision.invocation_id
             if number in self._waiting:
                 self._leaves(number)
-            if self._door.dispatch(self._held[number], now_s):
+            if self._downstream.dispatch(self._held[number], now_s):
                 return
             del self._held[number]
             decision = self._gate.settle(number, 0.0, now_s)
@@ -96,7 +96,7 @@ class OrderGate:
         self._gate.cancel(number, now_s)
         request = self._held.pop(number)
         request.rejected = reason
-        self._door.gone(request)
+        self._downstream.reject(request)
 
     def _cost(self, request: SimRequest) -> float:
         """What its dispatch charges: nobody asks for less than a token."""

@@ -1,4 +1,4 @@
-"""Load shedding before a paged engine: what the worker does with arrivals while a tier is at risk, in virtual time."""
+"""Load shedding before a simulated engine: what a worker does with arrivals while a tier is at risk."""
 
 from __future__ import annotations
 
@@ -6,24 +6,16 @@ from collections.abc import Sequence
 
 from gpu_worker.policies.slo.monitor import SloMonitor
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
-from headgate.simulator.drive import Engine
+from headgate.simulator.drive import EngineLike
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.requests import SimRequest
 
 
-class SloFront(Observer):
-    """Both the driver's `Front` and the engine's observer. Who is refused is told `shed` and does not come back."""
+class SloObserver(Observer):
+    """Passes an engine's events to an SLO monitor."""
 
-    def __init__(self, settings: ShedSettings) -> None:
+    def __init__(self) -> None:
         self.monitor = SloMonitor()
-        self.shedder = Shedder(self.monitor, settings)
-
-    def refuses(self, request: SimRequest, now_s: float, engine: Engine) -> str | None:
-        self.shedder.observe(now_s)
-        if self.shedder.sheds(request.tier):
-            return "shed"
-        self.monitor.arrived(request.request_id, request.tier, now_s)
-        return None
 
     def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
         for request in requests:
@@ -32,6 +24,32 @@ class SloFront(Observer):
     def finished(self, request: SimRequest, now_s: float) -> None:
         self.monitor.ended(request.request_id, now_s, request.arrival.output_tokens)
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
-        """Served requests are closed already."""
-        self.monitor.abandoned(request.request_id, now_s)
+
+class SheddingEngine:
+    """drive.EngineLike. A request that is refused counts as rejected (`shed`) and is not sent again."""
+
+    def __init__(self, engine: EngineLike, monitor: SloMonitor, settings: ShedSettings) -> None:
+        self._engine = engine
+        self._monitor = monitor
+        self._shedder = Shedder(monitor, settings)
+
+    @property
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        self._shedder.observe(at_s)
+        if self._shedder.sheds(request.tier):
+            request.rejected = "shed"
+            return False
+        self._monitor.arrived(request.request_id, request.tier, at_s)
+        accepted = self._engine.submit(request, at_s)
+        if not accepted:
+            self._monitor.abandoned(request.request_id, at_s)
+        return accepted
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        ended = self._engine.advance(until_s)
+        for request in ended:  # changes nothing for a request that was served to its end
+            self._monitor.abandoned(request.request_id, self.now_s)
+        return ended

@@ -24,10 +24,10 @@ SWEEP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GateTenant:
-    """`queue_max`: most of its requests that may wait."""
+    """`tier` None: not given; the gate then takes standard. `queue_max`: most of its requests that may wait."""
 
     share: Share = field(default_factory=Share)
-    tier: Tier = Tier.STANDARD
+    tier: Tier | None = None
     queue_max: int = QUEUE_MAX
 
 

@@ -1,36 +1,50 @@
-"""FairServe's throttling before a simulated engine (dispatcher/policies/throttling.py): drive.Front."""
+"""FairServe's throttling before a simulated engine (dispatcher/policies/throttling.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatcher.policies.throttling import Limits, Throttle
-from headgate.simulator.drive import Engine
-from headgate.simulator.engines.interface import Engine as SimulatedEngine
+from headgate.simulator.drive import EngineLike
 from headgate.simulator.requests import SimRequest
 
 SATURATED = 0.9
-"""The part of the KV pool from which on it counts as overloaded. The paper does not say."""
+"""Share of the KV pool in use from which the engine counts as overloaded. The paper does not give it."""
 
 
-class ThrottledFront:
-    """A request's tenant is the user. It is in the middle of an interaction where it is no first stage: the driver
-    sends a later one only when the one before it was answered."""
+class ThrottledEngine:
+    """drive.EngineLike. A request's tenant is FairServe's user. A request is in the middle of an interaction when it is
+    not the first stage, because a later stage is sent only after the one before it was answered.
 
-    def __init__(self, limits: Limits, *, saturated: float = SATURATED) -> None:
+    `saturation`: the share of the KV pool in use now, 0 to 1. A refused request counts as rejected (`throttled_user`,
+    `throttled_app`).
+    """
+
+    def __init__(
+        self, engine: EngineLike, limits: Limits, saturation: Callable[[], float], *, saturated: float = SATURATED
+    ) -> None:
+        self._engine = engine
         self._throttle = Throttle(limits)
+        self._saturation = saturation
         self._saturated = saturated
 
-    def refuses(self, request: SimRequest, now_s: float, engine: Engine) -> str | None:
-        """Raises TypeError where it does not stand right before a simulated engine."""
-        if not isinstance(engine, SimulatedEngine):
-            raise TypeError(f"the saturation of a {type(engine).__name__} is not known")
+    @property
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
         arrival = request.arrival
         refused = self._throttle.decide(
             arrival.tenant,
             arrival.app or "",
-            now_s,
-            saturated=engine.saturation >= self._saturated,
+            at_s,
+            saturated=self._saturation() >= self._saturated,
             under_way=bool(arrival.stage),
         )
-        return None if refused is None else f"throttled_{refused.limit}"
+        if refused is not None:
+            request.rejected = f"throttled_{refused.limit}"
+            return False
+        return self._engine.submit(request, at_s)
 
-    def ended(self, request: SimRequest, now_s: float) -> None: ...
+    def advance(self, until_s: float) -> list[SimRequest]:
+        return self._engine.advance(until_s)

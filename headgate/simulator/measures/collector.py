@@ -6,13 +6,8 @@ from array import array
 from dataclasses import dataclass, field
 
 from dispatcher.policies.service import ServiceFunction
-from headgate.simulator.measures.service_difference import (
-    HORIZON_MIN_S,
-    Difference,
-    Percentiles,
-    ServiceRates,
-    percentiles,
-)
+from headgate.simulator.measures.percentiles import Percentiles, percentiles
+from headgate.simulator.measures.service_difference import HORIZON_MIN_S, Difference, ServiceRates
 from headgate.simulator.measures.timeline import Timeline, TimelineCollector
 from headgate.simulator.requests import SimRequest
 

@@ -10,13 +10,12 @@ windows of 60 s about 19 points t_i = 30 + (T - 30) / 20 x i:
                                        |its request rate - its service rate|)
 
 `max`, `avg` and `var` are over the 19 points. Below T = 90 s there is no such figure: a window would hold most of the
-run. Percentiles are by nearest rank.
+run.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, pvariance
@@ -25,22 +24,6 @@ WARM_UP_S = 30.0
 HALF_WINDOW_S = 30.0
 POINTS = 19
 HORIZON_MIN_S = 90.0
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Seconds."""
-
-    p50: float
-    p99: float
-
-
-def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """By nearest rank; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return Percentiles(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.50, 0.99)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from headgate.simulator.measures.collector import TenantFigures
-from headgate.simulator.measures.service_difference import Percentiles
+from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.run import Run
 
 SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
@@ -39,6 +39,8 @@ def as_json(run: Run) -> dict[str, Any]:
             "decision_us_mean": run.timing.decision_us_mean,
             "decision_us_p99": run.timing.decision_us_p99,
         }
+    if run.scheduling is not None:
+        summary["scheduling"] = run.scheduling.as_json()
     return summary
 
 

@@ -9,7 +9,7 @@ requests over the run's time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,9 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.measures.collector import Collector
-from headgate.simulator.measures.service_difference import Percentiles, percentiles
+from headgate.simulator.measures.percentiles import Percentiles, percentiles
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
-from headgate.workloads.sources import Workload
 
 TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
 """The source's; background has none."""
@@ -127,8 +126,11 @@ def _of_strategy(figures: SchedulingStats, strategy: Strategy) -> int:
     return sum(count for (of, _), count in figures.preemptions.items() if of is strategy)
 
 
-def with_tiers(workload: Workload) -> Iterator[Arrival]:
-    """Each arrival with a tier: its own, else its tenant's in the workload, else none, which is standard."""
-    for arrival in workload:
-        tier = workload.tiers.get(arrival.tenant)
-        yield arrival if tier is None or arrival.tier is not None else replace(arrival, tier=tier)
+def with_tiers(arrivals: Iterable[Arrival], tiers: Mapping[str, str]) -> Iterable[Arrival]:
+    """Give each arrival without a tier that of its tenant in `tiers`; if it has none there, it counts as standard."""
+    return (_with_tier(arrival, tiers) for arrival in arrivals) if tiers else arrivals
+
+
+def _with_tier(arrival: Arrival, tiers: Mapping[str, str]) -> Arrival:
+    tier = tiers.get(arrival.tenant)
+    return arrival if tier is None or arrival.tier is not None else replace(arrival, tier=tier)

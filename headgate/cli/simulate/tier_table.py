@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.simulator.measures.service_difference import Percentiles
+from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.measures.tiers import Scheduling, TierFigures
 from headgate.simulator.run import Run
 

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headgate.cli.simulate_tiers import print_tiers
+from headgate.cli.simulate.tier_table import print_tiers
 from headgate.simulator.measures.collector import TenantFigures
-from headgate.simulator.measures.service_difference import Difference, Percentiles
+from headgate.simulator.measures.percentiles import Percentiles
+from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12

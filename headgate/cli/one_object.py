@@ -1,0 +1,23 @@
+"""A Typer command whose function takes all its options as one object."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+O = TypeVar("O")  # noqa: E741
+
+
+def takes(options: type[O]) -> Callable[[Callable[[O], None]], Callable[..., None]]:
+    """Make a command of a function of one dataclass: each field, annotated for Typer, is an argument or an option."""
+
+    def decorate(function: Callable[[O], None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            function(options(**values))
+
+        command.__doc__ = function.__doc__
+        command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
+        return command
+
+    return decorate

@@ -1,0 +1,108 @@
+"""The simulation: a workload under a policy on an engine model, with or without a gate before the engine.
+
+workload ──▶ drive ──▶ throttling? ──▶ gate? ──▶ shedding? ──▶ engine ──▶ Collector ──▶ Run
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from random import Random
+
+from dispatcher.policies.percentiles import percentile
+from dispatcher.policies.service import ServiceFunction, WeightedTokens, service_function
+from gpu_worker.policies.fairness.registry import make_policy
+from headgate.simulator.drive import EngineLike, drive
+from headgate.simulator.engines.interface import Engine, Jitter
+from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.registry import make_engine
+from headgate.simulator.gates.gated_engine import EngineCapacity, GatedEngine
+from headgate.simulator.gates.shedding import SheddingEngine, SloObserver
+from headgate.simulator.gates.throttling import ThrottledEngine
+from headgate.simulator.measures.collector import Collector
+from headgate.simulator.measures.theorems import TheoremMonitor
+from headgate.simulator.measures.tiers import Scheduling, TierCollector, with_tiers
+from headgate.simulator.run import Run, RunSpec, Timing, run_of
+
+
+def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
+    """Run the workload until its last request has ended. `collector`: used instead of a new one.
+
+    Raises ValueError for an unknown policy or service function.
+    """
+    began_s = time.perf_counter()
+    service = service_function(spec.service)
+    theorems = _theorem_monitor(spec, service)
+    slo = None if spec.shedding is None else SloObserver()
+    engine = make_engine(
+        spec.profile,
+        make_policy(spec.policy, service, random=Random(f"{spec.seed} policy"), tiers=spec.tiers),
+        paged=spec.tiers is not None,
+        observer=slo or theorems,
+        jitter=Jitter(Random(f"{spec.seed} steps"), spec.jitter) if spec.jitter else None,
+        stopwatch=time.perf_counter if spec.timing else None,
+    )
+    collector = collector or _collector(spec, service)
+    with ExitStack() as stack:
+        front = _front(spec, engine, slo, service, stack)
+        drive(with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
+    return run_of(
+        spec,
+        collector,
+        decisions=engine.decisions,
+        bounds={} if theorems is None else theorems.bounds(),
+        timing=_timing(time.perf_counter() - began_s, engine.decision_s) if spec.timing else None,
+        scheduling=_scheduling(collector, engine),
+    )
+
+
+def _front(
+    spec: RunSpec, engine: Engine, slo: SloObserver | None, service: ServiceFunction, stack: ExitStack
+) -> EngineLike:
+    """Put before the engine what the spec names. `stack` closes the gate."""
+    front: EngineLike = engine
+    if spec.shedding is not None and slo is not None:
+        front = SheddingEngine(front, slo.monitor, spec.shedding)
+    if spec.gate is not None:
+        gate = spec.gate.weighted(_weights(spec))
+        gated = front = GatedEngine(front, gate, service, EngineCapacity(engine).service_per_s)
+        stack.callback(gated.close)
+    if spec.throttling is not None:
+        front = ThrottledEngine(front, spec.throttling, lambda: engine.saturation)
+    return front
+
+
+def _weights(spec: RunSpec) -> dict[str, float]:
+    at_gate = {} if spec.gate is None else {name: tenant.share.weight for name, tenant in spec.gate.tenants.items()}
+    return {**spec.workload.weights, **at_gate, **spec.weights}
+
+
+def _tiers(spec: RunSpec) -> dict[str, str]:
+    at_gate = {} if spec.gate is None else spec.gate.tenants
+    return {**spec.workload.tiers, **{name: tenant.tier for name, tenant in at_gate.items() if tenant.tier is not None}}
+
+
+def _theorem_monitor(spec: RunSpec, service: ServiceFunction) -> TheoremMonitor | None:
+    applies = spec.monitor == "any" or (spec.monitor == "covered" and spec.policy == "vtc")
+    alone = spec.gate is None and spec.shedding is None and spec.throttling is None
+    if not (applies and alone and isinstance(service, WeightedTokens)):
+        return None
+    return TheoremMonitor(service) if spec.tiers is None and spec.profile.chunk_tokens is None else None
+
+
+def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:
+    horizon_s = spec.workload.last_arrival_s if spec.horizon_s is None else spec.horizon_s
+    kind = Collector if spec.tiers is None else TierCollector
+    return kind(service, horizon_s, timeline=spec.timeline)
+
+
+def _scheduling(collector: Collector, engine: Engine) -> Scheduling | None:
+    if isinstance(collector, TierCollector) and isinstance(engine, PreemptiveEngine):
+        return collector.scheduling(engine.figures)
+    return None
+
+
+def _timing(wall_s: float, decision_s: list[float]) -> Timing:
+    """`decision_s`: seconds of each pick."""
+    mean_s = sum(decision_s) / len(decision_s) if decision_s else 0.0
+    return Timing(wall_s, 1e6 * mean_s, 1e6 * (percentile(decision_s, 0.99) or 0.0))
