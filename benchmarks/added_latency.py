@@ -35,12 +35,12 @@ from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import Directory
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
 from dispatcher.stores.dynamodb.store import DynamoStore
 from dispatcher.worker_client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.__main__ import bound
-from headgate.demo.measure import percentile
 from headgate.local import dynamodb_local
 from headgate.local.processes import Children
 from headgate.local.seed import TABLE, dynamodb, make_table, make_tenants

@@ -33,6 +33,7 @@ from rich.table import Table
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.bwfq import TwoClocks
 from dispatcher.policies.orders.interface import Dispatched
+from dispatcher.policies.percentiles import percentile
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 DECISIONS = 40_000
@@ -170,8 +171,8 @@ def clock_ns() -> float:
 def figures_us(rounds_ns: list[list[int]], overhead_ns: float) -> tuple[float, float]:
     """Return the median round's mean (rounds on a busy machine do not count) and the P99 of all decisions."""
     mean = median(sum(spent_ns) / len(spent_ns) for spent_ns in rounds_ns)
-    ordered = sorted(chain.from_iterable(rounds_ns))
-    return (mean - overhead_ns) / 1_000, (ordered[int(len(ordered) * 0.99)] - overhead_ns) / 1_000
+    p99 = percentile(list(chain.from_iterable(rounds_ns)), 0.99) or 0.0
+    return (mean - overhead_ns) / 1_000, (p99 - overhead_ns) / 1_000
 
 
 def bytes_of(use: Callable[[TwoClocks, list[str], list[str]], None]) -> float:

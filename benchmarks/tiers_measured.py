@@ -31,11 +31,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import nan
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineError, EngineRequest, Finished, Started, Token
 from gpu_worker.policies.fairness.registry import make_policy
@@ -278,8 +279,10 @@ def row(runs: Sequence[Measured]) -> dict[str, Any]:
     heard = [one for run in runs for one in run.heard]
     for tier in TIERS:
         of_tier = [one for one in heard if one.tier is tier]
-        ttft = sorted(one.token_s[0] - one.came_s for one in of_tier if one.token_s)
-        found[f"{tier}_p50_s"], found[f"{tier}_p99_s"] = percentile(ttft, 0.5), percentile(ttft, 0.99)
+        ttft = [one.token_s[0] - one.came_s for one in of_tier if one.token_s]
+        for name, fraction in (("p50", 0.5), ("p99", 0.99)):
+            value = percentile(ttft, fraction)
+            found[f"{tier}_{name}_s"] = nan if value is None else value
         found[f"{tier}_attained"] = sum(attained(one) for one in of_tier) / max(1, len(of_tier))
         found[f"{tier}_shed"] = sum(run.sheds[tier] for run in runs)
     found["tokens_per_s"] = sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
@@ -301,10 +304,6 @@ def attained(one: Heard) -> bool:
     if one.tier is Tier.BACKGROUND:
         return one.ended and one.token_s[-1] - one.came_s <= target.e2e_s
     return bool(one.token_s) and one.token_s[0] - one.came_s <= target.ttft_s
-
-
-def percentile(values: Sequence[float], fraction: float) -> float:
-    return values[max(1, ceil(fraction * len(values))) - 1] if values else float("nan")
 
 
 def table(rows: dict[str, dict[str, Any]], capacity: float, coming: Sequence[Coming], options: Any) -> str:

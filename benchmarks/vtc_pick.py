@@ -21,8 +21,10 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from heapq import heapify, heapreplace
+from statistics import fmean
 from time import perf_counter_ns
 
+from dispatcher.policies.percentiles import percentile
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 
@@ -130,10 +132,9 @@ class quiet:  # noqa: N801 - reads as a statement
 
 
 def figures(durations_ns: list[int]) -> dict[str, float]:
-    ordered = sorted(durations_ns)
     return {
-        "mean_us": round(sum(ordered) / len(ordered) / 1_000, 2),
-        "p99_us": round(ordered[int(len(ordered) * 0.99)] / 1_000, 2),
+        "mean_us": round(fmean(durations_ns) / 1_000, 2),
+        "p99_us": round((percentile(durations_ns, 0.99) or 0.0) / 1_000, 2),
     }
 
 

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from dispatcher.model.fleet import Snapshot
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.demo.measure import Sample, percentile
+from headgate.demo.measure import Sample
 
 RATE_WINDOW_S = 5.0
 

@@ -7,11 +7,11 @@ is a share a matter of scheduling rather than of demand. Service is weighted tok
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 
@@ -64,13 +64,6 @@ class RunReport:
     total_time_s: float
     throughput_tokens_per_s: float
     backlogged_s: float
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """By nearest rank; None of nothing."""
-    if not values:
-        return None
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def report(samples: Sequence[Sample], service: ServiceFunction = WEIGHTED_TOKENS) -> RunReport:

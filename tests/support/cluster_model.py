@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from dispatcher.policies import percentiles
 from dispatcher.policies.orders.interface import Dispatched, Gate
 
 
@@ -117,9 +118,7 @@ class Cluster:
         self._schedule(self.now + cost_s, "end", dispatched.invocation_id)
 
 
-def percentile(sorted_values: list[float], percent: float) -> float:
-    """Nearest rank. Raises ValueError where there is nothing to rank."""
-    if not sorted_values:
-        raise ValueError("no values to take a percentile of")
-    rank = max(0, -(-len(sorted_values) * percent // 100) - 1)
-    return sorted_values[int(rank)]
+def percentile(values: list[float], fraction: float) -> float:
+    found = percentiles.percentile(values, fraction)
+    assert found is not None
+    return found

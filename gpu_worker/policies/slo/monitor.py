@@ -29,9 +29,10 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import ceil, inf
+from math import inf
 from types import MappingProxyType
 
+from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
 
 
@@ -243,10 +244,8 @@ class SloMonitor:
         return any(self._missed(self.attainment(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
 
     def percentile_s(self, tier: Tier, kind: Slo, now_s: float, fraction: float) -> float | None:
-        """By nearest rank, of the window's samples (those overdue are not among them): the smallest that at least this
-        fraction of them does not exceed. None where there are none."""
-        seconds = self._samples[tier, kind].seconds(now_s)
-        return seconds[max(1, ceil(fraction * len(seconds) - 1e-9)) - 1] if seconds else None
+        """Return the percentile of the window's samples, without those overdue; None if there are none."""
+        return percentile(self._samples[tier, kind].seconds(now_s), fraction)
 
     def _missed(self, attained: Attainment) -> bool:
         settings = self.settings

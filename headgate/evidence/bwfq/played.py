@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Gate
 from dispatcher.policies.orders.registry import new_gate
 from dispatcher.policies.orders.single_queue import SingleQueue
+from dispatcher.policies.percentiles import percentile
 from headgate.evidence.bwfq.workload import BATCH, PaperWorkload, is_batch, is_interactive, paper_workload
 from headgate.evidence.bwfq.workload import Scenario as Scenario
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster
@@ -122,8 +123,8 @@ def _held(requests: Sequence[ClusterRequest], earns: dict[str, Share]) -> list[t
 
 
 def p99(values: Sequence[float]) -> float:
-    """By nearest rank; 0 of nothing."""
-    return sorted(values)[ceil(0.99 * len(values)) - 1] if values else 0.0
+    """Return the 99th percentile; 0 of no values."""
+    return percentile(values, 0.99) or 0.0
 
 
 def figures(played: Played) -> Figures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.demo.measure import Sample, percentile, report
+from headgate.demo.measure import Sample, report
 
 
 def sample(tenant: str, arrival_s: float, first_s: float, end_s: float, tokens: int, *, face: str = "http") -> Sample:
@@ -12,12 +12,6 @@ def sample(tenant: str, arrival_s: float, first_s: float, end_s: float, tokens: 
     gap = (end_s - first_s) / max(1, tokens - 1)
     times = [first_s + gap * number for number in range(tokens)] if face == "http" else []
     return Sample(tenant, face, arrival_s, first_s if face == "http" else None, end_s, 10, tokens, times)
-
-
-def test_percentile_is_by_nearest_rank() -> None:
-    assert percentile([5.0, 1.0, 3.0, 2.0, 4.0], 0.5) == 3.0
-    assert percentile([1.0, 2.0], 0.99) == 2.0
-    assert percentile([], 0.5) is None
 
 
 def test_first_token_latency_counts_streamed_answers_only() -> None:

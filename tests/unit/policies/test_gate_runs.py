@@ -100,12 +100,12 @@ def test_two_clocks_hold_nothing_against_one_who_used_idle_hours(seed: int) -> N
 
 @seeds
 def test_two_clocks_give_the_owed_its_guarantee_within_a_second(seed: int) -> None:
-    assert percentile(waits_of_one_owed_more_than_it_asks("bwfq", seed), 50) < 1.0
+    assert percentile(waits_of_one_owed_more_than_it_asks("bwfq", seed), 0.50) < 1.0
 
 
 @seeds
 def test_two_clocks_absorb_bursts_within_the_bucket(seed: int) -> None:
-    assert percentile(waits_of_bursts_within_the_bucket("bwfq", seed), 99) < 4.0
+    assert percentile(waits_of_bursts_within_the_bucket("bwfq", seed), 0.99) < 4.0
 
 
 @seeds
@@ -133,8 +133,8 @@ def test_ratio_starves_the_one_who_used_idle_hours(seed: int) -> None:
 
 
 def test_ratio_serves_the_owed_and_its_bursts_soon_and_shares_the_overbooked_equally() -> None:
-    assert percentile(waits_of_one_owed_more_than_it_asks("ratio+wake", 2), 50) < 0.5
-    assert percentile(waits_of_bursts_within_the_bucket("ratio+wake", 1), 99) < 4.0
+    assert percentile(waits_of_one_owed_more_than_it_asks("ratio+wake", 2), 0.50) < 0.5
+    assert percentile(waits_of_bursts_within_the_bucket("ratio+wake", 1), 0.99) < 4.0
     check_shares(overbooked_shares("ratio+wake", 1), EQUAL, margin=0.03)
 
 
@@ -153,8 +153,8 @@ def test_ratio_taken_literally_leaves_slots_idle_while_requests_wait() -> None:
 def test_first_come_first_served_fails_the_checks() -> None:
     with pytest.raises(AssertionError, match="shares are wrong"):
         check_shares(weighted_shares("fcfs", 1), WEIGHTED, margin=0.03)
-    assert percentile(waits_of_one_owed_more_than_it_asks("fcfs", 1), 50) > 60.0
-    assert percentile(waits_of_bursts_within_the_bucket("fcfs", 1), 99) > 60.0
+    assert percentile(waits_of_one_owed_more_than_it_asks("fcfs", 1), 0.50) > 60.0
+    assert percentile(waits_of_bursts_within_the_bucket("fcfs", 1), 0.99) > 60.0
 
 
 @pytest.mark.parametrize("shares_of", [weighted_shares, shares_after_an_hour_alone, overbooked_shares])
@@ -175,7 +175,7 @@ def test_an_hour_on_surplus_with_estimates_ten_times_too_low_leaves_the_guarante
     run.add(Source("a", 5.0, start_s=3600.0, estimate_s=0.1))
     run.add(Source("b", FLOOD, start_s=3600.0))
     run.run_until(3720.0)
-    assert percentile(run.executed["a"].waits(3610.0, 3660.0), 50) < 1.0
+    assert percentile(run.executed["a"].waits(3610.0, 3660.0), 0.50) < 1.0
     check_shares(run.shares(3610.0, 3720.0), {"a": 5.0, "b": 5.0}, margin=0.1)
 
 
