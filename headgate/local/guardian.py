@@ -1,8 +1,8 @@
-"""Ends what a dead stack left behind: `python -m headgate.local.guardian MARK GRACE_S`, its standard input a pipe.
+"""Ends the processes that a dead stack left: `python -m headgate.local.guardian MARK GRACE_S`, standard input a pipe.
 
-The stack holds the pipe's other end. When it closes, because the stack ended or was killed with -9, every process whose
-environment carries the mark is ended: SIGTERM, then SIGKILL after the grace. Grandchildren inherit the mark, so nothing
-has to be registered and nothing can be missed between a spawn and its registration. Works on Linux and macOS.
+The stack holds the other end of the pipe. The pipe closes when the stack ends, even by kill -9. Then the guardian ends
+every process that has the mark in its environment: SIGTERM, after the grace SIGKILL. Grandchildren inherit the mark, so
+no process has to be registered, and none is missed between its start and its registration. Works on Linux and macOS.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import psutil
 MARK_VARIABLE = "HEADGATE_LOCAL_STACK"
 SWEEPS_MAX = 20
 FORK_TO_EXEC_S = 0.1
-"""A child just forked shows its parent's environment until it has called exec: look again after this time."""
+"""Between fork and exec a child shows its parent's environment: sweep again after this time."""
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Living processes of this user whose environment carries the mark. Zombies are left out: they hold nothing."""
+    """Return this user's processes with the mark in their environment, without zombies, which hold no resources."""
     return [process for process in psutil.process_iter() if _carries(process, mark)]
 
 
@@ -29,11 +29,11 @@ def _carries(process: psutil.Process, mark: str) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK_VARIABLE) == mark
     except (psutil.Error, OSError):
-        return False  # gone meanwhile, or another user's
+        return False  # ended meanwhile, or of another user
 
 
 def end_marked(mark: str, grace_s: float) -> int:
-    """Ends them all and says how many they were. Bounded: a process that spawns faster than it dies is given up on."""
+    """End the marked processes and return their number. SWEEPS_MAX bounds it if they start faster than they end."""
     ended = 0
     for _ in range(SWEEPS_MAX):
         found = marked(mark)

@@ -1,4 +1,4 @@
-"""What a local stack is made of: a frozen, validated choice."""
+"""Options of the local stack, validated."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
 
 SMALL_MODEL = "random:8x384"
-"""Layers x width. On a CPU slow enough (some 200 tokens a second) that tenants compete for the engine: a smaller
-one is faster than a stand-in for DynamoDB can feed it."""
+"""Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine. A smaller model
+would be faster than the local DynamoDB can feed it."""
 START_TIMEOUT_S = 90.0
-"""A worker imports torch and builds its model in this time on a slow machine."""
+"""In this time, a worker on a slow machine imports torch and builds its model."""
 DEMO_TENANTS = ("quiet", "flood")
 
 
@@ -23,31 +23,31 @@ class StackOptions(BaseModel):
 
     engine: Literal["transformers", "modelled", "vllm"] = "transformers"
     model: str | None = None
-    """Folder of a local Hugging Face model; None for a small random one that the project builds (SMALL_MODEL)."""
+    """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL)."""
     workers: int = Field(default=1, ge=1, le=8)
     slots: int = Field(default=8, ge=1, le=64)
-    """Slots a worker: more than fit its batch, so that the engine's own queue has something to order."""
+    """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
     order: Literal["bwfq", "fcfs"] = "bwfq"
     """The gate's order."""
     policy: Literal["vtc", "fcfs", "tiered:vtc"] = "tiered:vtc"
-    """The engine's queue policy; with tiers, those of its tenants decide before their counters."""
+    """The policy of the engine's queue. With tiered:vtc a request's tier comes before its tenant's counter."""
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    """The OpenAI face; 0 takes a free port."""
+    """Port of the HTTP front; 0 takes a free port."""
     aws_port: int = Field(default=0, ge=0, le=65535)
-    """The AWS endpoint; 0 takes a free port."""
+    """Port of the AWS endpoint; 0 takes a free port."""
     tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
     queue_items_max: int = Field(default=1000, ge=0)
     store: Literal["moto", "dynamodb-local"] = "moto"
-    """Who plays DynamoDB: moto, or Amazon's DynamoDB Local where Java and its npm package are present."""
+    """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
     start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0)
     """Seconds that each process may take to start."""
     home: Path
-    """Where logs and the tiny model are kept."""
+    """Folder for logs and the built model."""
 
 
 def stack_options(**values: object) -> StackOptions:
-    """Options as a person gives them. Raises ConfigurationError, naming the option."""
+    """Validate options from the command line. Raises ConfigurationError, which names the option."""
     try:
         return StackOptions.model_validate(values)
     except ValidationError as error:
@@ -57,7 +57,7 @@ def stack_options(**values: object) -> StackOptions:
 
 
 class Addresses(BaseModel):
-    """Where a stack is reached. The fields of `headgate local --json`."""
+    """Addresses and keys of a running stack: the fields of `headgate local --json`."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,8 +1,8 @@
-"""Child processes that never outlive the stack: not on Ctrl-C, not on SIGTERM, not when it is killed with -9.
+"""Child processes that end with the stack: after Ctrl-C, after SIGTERM, and after a kill -9 of the stack.
 
-Each child runs in a session of its own (a Ctrl-C reaches the stack alone, which then stops its children in order) and
-carries the stack's mark in its environment. A guardian process waits on a pipe for the stack's end, however it comes,
-and ends whatever still carries the mark.
+Each child runs in a session of its own, so a Ctrl-C reaches the stack alone, which then stops its children in order.
+Each child carries the stack's mark in its environment. A guardian process waits on a pipe until the stack ends in any
+way, and then ends every process that still carries the mark (guardian.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOG_TAIL_CHARS = 2000
 
 
 class ChildDied(Exception):
-    """A child ended before it announced itself. The message carries the end of its log."""
+    """A child ended before it was ready. The message has the end of its log."""
 
 
 class Child:
-    """One running child. Its standard error, and its standard output after the announcement, are in `log_path`."""
+    """One child process. Its standard output and standard error go to `log_path`."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log_path: Path) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
+        """The exit status: None while the child runs, the negative number of the signal that ended it."""
         return self._process.returncode
 
     @property
@@ -52,7 +52,7 @@ class Child:
         return self._stopping
 
     async def announcement(self, timeout_s: float) -> dict[str, Any]:
-        """The first line of its standard output that is a JSON object. Raises ChildDied, TimeoutError."""
+        """Wait for the first JSON object that the child prints on a line. Raises ChildDied, TimeoutError."""
         async with asyncio.timeout(timeout_s):
             return await asyncio.shield(self._announced)
 
@@ -60,13 +60,13 @@ class Child:
         return await self._process.wait()
 
     def kill(self) -> None:
-        """At once, with its whole process group; expected, so that no death is reported."""
+        """Kill the child and its process group. `on_death` is not called for it."""
         self._stopping = True
         if self.returncode is None:
             self._kill_group()
 
     async def stop(self, grace_s: float) -> int:
-        """SIGTERM, then SIGKILL to its whole group after the grace. Returns its exit status; repeatable."""
+        """Send SIGTERM, after `grace_s` SIGKILL to the process group. Return the exit status. Repeatable."""
         self._stopping = True
         if self.returncode is None:
             self._process.terminate()
@@ -84,7 +84,7 @@ class Child:
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            return  # nobody is left in it (macOS says EPERM for zombies)
+            return  # the group is empty (macOS gives EPERM if only zombies are left)
 
     async def _copy_output(self, output: asyncio.StreamReader, log: IO[bytes]) -> None:
         line = b""
@@ -97,12 +97,12 @@ class Child:
                 self._read_announcement(lines)
 
     async def _watch(self, output: asyncio.StreamReader, log: IO[bytes]) -> None:
-        """Until it ended and all that it wrote is in the log."""
+        """Wait until the child ended and its output is in the log."""
         copying = asyncio.create_task(self._copy_output(output, log))
         await self._process.wait()
-        # Now, while its number cannot have been given to another process: grandchildren go with it.
+        # Ends grandchildren. At once: later the number may belong to another process.
         self._kill_group()
-        # One that left the group may hold the pipe open; what the child itself wrote is read by then.
+        # A grandchild in another group may hold the pipe open; the child's own output is read within this second.
         await asyncio.wait({copying}, timeout=1.0)
         copying.cancel()
         await asyncio.gather(copying, return_exceptions=True)
@@ -113,25 +113,25 @@ class Child:
 
     def _read_announcement(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            said = _json_object(line)
-            if said is not None:
-                self._announced.set_result(said)
+            announcement = _json_object(line)
+            if announcement is not None:
+                self._announced.set_result(announcement)
                 return
 
 
 def _json_object(line: bytes) -> dict[str, Any] | None:
     try:
-        said = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return said if isinstance(said, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 class Children:
     """All children of one stack.
 
-    `mark`: an id never used before, by which the guardian knows them. `on_death(child)`: called when a vital
-    child ends that nobody asked to. `grace_s`: seconds between SIGTERM and SIGKILL.
+    `mark`: a new unique id, by which the guardian finds the processes. `on_death(child)`: called when a vital child
+    ends that was not stopped. `grace_s`: seconds between SIGTERM and SIGKILL.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class Children:
         cwd: Path | None = None,
         vital: bool = True,
     ) -> Child:
-        """Start a child with exactly this environment and the stack's mark; its log is `<name>.log`, appended to.
+        """Start a child with this environment and the stack's mark. Its output is appended to the log `<name>.log`.
 
-        Of one that is not `vital` a death is no news: it is not reported.
+        `on_death` is called for a `vital` child only.
         """
-        self._watch_over()
+        self._start_guardian()
         log_path = self._log_directory / f"{name}.log"
-        # A pipe of our own: with one of asyncio's, `wait` would wait for whoever else holds its other end.
+        # Not asyncio's pipe: with it, `wait` also waits for every other process that holds the pipe's other end.
         reading, writing = os.pipe()
         try:
             with log_path.open("ab") as log:
@@ -186,11 +186,11 @@ class Children:
         return child
 
     def survivors(self) -> list[int]:
-        """Process ids that still carry the mark: what a clean stop leaves empty."""
+        """Return the ids of processes that carry the mark; none after `stop`."""
         return [process.pid for process in marked(self._mark)]
 
     async def stop(self) -> None:
-        """Ends every child, all at once, and what they in turn may have left; then the guardian. Repeatable."""
+        """End all children at the same time, then processes that they left, then the guardian. Repeatable."""
         await asyncio.gather(*(child.stop(self._grace_s) for child in self._children))
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(end_marked, self._mark, self._grace_s)
@@ -198,12 +198,12 @@ class Children:
             await asyncio.to_thread(self._guardian.communicate)
             self._guardian = None
 
-    def _watch_over(self) -> None:
-        """Starts the guardian before the first child."""
+    def _start_guardian(self) -> None:
+        """Start the guardian, before the first child."""
         if self._guardian is not None:
             return
         self._log_directory.mkdir(parents=True, exist_ok=True)
-        # Not marked itself: it must outlive what it ends.
+        # Without the mark: the guardian must not end itself.
         environment = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         self._guardian = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "headgate.local.guardian", self._mark, str(self._grace_s)],

@@ -1,4 +1,4 @@
-"""What a fresh local stack holds: the table, the queue, the demo tenants and their keys."""
+"""Creates what a new local stack needs: the table, the queue, the tenants and their keys."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CREDENTIALS = {
     "AWS_DEFAULT_REGION": REGION,
     "AWS_REGION": REGION,
 }
-"""The stand-ins check no signature, but unmodified SDKs want something to sign with."""
+"""The local services check no signature, but unmodified SDKs need credentials to sign with."""
 
 
 def session() -> boto3.Session:
-    """Where clients of the local stack come from that are made in this process."""
+    """Make a boto3 session for clients of the local stack in this process."""
     return boto3.Session(
         aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
@@ -48,7 +48,7 @@ async def make_table(endpoint_url: str) -> None:
 
 
 async def make_queue(endpoint_url: str) -> str:
-    """The queue's URL."""
+    """Create the queue and return its URL."""
 
     def create() -> str:
         sqs = session().client("sqs", endpoint_url=endpoint_url)
@@ -58,7 +58,7 @@ async def make_queue(endpoint_url: str) -> str:
 
 
 async def make_tenants(store: TenantStore, tenants: Mapping[str, Share], queue_items_max: int) -> dict[str, str]:
-    """A key for each."""
+    """Create the tenants and return a key for each."""
     ids = RealIds()
     keys: dict[str, str] = {}
     for name, share in tenants.items():

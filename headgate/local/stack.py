@@ -1,12 +1,12 @@
-"""The local stack: real handlers, a real engine and unmodified SDKs, with a stand-in where AWS would be.
+"""The local stack: the real handlers and a real engine behind unmodified SDKs, with local services in place of AWS.
 
-    this process        the AWS endpoint (routes by service), Lambda's Invoke API, SQS poller, schedule
+    this process        the AWS endpoint (routes by service), Lambda's Invoke API, the SQS poller, the schedule
     moto                DynamoDB, SQS, CloudWatch            (or Amazon's DynamoDB Local for DynamoDB)
     front               functions.http_api.app under uvicorn, the app that Lambda runs behind the Web Adapter
     worker-0 …          python -m gpu_worker
-    Lambda sandboxes    awslambdaric, one process each, started when invoked
+    lambda-…            awslambdaric, a process for each Lambda environment, started when it is needed
 
-Children never outlive this process, however it ends (processes.py).
+The processes end with this one, however it ends (processes.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Step = Callable[[str], None]
 
 
 class Stack:
-    """One stack. `start` once, `stop` always."""
+    """One stack. Call `start` once, and `stop` in any case."""
 
     def __init__(self, options: StackOptions) -> None:
         self.options = options
@@ -44,14 +44,14 @@ class Stack:
         self._aws: LocalAws | None = None
         self._store: DynamoStore | None = None
         self._clock = RealClock()
-        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._worker: Worker | None = None
         self._first_to_stop: list[Child] = []
-        """The front and the workers: they leave in good order while there still is a table to leave."""
+        """The front and the workers: they sign off at the table, so they end before it."""
 
     @property
     def model(self) -> str:
-        """The model that the workers serve, by the name that tenants give."""
+        """The name of the model that the workers serve."""
         return self._ready_worker().model
 
     @property
@@ -62,7 +62,7 @@ class Stack:
         return self._clock.now()
 
     async def start(self, on_step: Step = lambda _: None) -> Addresses:
-        """Everything up and answering. Raises ConfigurationError in one line where it cannot be."""
+        """Start all processes and return once they answer. Raises ConfigurationError, one line, if they do not."""
         front_port = _port(self.options.host, self.options.port)
         aws_port = _port(self.options.host, self.options.aws_port)
         try:
@@ -80,15 +80,15 @@ class Stack:
         await self._children.stop()
 
     async def failed(self) -> str:
-        """Which part died; waits for ever while all live."""
-        return await asyncio.shield(self._dead)
+        """Wait until a process of the stack ends by itself, and return its name, status and log."""
+        return await asyncio.shield(self._death)
 
-    async def snapshot(self, line: str) -> Snapshot | None:
-        """A tenant's line and the pool as the gate sees them; None where the table does not answer for the moment."""
+    async def snapshot(self, queue: str) -> Snapshot | None:
+        """Return a tenant's queue and the pool as the gate sees them; None while the table does not answer."""
         if self._store is None:
             return None
         try:
-            return await self._store.snapshot(POOL, line)
+            return await self._store.snapshot(POOL, queue)
         except StoreUnavailable:
             return None
 
@@ -146,32 +146,32 @@ class Stack:
         return str((await child.announcement(self.options.start_timeout_s))["url"])
 
     async def _announced(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> str:
-        """Start a child of ours and wait until it says where it listens."""
+        """Start a child and return the URL that it announces."""
         child = await self._children.spawn(name, [sys.executable, *arguments], environment=environment)
         return str((await child.announcement(self.options.start_timeout_s))["url"])
 
     async def _answering(self, url: str) -> None:
         async with httpx.AsyncClient() as client, asyncio.timeout(self.options.start_timeout_s):
-            while not self._dead.done():
+            while not self._death.done():
                 try:
                     if (await client.get(url)).is_success:
                         return
                 except httpx.TransportError:
                     await asyncio.sleep(0.1)
-        raise ChildDied(self._dead.result())
+        raise ChildDied(self._death.result())
 
     async def _registered(self, on_step: Step) -> None:
-        """Until the gate sees every worker."""
+        """Wait until the gate sees every worker."""
         on_step("waiting for the workers to register")
         async with asyncio.timeout(self.options.start_timeout_s):
-            while not self._dead.done():
+            while not self._death.done():
                 snapshot = await self.snapshot("")
                 alive = [worker for worker in snapshot.workers if worker.takes_work(self.now())] if snapshot else []
                 if len(alive) >= self.options.workers:
                     self._worker = alive[0]
                     return
                 await asyncio.sleep(0.1)
-        raise ChildDied(self._dead.result())
+        raise ChildDied(self._death.result())
 
     def _ready_worker(self) -> Worker:
         if self._worker is None:
@@ -179,16 +179,16 @@ class Stack:
         return self._worker
 
     def _died(self, child: Child) -> None:
-        if not self._dead.done():
-            self._dead.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
+        if not self._death.done():
+            self._death.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
 
 
 def _too_slow(options: StackOptions) -> str:
-    return f"a part of it took over {options.start_timeout_s:g} s (--start-timeout allows more)"
+    return f"a process was not ready after {options.start_timeout_s:g} s; --start-timeout gives it more time"
 
 
 def base_environment() -> dict[str, str]:
-    """Ours, without what would point a child at a real AWS account."""
+    """Return this process's environment without variables that could lead a child to a real AWS account."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
 
@@ -211,12 +211,14 @@ def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_
     }
 
 
-def _port(host: str, wanted: int) -> int:
-    """`wanted`, or a free port for 0. Raises ConfigurationError where it is in use."""
+def _port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0. Raises ConfigurationError if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, wanted))
+            probe.bind((host, port))
         except OSError as error:
-            raise ConfigurationError(f"port {wanted} on {host} cannot be used: {error.strerror}") from None
+            raise ConfigurationError(
+                f"port {port} on {host} cannot be used: {error.strerror}; choose another"
+            ) from None
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
 """The environments of one function and its queue of events.
 
 As in Lambda: an environment starts when it is needed and stays warm; a caller beyond the concurrency is refused (429),
-an event waits; an event whose function fails is tried twice more under the same request id. Not as in Lambda: the queue
+an event waits; after a failure it is tried twice more under the same request id. Not as in Lambda: the queue
 of events is bounded, and its events are lost when the stack stops.
 """
 

@@ -1,1 +1,1 @@
-"""moto as the local DynamoDB, SQS and CloudWatch, patched where it is not exact."""
+"""moto as the local DynamoDB, SQS and CloudWatch, with patches where it is not exact."""

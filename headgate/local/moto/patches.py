@@ -1,11 +1,11 @@
-"""What moto 5.2.5 needs to be exact, and fast enough to carry a local stack. Pinned: each patch names what it replaces.
+"""Patches that make moto 5.2.5 exact, and fast enough for a local stack. moto is pinned: each patch replaces its code.
 
-1. `serve_one_at_a_time`: moto's DynamoDB loses concurrent updates in its threaded server (measured: 1,193 to 1,199 of
-   1,200 kept). A lock around `DynamoHandler.call_action` makes every request atomic.
-2. `undo_only_touched_items`: moto deep-copies the whole table before each transaction, to put the copy back when one
-   fails: 25 ms at 3,000 items. Here the touched items alone are copied, and put back. Needs 1, as the original does.
-3. `query_only_candidates`: moto sorts the whole table for each query (40 ms at 3,000 items), then drops what does not
-   match; here it sees only the items of the partition, or of the index's partition, that is asked for.
+1. `serve_one_at_a_time`: moto's DynamoDB loses concurrent updates in its threaded server (measured: it kept 1,193 to
+   1,199 of 1,200). A lock around `DynamoHandler.call_action` makes every request atomic.
+2. `undo_only_touched_items`: moto copies the whole table before each transaction, to restore it if the transaction
+   fails: 25 ms at 3,000 items. The patch copies and restores only the touched items. It needs 1, as moto's way does.
+3. `query_only_candidates`: moto sorts the whole table for each query (40 ms at 3,000 items) and then drops items that
+   do not match. The patch passes it only the items of the queried partition, of the table or of the index.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _installed = threading.Event()
 
 
 def install() -> None:
-    """Patch moto in this process, once. Call before the first request is served."""
+    """Patch moto in this process. Call it before the first request; further calls do nothing."""
     if _installed.is_set():
         return
     _installed.set()
@@ -47,7 +47,7 @@ def serve_one_at_a_time() -> None:
 
 @dataclass(frozen=True)
 class _Before:
-    """One item as it was before a transaction. `item` None: it was not there."""
+    """One item as it was before a transaction. `item` is None if it did not exist."""
 
     table: Any
     hash_key: Any
@@ -73,7 +73,7 @@ def undo_only_touched_items() -> None:
             with _tables_not_copied():
                 original(self, transact_items)
         except Exception:
-            # Backwards, so that an item named twice (itself an error) ends as it was first.
+            # Backwards: an item named twice (which is an error) gets its first state.
             for touched in reversed(before):
                 if touched is not None:
                     touched.restore()
@@ -85,7 +85,7 @@ def undo_only_touched_items() -> None:
 
 
 def _before(backend: Any, transact_item: dict[str, Any]) -> _Before | None:
-    """None for an operation so malformed that moto refuses it before it writes anything for it."""
+    """Copy the item of an operation; None for a malformed operation, which moto refuses before it writes."""
     operation: dict[str, Any] = next(iter(transact_item.values()), {})
     table = backend.tables.get(operation.get("TableName"))
     key = operation.get("Key", operation.get("Item", {}))
@@ -101,9 +101,9 @@ def _stream_shards(before: Sequence[_Before | None]) -> set[Any]:
 
 @contextmanager
 def _tables_not_copied() -> Iterator[None]:
-    """While inside, deepcopy(table) is the table itself: moto's own backup and roll-back of it become no work at all.
+    """Make deepcopy(table) return the table itself, so that moto's own backup and roll-back cost nothing.
 
-    Safe only because requests are served one at a time: nobody else copies a table meanwhile.
+    Safe only because requests are served one at a time: no other request copies a table meanwhile.
     """
     Table.__deepcopy__ = lambda table, _memo: table
     try:
@@ -114,7 +114,7 @@ def _tables_not_copied() -> Iterator[None]:
 
 def query_only_candidates() -> None:
     original = Table.query
-    index_name_at = 6  # its place among the positional arguments after the hash key, as moto's backend passes them
+    index_name_at = 6  # its position among the arguments after the hash key in the call by moto's backend
 
     def query(self: Any, hash_key: Any, *args: Any, **kwargs: Any) -> Any:
         candidates = copy.copy(self)  # shallow: the items are the table's own
@@ -128,7 +128,7 @@ def query_only_candidates() -> None:
 
 
 def _matching(table: Any, conditions: Sequence[tuple[str, Any]]) -> dict[Any, Any]:
-    """The table's items, in its own shape, with the values asked for: moto's own filter, applied before it sorts."""
+    """Return the table's items, in its own shape, that meet the conditions: moto's filter, applied before it sorts."""
 
     def matches(item: Any) -> bool:
         return all(name in item.attrs and item.attrs[name] == value for name, value in conditions)

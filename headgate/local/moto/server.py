@@ -1,7 +1,7 @@
-"""moto as a server: `python -m headgate.local.moto.server [--host H] [--port P]`; port 0 takes a free one.
+"""moto as a server: `python -m headgate.local.moto.server [--host H] [--port P]`; port 0 takes a free port.
 
-Prints one line of JSON, `{"url": ...}`, once it listens. Exact for DynamoDB (moto_patches), and with connections kept
-open: werkzeug's own server closes each after one answer and then waits 10 ms for what a client might still send.
+It prints one line of JSON, `{"url": ...}`, once it listens. Its DynamoDB is exact (patches.py), and connections stay
+open: werkzeug's server closes each connection after one answer, and waits 10 ms for more data before that.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import ThreadedWSGIServer
 
-from headgate.local.moto import patches as moto_patches
+from headgate.local.moto import patches
 
 
 class KeepAliveRequestHandler(MotoRequestHandler):  # type: ignore[misc]  # moto is untyped
-    """HTTP/1.1 with connections kept open: the body is read whole before the application sees it."""
+    """HTTP/1.1 with persistent connections. The body is read whole before the application sees it."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # buffered: an answer leaves as one packet, not one per header
+    wbufsize = -1  # buffered: an answer is one packet, not a packet for each header
 
     def run_wsgi(self) -> None:
         self.environ = environ = self.make_environ()
-        # Read to its end even if the application does not, else the rest would be taken for the next request.
+        # Read to its end even if the application does not: the rest would look like the next request.
         environ["wsgi.input"] = io.BytesIO(self._read_body(environ))
         environ.pop("wsgi.input_terminated", None)
         self._send(*self._answer(environ))
 
     def _read_body(self, environ: dict[str, Any]) -> bytes:
-        if environ.get("wsgi.input_terminated"):  # chunked; werkzeug's input ends by itself
+        if environ.get("wsgi.input_terminated"):  # chunked: werkzeug's input ends by itself
             body = bytes(environ["wsgi.input"].read())
             environ["CONTENT_LENGTH"] = str(len(body))
             return body
@@ -70,16 +70,16 @@ class KeepAliveRequestHandler(MotoRequestHandler):  # type: ignore[misc]  # moto
         self.wfile.flush()
 
     def _content_length(self, headers: list[tuple[str, str]], body: bytes) -> str:
-        """Of a HEAD answer: what the application says a GET would have had."""
-        said = {name.lower(): value for name, value in headers}.get("content-length")
-        return said if said is not None and self.command == "HEAD" else str(len(body))
+        """Return the body's length; for a HEAD answer the application's header, which is that of a GET."""
+        header = {name.lower(): value for name, value in headers}.get("content-length")
+        return header if header is not None and self.command == "HEAD" else str(len(body))
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """No line per request: at hundreds a second they would be all that the log holds."""
+        """Log no requests: at hundreds a second they would hide everything else."""
 
 
 class MotoServer(ThreadedWSGIServer):
-    """One daemon thread a connection."""
+    """Serves each connection in a daemon thread."""
 
     daemon_threads = True
     block_on_close = False
@@ -87,8 +87,8 @@ class MotoServer(ThreadedWSGIServer):
 
 
 def make_server(host: str, port: int) -> MotoServer:
-    """A bound server, not yet serving; its port is `server.port`. Raises SystemExit when the port is in use."""
-    moto_patches.install()
+    """Bind a server that does not serve yet; `server.port` is its port. Raises SystemExit if the port is in use."""
+    patches.install()
     app = DomainDispatcherApplication(create_backend_app)
     return MotoServer(host, port, app, handler=KeepAliveRequestHandler)
 
