@@ -1,0 +1,127 @@
+"""The demo's effect, decided by order and counts: the whole service in virtual time, the same on any machine.
+
+Everything is real but the GPU and the processes: the HTTP front, the gate over the memory store, the worker's server,
+executions and agent, and the modelled engine. A flood of one tenant is accepted before the requests of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from dispatcher.model.fleet import Worker
+from dispatcher.operations.settle import settle_lost
+from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.worker_client import HttpWorkerClient
+from gpu_worker.engines.interface import EngineEvent, EngineRequest, Token
+from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
+from gpu_worker.policies.configured import make_queue
+from gpu_worker.service.agent import Agent
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.server import make_app
+from tests.support.asgi import Call, Reply
+from tests.support.gate import CHAT, MODEL, POOL, CountingIds, FakeLauncher, Gate
+from tests.support.virtual_time import LoopClock, run
+
+FLOOD, QUIET = "flood", "quiet"
+REQUESTS = {FLOOD: 60, QUIET: 6}
+TOKENS = 50
+SLOTS, BATCH = 8, 4
+SECRET = b"sixteen characters and more"
+
+
+@dataclass(eq=False)
+class RecordingEngine(ModelledEngine):
+    first_tokens: list[str] = field(default_factory=list)
+    """The tenant of each request, in the order of their first tokens."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async with aclosing(super().generate(request)) as events:
+            async for event in events:
+                if isinstance(event, Token) and event.output_tokens == 1:
+                    self.first_tokens.append(request.tenant)
+                yield event
+
+
+@dataclass(frozen=True)
+class Played:
+    """`replies`: by tenant. `first_tokens`: tenants in the order of the engine's first tokens."""
+
+    replies: dict[str, list[Reply]]
+    first_tokens: list[str]
+
+    def before(self, tenant: str, other: str) -> list[int]:
+        """For each request of the tenant: how many requests of the other got their first token before it."""
+        places = [place for place, name in enumerate(self.first_tokens) if name == tenant]
+        return [self.first_tokens[:place].count(other) for place in places]
+
+
+async def play(order: str, policy: str) -> Played:
+    """Send the flood, then the quiet tenant's requests, before any of them is complete. Wait for all answers."""
+    clock = LoopClock()
+    store = MemoryStore(clock)
+    engine = RecordingEngine(
+        make_queue(policy),
+        model=MODEL,
+        profile=replace(PROFILE, batch_max=BATCH),
+        monotonic_s=clock.now,
+    )
+    executions = Executions(engine, SLOTS, clock, partial(settle_lost, store, clock))
+    worker = make_app(executions, worker_id="w", secret=SECRET, clock=clock)
+    client: Any = HttpWorkerClient(secret=SECRET, clock=clock, transport=httpx.ASGITransport(worker))
+    gate = Gate(clock, store, client, FakeLauncher(), CountingIds())
+    gate.process(order)
+    agent = Agent(Worker("w", POOL, "http://w", MODEL, slots=SLOTS), store, executions, clock, Random(1))
+    for tenant in REQUESTS:
+        await gate.add_tenant(tenant)
+    stop = asyncio.Event()
+    await engine.start()
+    await agent.join()
+    serving = asyncio.ensure_future(agent.serve(stop.wait()))
+    calls = [call for tenant in REQUESTS for call in await send(gate, tenant)]
+    assert engine.first_tokens.count(FLOOD) <= SLOTS, "the flood is accepted, and most of it waits"
+    replies = [await call.finished() for call in calls]
+    stop.set()
+    await serving
+    await engine.stop()
+    return Played({FLOOD: replies[: REQUESTS[FLOOD]], QUIET: replies[REQUESTS[FLOOD] :]}, engine.first_tokens)
+
+
+async def send(gate: Gate, tenant: str) -> list[Call]:
+    """Send a tenant's requests one after another: each is accepted before the next is sent."""
+    calls = []
+    for _ in range(REQUESTS[tenant]):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": TOKENS}
+        calls.append(gate.caller(tenant).start("POST", CHAT, body))
+        await asyncio.sleep(0.001)
+    return calls
+
+
+@pytest.mark.parametrize(("order", "policy"), [("fcfs", "fcfs"), ("bwfq", "vtc"), ("bwfq", "tiered:vtc")])
+def test_every_request_is_answered(order: str, policy: str) -> None:
+    played = run(play(order, policy))
+    for tenant, replies in played.replies.items():
+        assert [reply.status for reply in replies] == [200] * REQUESTS[tenant]
+        assert {reply.json()["usage"]["completion_tokens"] for reply in replies} == {TOKENS}
+    assert Counter(played.first_tokens) == REQUESTS
+
+
+def test_first_come_first_served_serves_the_whole_flood_first() -> None:
+    assert run(play("fcfs", "fcfs")).before(QUIET, FLOOD) == [REQUESTS[FLOOD]] * REQUESTS[QUIET]
+
+
+@pytest.mark.parametrize("policy", ["vtc", "tiered:vtc"])
+def test_headgate_serves_the_quiet_tenant_by_turns(policy: str) -> None:
+    """At most these of the flood come before the k-th quiet request: those that held a slot when the quiet tenant
+    arrived, and one for each of its k - 1 earlier requests (the weights are equal)."""
+    before = run(play("bwfq", policy)).before(QUIET, FLOOD)
+    assert all(count <= SLOTS + number for number, count in enumerate(before))
