@@ -1,1 +1,1 @@
-"""The demo: one workload, played twice against the local stack, without headgate's policies and with them."""
+"""The demo plays one workload twice against the local stack: without headgate's policies, then with them."""

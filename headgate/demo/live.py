@@ -1,4 +1,4 @@
-"""The live view: what each tenant has and gets, second by second."""
+"""The live view: queue, credit and latency of each tenant while the workload plays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE_WINDOW_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TenantNow:
-    """One row: `credit` in service units (None without a guarantee), `service_rate` in service units a second."""
+    """A row of the view. `credit`: service units, None without a guarantee. `service_rate`: service units a second."""
 
     name: str
     waiting: int
@@ -35,7 +35,7 @@ class TenantNow:
 
 
 def credit(snapshot: Snapshot, share: Share, now: float) -> float | None:
-    """What is left in the bucket: the burst at most, negative where the tenant is ahead of its guarantee."""
+    """Return the rest of the tenant's bucket: at most the burst, negative if it used more than its guarantee."""
     if share.rate_per_s == 0:
         return None
     return min(share.burst, (now - snapshot.queue.clocks.tat) * share.rate_per_s)
@@ -44,7 +44,7 @@ def credit(snapshot: Snapshot, share: Share, now: float) -> float | None:
 def tenant_now(
     name: str, samples: Sequence[Sample], snapshot: Snapshot | None, share: Share, now: float, elapsed_s: float
 ) -> TenantNow:
-    """`now` is the stack's clock, `elapsed_s` the play's."""
+    """Make a tenant's row. `now`: the stack's clock. `elapsed_s`: seconds since the play began."""
     own = [sample for sample in samples if sample.tenant == name]
     ttfts = [sample.ttft_s for sample in own if sample.ttft_s is not None]
     leases = [lease for worker in snapshot.workers for lease in worker.leases.values()] if snapshot else []
@@ -94,7 +94,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _service_rate(samples: Sequence[Sample], elapsed_s: float) -> float:
-    """Over the trailing window, by streamed pieces: the exact counts come with the last piece only."""
+    """Service per second in the last RATE_WINDOW_S, from streamed pieces: the exact count comes with the last piece."""
     since = elapsed_s - RATE_WINDOW_S
     pieces = sum(time_s > since for sample in samples for time_s in sample.token_times_s)
     prompts = sum(s.input_tokens for s in samples if s.first_token_s is not None and s.first_token_s > since)

@@ -1,8 +1,8 @@
-"""What a played workload came to. Pure: samples in, a report out. Times in seconds since the play began.
+"""The figures of a played workload. Pure: samples in, a report out. Times are seconds since the play began.
 
-A tenant counts as backlogged while one of its requests has arrived and has no token yet. The share of service is taken
-over the time in which all tenants were backlogged at once: only then does each want more than it gets, and only then
-is a share a matter of scheduling rather than of demand. Service is weighted tokens (dispatcher/policies/service.py).
+A tenant is backlogged while one of its requests has arrived and has no token yet. The share of service is measured over
+the time in which all tenants were backlogged: only then does each want more than it gets, so that its share depends on
+the scheduling and not on its demand. Service is weighted tokens (dispatcher/policies/service.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 
 @dataclass(slots=True)
 class Sample:
-    """One request as its tenant saw it. A time that never came is None."""
+    """One request as its tenant saw it. A time is None if its event did not happen."""
 
     tenant: str
     face: str
@@ -31,7 +31,7 @@ class Sample:
 
     @property
     def ttft_s(self) -> float | None:
-        """Only a streamed answer shows when its first token came."""
+        """Time to the first token; None for answers that are not streamed."""
         if self.face != "http" or self.first_token_s is None:
             return None
         return self.first_token_s - self.arrival_s
@@ -58,7 +58,7 @@ class TenantReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`backlogged_s`: how long all tenants were backlogged at once. Throughput counts input and output tokens."""
+    """`backlogged_s`: seconds in which all tenants were backlogged. Throughput counts input and output tokens."""
 
     tenants: dict[str, TenantReport]
     total_time_s: float
@@ -105,7 +105,7 @@ Spans = list[tuple[float, float]]
 
 
 def _backlog(samples: Iterable[Sample]) -> Spans:
-    """When at least one request had arrived and had no token yet, as sorted, disjoint spans."""
+    """Return the sorted, disjoint spans in which at least one request had arrived and had no token yet."""
     waits = sorted((s.arrival_s, s.first_token_s or s.end_s or s.arrival_s) for s in samples)
     spans: Spans = []
     for start, end in waits:
@@ -127,9 +127,10 @@ def _overlap(many: Sequence[Spans]) -> Spans:
 
 
 def _service_within(samples: Sequence[Sample], name: str, spans: Spans, service: ServiceFunction) -> float:
-    """Service that reached a tenant inside the spans: the prompt's with its first piece, the rest by pieces alike.
+    """Return the service that a tenant received inside the spans.
 
-    A streamed piece may carry several tokens (text is held back until it is whole), so pieces share the true count.
+    The prompt's service counts with the first piece. All pieces share the rest equally: a streamed piece may have
+    several tokens, because a character that is not complete is held back.
     """
     inside = _membership(spans)
     total = 0.0

@@ -1,7 +1,7 @@
-"""Plays a workload against a running stack as its tenants would: the official openai SDK, streaming, and boto3.
+"""Plays a workload against a running stack with unmodified clients: the openai SDK, streaming, and boto3.
 
-Open loop: a request is sent when it is due, however many are still under way. Most go over HTTP; every so many-th goes
-through `lambda.invoke`, which answers whole, so it shows a latency and no first token.
+Open loop: a request is sent at its time, however many are still running. Most requests go over HTTP. Every n-th request
+goes through `lambda.invoke`, which does not stream: it gives a latency, and no time to the first token.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 280.0
 LAMBDA_THREADS = 2
-"""Calls of one tenant at once: they hold a thread here and a sandbox there while they wait, and none of another's."""
+"""Lambda calls of one tenant at a time. Each holds a thread and a Lambda environment, so each tenant has its own."""
 WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
 
 
 @dataclass(slots=True)
 class Player:
-    """One play. `samples` grows as requests are sent; each is filled in as its answer comes."""
+    """One play. `samples` gets a sample for each request that is sent; the answer fills it in."""
 
     base_url: str
     aws_url: str
@@ -40,7 +40,7 @@ class Player:
     model: str
     bytes_per_token: float
     lambda_every: Mapping[str, int]
-    """Per tenant: every so many-th request goes through lambda.invoke; 0 for none."""
+    """By tenant: every n-th request goes through lambda.invoke; 0 for none."""
     samples: list[Sample] = field(default_factory=list)
     _start_s: float = 0.0
 
@@ -48,7 +48,7 @@ class Player:
         return time.monotonic() - self._start_s if self._start_s else 0.0
 
     async def play(self, arrivals: Sequence[Arrival], on_sent: Callable[[], None] = lambda: None) -> list[Sample]:
-        """Send every arrival at its time and wait for all answers. Cancelling it abandons what is under way."""
+        """Send every request at its time and wait for all answers. A cancel drops the requests that are running."""
         threads = {name: ThreadPoolExecutor(LAMBDA_THREADS, f"headgate-demo-{name}") for name in self.keys}
         clients = {name: self._openai(key) for name, key in self.keys.items()}
         lambda_client = self._lambda()
@@ -74,7 +74,7 @@ class Player:
         return self.samples
 
     def prompt(self, input_tokens: int, number: int) -> str:
-        """Text of about that many tokens, different for each request."""
+        """Return a text of about that many tokens, different for each request."""
         size = max(1, round(input_tokens * self.bytes_per_token))
         words = (WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(size))
         return f"{number} {' '.join(words)}"[:size]

@@ -1,4 +1,4 @@
-"""The demo's last word: a table for people, one object for programs."""
+"""The demo's result, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLES = {"fcfs": "fcfs (without headgate's policies)", "headgate": "headgate"}
 
 
 def as_json(runs: Mapping[str, RunReport], verdict: Verdict) -> dict[str, Any]:
-    """`{"runs": {"fcfs": R, "headgate": R}, "verdict": {"passed", "checks"}}`; times in seconds."""
+    """Return `{"runs": {"fcfs": R, "headgate": R}, "verdict": {"passed", "checks"}}`; times in seconds."""
     return {"runs": {name: asdict(run) for name, run in runs.items()}, "verdict": asdict(verdict)}
 
 
@@ -37,12 +37,14 @@ def _table(runs: Mapping[str, RunReport]) -> Table:
     table = Table(title="The same workload, twice", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("run", no_wrap=True)
     table.add_column("tenant", no_wrap=True)
-    for heading in ("asked", "failed", "tokens", "TTFT P50", "P99", "whole P99", "share"):
+    for heading in ("sent", "failed", "tokens", "TTFT P50", "TTFT P99", "total P99", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, run in runs.items():
         for number, (tenant, figures) in enumerate(run.tenants.items()):
             table.add_row(name if number == 0 else "", tenant, *_cells(figures))
-    table.caption = "TTFT: arrival to first token; whole: to the last; share: while both were backlogged"
+    table.caption = (
+        "TTFT: time from arrival to the first token; total: to the last; share: while both tenants were backlogged"
+    )
     return table
 
 

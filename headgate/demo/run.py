@@ -1,4 +1,4 @@
-"""The demo from end to end: measure the engine, play the workload without headgate's policies, play it with them."""
+"""The demo: measure the engine, play the workload without headgate's policies, then with them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from headgate.workloads.shape import fitted
 from headgate.workloads.traces.files import Arrival, read_trace
 
 CALIBRATION_REQUESTS = 24
-"""Three rounds of all slots: what the stack sustains, not what one burst gets."""
+"""Three times the slots: the rate that the stack sustains, not that of one burst."""
 SOURCE_REQUESTS_MIN = 20
 SOURCE_REQUESTS = 2000
-"""Made of the built-in profile: more than any engine that a demo runs on can serve in its time."""
+"""Requests made from the built-in profile: more than the engine can serve in the time of a demo."""
 LAMBDA_EVERY = {QUIET: 6, FLOOD: 60}
-"""Most requests are streamed; these go through lambda.invoke, few of the flood's, as each holds a sandbox meanwhile."""
+"""Every n-th request goes through lambda.invoke; few of the flood's, as each holds a Lambda environment."""
 GUARANTEE = 0.4
-"""Each tenant's guaranteed rate, of the measured capacity: together below it, so guarantees hold."""
+"""Each tenant's guaranteed rate, as a part of the measured capacity. Both together stay below it, so they hold."""
 BURST_S = 4.0
 LIVE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where arrivals and lengths come from: traces, or the built-in profile under a seed."""
+    """Traces with arrivals and lengths; None: the built-in profile with this seed."""
 
     quiet: Path | None
     flood: Path | None
@@ -56,13 +56,13 @@ class DemoOptions:
 
 
 async def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, RunReport], Verdict]:
-    """Both runs and what to make of them. Cancelling it stops every process first."""
+    """Play both runs and judge them. A cancel stops every process first."""
     quiet, flood = load_sources(options.sources)
     plain = options.stack.model_copy(update={"order": "fcfs", "policy": "fcfs"})
     async with running(plain, console, "without headgate's policies") as (stack, addresses):
         capacity = await measure_capacity(stack, addresses, flood, options.sources.seed, console)
         scene = compose(quiet, flood, capacity, options.seconds)
-        runs = {"fcfs": await play(stack, addresses, scene, {}, "without: first come, first served", console)}
+        runs = {"fcfs": await play(stack, addresses, scene, {}, "without headgate: first come, first served", console)}
     share = Share(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
     tenants = {QUIET: share, FLOOD: share}
     fair = options.stack.model_copy(update={"order": "bwfq", "policy": "vtc", "tenants": tenants})
@@ -74,7 +74,7 @@ async def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Ru
 
 @asynccontextmanager
 async def running(options: StackOptions, console: Console, title: str) -> AsyncIterator[tuple[Stack, Addresses]]:
-    """A stack for one run, stopped whatever happens."""
+    """Run a stack for one run; stop it in any case."""
     stack = Stack(options)
     try:
         with console.status(f"[bold]{title}[/]: starting") as status:
@@ -87,23 +87,29 @@ async def running(options: StackOptions, console: Console, title: str) -> AsyncI
 async def measure_capacity(
     stack: Stack, addresses: Addresses, source: Sequence[Arrival], seed: int, console: Console
 ) -> float:
-    """What the engine serves of such requests when it is full, in service units a second."""
+    """Measure what the engine serves of such requests when it is full, in service units per second.
+
+    Raises ConfigurationError if it serves none.
+    """
     player = _player(stack, addresses, {})
-    with console.status("measuring what the engine can serve"):
+    with console.status("measuring how fast the engine serves"):
         samples = await player.play(calibration(source, CALIBRATION_REQUESTS, Random(seed)))
     served = sum(WEIGHTED_TOKENS(sample.input_tokens, sample.output_tokens) for sample in samples)
     capacity = served / max(sample.end_s or 0.0 for sample in samples)
     if not capacity > 0:
         errors = sorted({sample.error or "" for sample in samples})
-        raise ConfigurationError(f"the engine served nothing when it was measured: {', '.join(errors)}")
-    console.print(f"the engine serves about {capacity:.0f} service units a second")
+        raise ConfigurationError(
+            f"the engine served no request when it was measured: {', '.join(errors)}; "
+            f"the logs are in {stack.options.home / 'logs'}"
+        )
+    console.print(f"the engine serves about {capacity:.0f} service units per second")
     return capacity
 
 
 async def play(
     stack: Stack, addresses: Addresses, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
 ) -> RunReport:
-    """One play of the scene, shown as it happens."""
+    """Play the scene once, with a live view."""
     player = _player(stack, addresses, LAMBDA_EVERY)
     watching = asyncio.ensure_future(_watch(stack, player, scene, tenants, title, console))
     try:
@@ -115,16 +121,16 @@ async def play(
 
 
 def load_sources(sources: Sources) -> tuple[list[Arrival], list[Arrival]]:
-    """The quiet and the flooding tenant's requests, their lengths scaled to what a small engine can serve.
+    """Read or make the requests of both tenants, with lengths scaled to what a small engine can serve.
 
-    Raises TraceError, naming file, line and column.
+    Raises TraceError, with file, line and column, and ConfigurationError for a trace that is too short.
     """
     random = Random(sources.seed)
     quiet = read_trace(sources.quiet, tenant=QUIET) if sources.quiet else made(CHAT, QUIET, random)
     flood = read_trace(sources.flood, tenant=FLOOD) if sources.flood else made(CODE, FLOOD, random)
     for path, arrivals in ((sources.quiet, quiet), (sources.flood, flood)):
         if len(arrivals) < SOURCE_REQUESTS_MIN:
-            raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs {SOURCE_REQUESTS_MIN} or more")
+            raise ConfigurationError(f"{path}: {len(arrivals)} requests; the demo needs at least {SOURCE_REQUESTS_MIN}")
     return fitted(quiet), fitted(flood)
 
 
@@ -146,7 +152,7 @@ def _player(stack: Stack, addresses: Addresses, lambda_every: Mapping[str, int])
 async def _watch(
     stack: Stack, player: Player, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
 ) -> None:
-    """Redraw until cancelled; a table that cannot be read for a moment costs a moment's figures."""
+    """Redraw until cancelled. While the table does not answer, the view shows no credit."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             rows = []

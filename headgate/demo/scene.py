@@ -1,8 +1,7 @@
-"""The workload of the demo: two tenants on one engine, sized to the machine that it runs on.
+"""The workload of the demo: two tenants on one engine, sized to the machine.
 
-What is asked for is a multiple of what this engine was just measured to serve, so that the flood is a flood on a
-laptop and on a GPU alike. Arrival times and lengths keep the pattern of their source (a profile or a trace); only
-their scale is changed.
+The load is a multiple of the engine's measured capacity, so that the flood overloads a laptop and a GPU alike. Arrival
+times and lengths keep the pattern of their source (a profile or a trace); only their scale changes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from headgate.workloads.traces.files import Arrival
 
 QUIET, FLOOD = "quiet", "flood"
 QUIET_LOAD = 0.2
-"""Of the engine's capacity: well under the half that is the quiet tenant's share."""
+"""Part of the engine's capacity: well below one half, which is the quiet tenant's share."""
 FLOOD_LOAD = 1.6
-"""More than three times the flooding tenant's share."""
+"""Part of the engine's capacity: more than three times the flooding tenant's share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,9 @@ class Scene:
 
 
 def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: float, seconds: float) -> Scene:
-    """Both tenants' arrivals over `seconds`, at their loads of `capacity_per_s` (service units a second).
+    """Make both tenants' arrivals for `seconds`. `capacity_per_s`: service units per second.
 
-    Raises ConfigurationError where a source has too few requests to make a load of.
+    Raises ConfigurationError if a source has too few requests for its load.
     """
     parts = [
         *_at_load(quiet, QUIET, QUIET_LOAD * capacity_per_s, seconds),
@@ -41,13 +40,13 @@ def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: 
 
 
 def calibration(flood: Sequence[Arrival], requests: int, random: Random) -> list[Arrival]:
-    """A short burst of typical requests, all at once: what it takes is what the engine can do."""
+    """Make a burst of typical requests that all arrive at once, to measure the engine."""
     chosen = random.sample(list(flood), min(requests, len(flood)))
     return [replace(arrival, arrival_s=0.0, tenant=FLOOD) for arrival in chosen]
 
 
 def _at_load(source: Sequence[Arrival], tenant: str, service_per_s: float, seconds: float) -> list[Arrival]:
-    """The first requests of `source` that make up the load, their arrival pattern stretched to fill `seconds`."""
+    """Take the first requests of `source` that make up the load, and stretch their arrivals to fill `seconds`."""
     wanted, chosen = service_per_s * seconds, []
     for arrival in source:
         if wanted <= 0:
@@ -55,6 +54,9 @@ def _at_load(source: Sequence[Arrival], tenant: str, service_per_s: float, secon
         wanted -= WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens)
         chosen.append(arrival)
     if len(chosen) < 2:
-        raise ConfigurationError(f"the workload of {tenant} has too few requests to load this engine for {seconds:g} s")
+        raise ConfigurationError(
+            f"the workload of {tenant} has too few requests to load this engine for {seconds:g} s: "
+            "give a longer trace or more --seconds"
+        )
     start, span = chosen[0].arrival_s, max(chosen[-1].arrival_s - chosen[0].arrival_s, 1e-9)
     return [replace(a, tenant=tenant, arrival_s=(a.arrival_s - start) / span * seconds) for a in chosen]

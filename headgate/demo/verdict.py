@@ -1,4 +1,4 @@
-"""Whether headgate did what it promises, on this machine, on this workload."""
+"""The verdict of the demo: did headgate keep its promises on this machine, with this workload?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from headgate.demo.measure import RunReport
 
 TTFT_RATIO_MAX = 0.5
-"""The quiet tenant's P99 first-token latency falls at least by half…"""
+"""The quiet tenant's P99 time to the first token falls at least by half."""
 THROUGHPUT_RATIO_MIN = 0.9
-"""…and total throughput stays at nine tenths or more."""
+"""Total throughput keeps at least nine tenths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ def judge(without: RunReport, with_headgate: RunReport, quiet: str) -> Verdict:
 def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str) -> Check:
     before, after = without.tenants[quiet].ttft_p99_s, with_headgate.tenants[quiet].ttft_p99_s
     if before is None or after is None:
-        return Check("quiet_ttft_p99", False, f"{quiet} got no first token: nothing to compare")
+        return Check("quiet_ttft_p99", False, f"{quiet} got no first token in one of the runs")
     ratio = after / before if before else 1.0
-    detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate ({ratio:.2f} of it)"
+    detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate ({ratio:.2f} times)"
     return Check("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
 
 
 def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> Check:
     before, after = without.throughput_tokens_per_s, with_headgate.throughput_tokens_per_s
     ratio = after / before if before else 0.0
-    detail = f"throughput: {before:.0f} tokens/s without, {after:.0f} with headgate ({ratio:.2f} of it)"
+    detail = f"throughput: {before:.0f} tokens/s without, {after:.0f} with headgate ({ratio:.2f} times)"
     return Check("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
 
 
