@@ -1,6 +1,6 @@
-"""The command line. A command's module is imported when it is called: `headgate --help` loads neither torch nor boto3.
+"""The command line. A command's module is imported when it is called, so `headgate --help` loads no torch and no boto3.
 
-Exit codes: 0 done, 1 the run's own verdict failed, 2 bad input: one line on standard error, no traceback.
+Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 COMMANDS = {
-    "demo": ("headgate.cli.demo", "One tenant floods, the other is served: a workload without headgate and with it."),
-    "simulate": ("headgate.cli.simulate.command", "What a policy would do with a workload, in virtual time."),
-    "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and say which claims hold."),
-    "local": ("headgate.cli.local", "Run the whole stack on this machine, in the foreground."),
+    "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
+    "simulate": ("headgate.cli.simulate.command", "Simulate a policy on a workload, in virtual time."),
+    "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and check their claims."),
+    "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
     "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
 }
 
 
 class _Commands(TyperGroup):
-    """Commands by name, loaded when called; the list of them needs no loading."""
+    """Commands by name. A command is loaded when it is called; the list needs none."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    """A module's `app` where it has subcommands, else its function of the command's name."""
+    """Load a command: the module's `app` if it has subcommands, else its function of the command's name."""
     module = import_module(COMMANDS[name][0])
     own = getattr(module, "app", None)
     if own is None:
@@ -64,7 +64,7 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Show the versi
         try:
             Console().print(metadata.version("headgate"), highlight=False)
         except metadata.PackageNotFoundError:
-            Console().print("not installed: this is the source tree")
+            Console().print("unknown: headgate is not installed, this is the source tree")
         raise typer.Exit(0)
 
 

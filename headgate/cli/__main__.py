@@ -1,4 +1,4 @@
-"""`python -m headgate.cli`: the same as `headgate`."""
+"""Makes `python -m headgate.cli` the same as `headgate`."""
 
 from headgate.cli import main
 

@@ -1,4 +1,4 @@
-"""`headgate demo`: one tenant floods, the other is served. Exit code 1 where it is not."""
+"""`headgate demo` plays one workload twice and prints a verdict; the exit code is 1 if the verdict failed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,29 @@ from headgate.local.options import START_TIMEOUT_S, stack_options
 
 
 def demo(
-    quiet: Annotated[Path | None, typer.Option(help="Trace of the quiet tenant (ours or Azure's CSV).")] = None,
-    flood: Annotated[Path | None, typer.Option(help="Trace of the flooding tenant (ours or Azure's CSV).")] = None,
-    seconds: Annotated[float, typer.Option(help="How long requests arrive.", min=5, max=60)] = 15.0,
-    seed: Annotated[int, typer.Option(help="Seed of the built-in profile's arrivals.")] = 1,
-    engine: Annotated[str, typer.Option(help="transformers, or modelled (needs no torch).")] = "transformers",
-    model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
-    slots: Annotated[int, typer.Option(help="Slots of the worker.")] = 8,
+    quiet: Annotated[
+        Path | None,
+        typer.Option(help="CSV of the quiet tenant's requests, headgate's or Azure's format; default: made."),
+    ] = None,
+    flood: Annotated[Path | None, typer.Option(help="CSV of the flooding tenant's requests; default: made.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds in which requests arrive.", min=5, max=60)] = 15.0,
+    seed: Annotated[int, typer.Option(help="Seed of the requests that are made.")] = 1,
+    engine: Annotated[
+        str, typer.Option(help="Engine of the worker: transformers, or modelled, which needs no torch.")
+    ] = "transformers",
+    model: Annotated[
+        str | None, typer.Option(help="Folder of a Hugging Face model; default: a small one, built here.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Requests that the worker takes at a time.")] = 8,
     start_timeout: Annotated[
         float, typer.Option(help="Seconds that each process may take to start.")
     ] = START_TIMEOUT_S,
-    home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder for logs and the built model; default: a new temporary folder.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Play one workload twice, without headgate's policies and with them, and compare."""
+    """Play one workload twice, without headgate's policies and with them, and compare the two runs."""
     options = DemoOptions(
         stack=stack_options(
             engine=engine,
@@ -55,7 +64,7 @@ def demo(
 
 
 async def _until_stopped(options: DemoOptions, console: Console, json: bool) -> Verdict | None:
-    """None where a signal ended it: everything is stopped first."""
+    """Run the demo and print its result. Return None if a signal stopped it; every process has ended then."""
     playing = asyncio.ensure_future(run_demo(options, console))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""`headgate local`: the whole stack in the foreground, until Ctrl-C."""
+"""`headgate local` runs the whole stack in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,22 +20,30 @@ from headgate.local.stack import Stack
 
 
 def local(
-    port: Annotated[int, typer.Option(help="Port of the OpenAI face; 0 takes a free one.")] = 8080,
-    aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free one.")] = 0,
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 1,
-    engine: Annotated[str, typer.Option(help="transformers, modelled (needs no torch) or vllm.")] = "transformers",
-    model: Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; else a small built one.")] = None,
-    slots: Annotated[int, typer.Option(help="Slots a worker.")] = 8,
-    order: Annotated[str, typer.Option(help="The gate's order: bwfq or fcfs.")] = "bwfq",
-    policy: Annotated[str, typer.Option(help="The engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
-    store: Annotated[str, typer.Option(help="Who plays DynamoDB: moto or dynamodb-local.")] = "moto",
+    port: Annotated[
+        int, typer.Option(help="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.")
+    ] = 8080,
+    aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
+    workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 1,
+    engine: Annotated[
+        str, typer.Option(help="Engine of the workers: transformers, modelled (needs no torch) or vllm.")
+    ] = "transformers",
+    model: Annotated[
+        str | None, typer.Option(help="Folder of a Hugging Face model; default: a small one, built here.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Requests that a worker takes at a time.")] = 8,
+    order: Annotated[str, typer.Option(help="Order of dispatch at the gate: bwfq or fcfs.")] = "bwfq",
+    policy: Annotated[str, typer.Option(help="Order of the engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
+    store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",
     start_timeout: Annotated[
         float, typer.Option(help="Seconds that each process may take to start.")
     ] = START_TIMEOUT_S,
-    home: Annotated[Path | None, typer.Option(help="Where logs and the tiny model are kept.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder for logs and the built model; default: a new temporary folder.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
-    """Run the whole stack on this machine and print how to reach it."""
+    """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C."""
     options = stack_options(
         port=port, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots, order=order,
         policy=policy, store=store, start_timeout_s=start_timeout,
@@ -45,7 +53,7 @@ def local(
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
-    """Until SIGINT or SIGTERM; raises ConfigurationError where the stack cannot start or a part of it dies."""
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError if the stack does not start or a process of it ends."""
     messages = Console(stderr=True)
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -69,7 +77,7 @@ async def _serve(options: StackOptions, json: bool) -> None:
 
 
 async def _either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
-    """Until the work is done, or we are told to stop."""
+    """Wait until the work is done or a signal came; then cancel the work."""
     stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

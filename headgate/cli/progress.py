@@ -1,4 +1,4 @@
-"""A bar on standard error while something long runs, where somebody looks at it."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Call it with how many are done, and of how many. Nothing is shown where standard error is no terminal."""
+    """Show a bar while the block runs. Call the yielded function with the number done and the total."""
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
