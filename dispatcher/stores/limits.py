@@ -1,4 +1,4 @@
-"""What a store keeps of an invocation, whatever the backend: sizes and how long."""
+"""Limits of what each backend keeps of an invocation: sizes and times."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RETENTION_S = 24 * 3600.0
 
 
 def checked_body(body: str | None) -> str | None:
-    """Raises RequestTooLarge for a request too long to be kept for somebody else to execute."""
+    """Return the body. Raises RequestTooLarge if it is too long to be kept for another process to execute."""
     if body is not None and len(body.encode()) > TEXT_BYTES_MAX:
         raise RequestTooLarge(f"A request that has to wait may have at most {TEXT_BYTES_MAX} bytes.")
     return body
 
 
 def fitting(ended: Invocation) -> Invocation:
-    """The settlement must not fail for its answer's size: one too long is replaced by an error, the charge stands."""
+    """Replace an answer that is too long by an error. The charge stays: the settlement must not fail for its size."""
     if ended.result is None or len(ended.result.body.encode()) <= TEXT_BYTES_MAX:
         return ended
     message = f"The answer is longer than {TEXT_BYTES_MAX} bytes and was not kept; stream it instead."

@@ -1,23 +1,23 @@
 """BWFQ with two clocks, in memory: the gate's default order.
 
 Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the arithmetic, the units and the reasons. The
-same moves are written out here once more, on plain attributes, because a decision is made for every request; a test
-holds them equal to clocks.debit, lift and settlement.
+same moves are repeated here on plain attributes, because a decision is made for each request; a test compares them
+with clocks.debit, lift and settlement.
 
-    order         with a slot free: tenants in profile (tat <= now) first, else all who wait, the surplus;
-                  within either the lowest vft first, ties by the arrival of the oldest request that waits
-    V             max(V, min(start stamp of the one dispatched, vft of those who wait)) at every dispatch,
-                  max(V, vft of the one settled) where that leaves a slot free
-    within one    first come, first served: a tenant's requests stand in its own line, and each is charged as it is
-                  dispatched, so the k-th of a flood stands behind the k-1 before it
-    overbooked    effective rate = rate x rate_scale(sum of the rates of those who wait or run, capacity)
+    order         with a free slot: waiting tenants in profile (tat <= now) first, else all waiting tenants (surplus);
+                  within either the lowest vft first, ties by the arrival of the oldest waiting request
+    V             max(V, min(start stamp of the dispatched tenant, vft of the waiting tenants)) at every dispatch,
+                  max(V, vft of the settled tenant) if the settlement leaves a slot free
+    in a tenant   first come, first served: a tenant's requests wait in its own queue, and each is charged when it is
+                  dispatched, so the k-th request of a flood waits for the k-1 before it
+    overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
 
-Invariants: no more run than there are slots (but for slots taken away); a slot is free only while nobody waits.
-O(log waiting tenants) a decision, amortized (bwfq_heaps.py).
+Invariants: no more requests run than there are slots (except after a reduction of the slots); a slot is free only while
+no request waits. O(log waiting tenants) a decision, amortized (bwfq_heaps.py).
 
-The second rule for V is what that tenant's next dispatch would do, done at once: with a slot free nobody was kept from
-service by its lead. It is start-time fair queueing's rule for the end of a busy period, for each slot; without it V
-would stand still under tenants that come once each, and all of them would have to be kept.
+The second rule for V does at once what that tenant's next dispatch would do: while a slot is free, its lead delays no
+other tenant. It is start-time fair queueing's rule for the end of a busy period, for each slot. Without it V would not
+move under tenants that come only once, and all of them would have to be kept.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class TwoClocks(RememberedTenants):
         return tuple(dispatched)
 
     def _dispatch_next(self) -> Dispatched:
-        """The one due first among those who wait, there must be one, into a slot that the caller has claimed."""
+        """Dispatch the earliest due waiting tenant into a slot that the caller has claimed. At least one must wait."""
         ready, surplus = self._ready, self._surplus
         if self._later and self._later[0][0] <= self._now:
             self._fill_buckets()
@@ -223,7 +223,10 @@ class TwoClocks(RememberedTenants):
     def _dispatch(
         self, tenant: Tenant, invocation_id: str, cost: float, in_profile: bool, others_vft: float
     ) -> Dispatched:
-        """clocks.debit, and V. `others_vft`: the lowest of those who wait, where the one dispatched is not it."""
+        """Do what clocks.debit does, and move V.
+
+        `others_vft`: the lowest vft of the other waiting tenants, or inf if the dispatched one's is the lowest of all.
+        """
         virtual_time = self._virtual_time
         start = tenant.vft
         if start > virtual_time + self._lead_max:

@@ -1,4 +1,4 @@
-"""Which of the waiting tenants is due first: the heaps of the two-clock gate.
+"""The heaps of the two-clock gate, which find the waiting tenant that is due first.
 
 Three heaps of (key, arrival, tenant). `_ready` and `_surplus` share the waiting tenants between them by vft: those in
 profile, and the rest. `_later` holds those of the surplus that have a guarantee, by tat, until it covers them again.
@@ -7,7 +7,7 @@ Invariant: every tenant that waits has exactly one live entry in one of the two 
 bucket will fill. Entries are lazy: a tenant knows its live ones; others are dropped when they come up, or all at once
 when they outnumber the rest.
 
-The gate is made of this class rather than given one: a decision costs a few microseconds, and each call a tenth of one.
+The gate inherits from this class to save calls: a decision takes a few microseconds, and a call a tenth of one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dispatcher.policies.orders.bwfq_queue import Entry, Tenant, Waiting
 SLACK = 64
 """Dead entries kept in the heaps, beyond twice as many as live ones, before they are swept out."""
 SWEEP_EVERY = 32
-"""Queued arrivals between two looks at how many are dead: an arrival cannot make more than a few."""
+"""Queued arrivals between two counts of the dead entries: an arrival makes only a few."""
 
 
 class WaitingTenants:
@@ -31,7 +31,7 @@ class WaitingTenants:
         self._later: list[Entry] = []
 
     def _place(self, tenant: Tenant, head: Waiting) -> None:
-        """A live entry for a tenant that waits, wherever its clocks put it now; earlier ones die."""
+        """Make the live entry of a waiting tenant from its present clocks. Its earlier entries are dead then."""
         entry = tenant.entry = (tenant.vft, head.arrival, tenant)
         tenant.later_entry = None
         if not tenant.rate_per_s:
@@ -44,7 +44,7 @@ class WaitingTenants:
             heappush(self._later, tenant.later_entry)
 
     def _fill_buckets(self) -> None:
-        """Those whose bucket has filled meanwhile are in profile."""
+        """Move tenants with a bucket that has filled meanwhile to those in profile."""
         due, now = self._later, self._now
         while due and due[0][0] <= now:
             tenant = due[0][2]
@@ -52,7 +52,7 @@ class WaitingTenants:
                 self._place(tenant, tenant.head)
 
     def _sweep(self) -> None:
-        """Rid the heaps of dead entries where these outnumber the live ones, at most two for each line."""
+        """Remove dead entries if they outnumber the live ones, of which each queue has at most two."""
         if len(self._surplus) + len(self._ready) + len(self._later) <= 4 * self._queues + SLACK:
             return
         for heap in (self._ready, self._surplus):

@@ -1,7 +1,7 @@
-"""What the two-clock gate keeps of a tenant: its clocks, its terms, and its requests in order of arrival.
+"""A tenant in the two-clock gate: its clocks, its share, and its requests in order of arrival.
 
-The line is a doubly linked list, so that any request can be cancelled in O(1) and an empty line costs nothing; a deque
-would hold 600 bytes for every tenant. Plain slots and no dataclass: one of each is made for every request that waits.
+The queue is a doubly linked list, so that any request can be cancelled in O(1) and an empty queue costs nothing; a
+deque takes 600 bytes for each tenant. Plain slots, no dataclass: an object is made for each waiting request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tenant:
         self.take(share)
 
     def take(self, share: Share) -> None:
-        """Whoever has no guarantee has no bucket either: its tat means nothing, and is that of one never seen."""
+        """Set the share. Without a guarantee there is no bucket: tat has no meaning, and is that of a new tenant."""
         self.weight = share.weight
         self.rate_per_s = share.rate_per_s
         self.burst_s = share.burst / share.rate_per_s if share.rate_per_s else 0.0
@@ -58,12 +58,12 @@ class Tenant:
             self.tat = -inf
 
     def forget(self) -> None:
-        """Back to the clocks of one never seen."""
+        """Set the clocks to those of a new tenant."""
         self.tat = -inf
         self.vft = 0.0
 
     def remove(self, waiting: Waiting) -> None:
-        """Take any one out of the line."""
+        """Take a request out of the queue."""
         before, after = waiting.before, waiting.after
         if before is None:
             self.head = after

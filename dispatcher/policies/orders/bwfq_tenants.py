@@ -1,9 +1,10 @@
-"""Which tenants the two-clock gate remembers, what they are owed, and when it forgets them. bwfq.py decides.
+"""The tenants that the two-clock gate remembers: their shares, and when it forgets them. bwfq.py decides.
 
 Guarantees are scaled down together while those of the active tenants exceed nine tenths of the measured capacity
 (clocks.rate_scale). A tenant with nothing waiting or running, a full bucket and no lead (clocks.is_forgettable) behaves
-like one never seen: one that falls idle joins a rotating queue, whose head is looked at whenever a tenant falls idle or
-is new. Two looks for each new tenant, so the queue cannot outgrow those worth keeping, and no decision depends on it.
+like a new one. A tenant that becomes idle joins a rotating queue; its head is checked when a tenant becomes idle or is
+new. So there are two checks for each new tenant, and the queue cannot outgrow the tenants worth keeping. No decision
+depends on it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LONG_AGO_S = -1.7e308
 
 
 class RememberedTenants(WaitingTenants):
-    """`forget` False keeps every tenant for ever: for the test that forgetting changes no decision."""
+    """`forget` False keeps all tenants for ever, for the test that forgetting changes no decision."""
 
     def __init__(self, *, forget: bool) -> None:
         super().__init__(LONG_AGO_S)
@@ -41,11 +42,11 @@ class RememberedTenants(WaitingTenants):
 
     @property
     def tenants(self) -> int:
-        """How many are remembered."""
+        """The number of remembered tenants."""
         return len(self._tenants)
 
     def clocks_of(self, tenant: str) -> Clocks:
-        """The tenant's two numbers; those of a tenant never seen where it was forgotten."""
+        """Return the tenant's two numbers; those of a new tenant if it was forgotten."""
         found = self._tenants.get(tenant)
         return Clocks(-inf, 0.0) if found is None else Clocks(found.tat, found.vft)
 
@@ -75,14 +76,14 @@ class RememberedTenants(WaitingTenants):
         self._scale = rate_scale(self._promised_per_s, capacity_per_s)
 
     def _promise(self, rate_per_s: float, tenants: int) -> None:
-        """A guarantee becomes active (or, negative, inactive): rates shrink while too much is promised."""
+        """Add a guarantee that becomes active (negative: inactive). Rates shrink while too much is promised."""
         self._promised_to += tenants
         self._promised_per_s = self._promised_per_s + rate_per_s if self._promised_to else 0.0
         if self._capacity_per_s is not None:
             self._scale = rate_scale(self._promised_per_s, self._capacity_per_s)
 
     def _activate(self, tenant: Tenant) -> None:
-        """It had nothing here. Its bucket is no fuller than full, whatever its terms become while it waits."""
+        """Activate a tenant that had no request here. Its bucket stays at most full if its share changes later."""
         floor = self._now - tenant.burst_s
         if tenant.tat < floor:
             tenant.tat = floor
@@ -98,7 +99,7 @@ class RememberedTenants(WaitingTenants):
             self._check_idle()
 
     def _check_idle(self) -> None:
-        """Forget the tenant that was longest not looked at, or put it off."""
+        """Forget the idle tenant that was checked longest ago, or move it to the end."""
         idle = self._idle
         if not idle:
             return

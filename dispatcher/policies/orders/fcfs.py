@@ -1,7 +1,7 @@
 """First come, first served: the baseline, fair to requests and to no tenant.
 
-Source: the baseline of BWFQ (2025), section 4.1. An invocation goes at once if a slot is free (then nobody waits);
-else it waits for all that came before it, whoever sent them. Work conserving.
+Source: the baseline of BWFQ (2025), section 4.1. An invocation goes at once if a slot is free (then none waits); else
+it waits for all that came before it, of any tenant. Work conserving.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dispatcher.policies.orders.single_queue import SingleQueue
 
 @registered("fcfs")
 class FirstComeFirstServed(SingleQueue):
-    """`lead_max` is taken as every order takes it, and not used: no order of arrival runs ahead."""
+    """All orders take `lead_max`; this one does not use it."""
 
     def __init__(self, slots: int, *, lead_max: float = LEAD_MAX) -> None:
         super().__init__(slots)

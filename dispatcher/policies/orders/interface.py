@@ -1,14 +1,14 @@
-"""Who is dispatched next: the interface of the gate's orders, what they decide, and their registry.
+"""The interface of the gate's orders, their decisions, and their registry.
 
-A gate is pure and keeps its whole state in memory: it is told of every change with the time at which it happened, and
-answers with a frozen decision. It knows slots, not workers, and costs, not requests:
+A gate is pure and keeps its whole state in memory: its caller reports each change with its time, and gets a frozen
+decision. A gate knows slots, not workers, and costs, not requests:
 
-    arrive ──▶ Queued ──(a slot is freed)──▶ Dispatched ──▶ settle: the true cost is in, the slot is free
+    arrive ──▶ Queued ──(a slot is freed)──▶ Dispatched ──▶ settle: the true cost is known, the slot is free
        │          └── cancel: gone before its turn             ▲
        └──────────────────(at once)────────────────────────────┘
 
-`arrive`, `settle`, `cancel` and `set_slots` are the only ways in which free slots and waiting invocations change, so
-whoever drives a gate needs no timer: what a call dispatched is what it returned.
+Only `arrive`, `settle`, `cancel` and `set_slots` change free slots and waiting invocations, so the caller needs no
+timer: each call returns what it dispatched.
 
 Units: cost in service units (service.py), `now` in seconds on any clock. A `now` before one already seen counts as
 that one: clocks run backward. Bad arguments raise ValueError: an id that is held already, a cost or a number of slots
@@ -28,10 +28,10 @@ from dispatcher.policies.clocks import Charge, Share
 
 # Decisions are named tuples, not frozen dataclasses: as immutable, and made in a third of the time, once a decision.
 class Dispatched(NamedTuple):
-    """A slot is claimed, and `charge` is what it cost: kept by the gate until `settle`.
+    """An invocation that got a slot. The gate keeps it, with its `charge`, until `settle`.
 
-    `cost` in service units; `in_profile` where the guarantee paid for it too; `rate_per_s` the effective guaranteed
-    rate and `weight` the tenant's, both as they were at the dispatch. Orders without guarantees leave the last three.
+    `cost`: service units. `in_profile`: the guarantee covered it. `rate_per_s` (the effective guaranteed rate) and
+    `weight` are those at the dispatch. Orders without guarantees leave the last three at their defaults.
     """
 
     tenant: str
@@ -47,7 +47,7 @@ class Dispatched(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """It waits; `position` counts from 1, in its tenant's line, or in the only line where an order has but one."""
+    """An invocation that waits. `position` counts from 1 in its tenant's queue, or in the order's only queue."""
 
     tenant: str
     invocation_id: str
@@ -84,30 +84,30 @@ class Gate(Protocol):
     def waiting_of(self, tenant: str) -> int: ...
 
     def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
-        """An invocation expected to cost so much: dispatched at once, or queued. Raises ValueError."""
+        """Add an invocation with this expected cost: dispatch it at once, or queue it. Raises ValueError."""
         ...
 
     def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
-        """It ended, whatever the way: its true cost replaces the estimate and its slot goes to the next.
+        """End an invocation: its true cost replaces the estimate, and its slot goes to the next one.
 
-        Returns who got the slot; None where nobody waits or the slots were reduced. Raises ValueError.
+        Return the dispatch into the slot; None if none waits or the slots were reduced. Raises ValueError.
         """
         ...
 
     def cancel(self, invocation_id: str, now: float) -> bool:
-        """It will not wait any longer. False where it does not wait: it was dispatched or is not here."""
+        """Remove a waiting invocation. False if it does not wait: it was dispatched, or is unknown."""
         ...
 
     def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
-        """So many may run from now on. Returns what new slots were given to; what runs is never cut short."""
+        """Set the number of slots, and return the dispatches into new ones. Running invocations are never stopped."""
         ...
 
     def set_share(self, tenant: str, share: Share, now: float) -> None:
-        """What the tenant is owed from now on. Until told, a tenant has the default Terms."""
+        """Set the tenant's share from now on. A tenant has the default Share until then."""
         ...
 
     def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
-        """The measured capacity in service units a second, against overbooking; None where it is not known."""
+        """Set the measured capacity in service units a second, against overbooking; None if it is unknown."""
         ...
 
 
@@ -147,7 +147,7 @@ def checked_slots(slots: int) -> int:
 
 
 def later(last: float, now: float) -> float:
-    """The time to count with: never before the last. Raises ValueError for what is not a finite number."""
+    """Return `now`, but never less than `last`. Raises ValueError unless `now` is finite."""
     if not -inf < now < inf:
         raise ValueError(f"now must be a finite number of seconds, not {now!r}")
     return max(last, now)

@@ -7,7 +7,7 @@ Source: BWFQ (2025), sections 3.1 and 3.2, equations 1 to 3, Algorithms 1 and 2.
     else it waits at priority p_i = spent_i / max(earned_i, 1), lowest first         (equation 3)
     on completion the head of the queue is dispatched; spent_i += 1, no credit test  (section 3.4, worker pool)
 
-Units: earned and spent in requests ("tokens" in the paper, credits here), r_i = Terms.rate_per_s in requests a second.
+Units: earned and spent in requests ("tokens" in the paper, credits here), r_i = Share.rate_per_s in requests a second.
 Weight, burst and cost are unknown to the paper and not used. Ties go by arrival. The priority is the one at the time of
 queueing. A tenant starts with earned = spent = 0 when first seen, so its first priority is 0.
 
@@ -15,7 +15,7 @@ What is published has two gaps, kept here and made visible (clocks.py and bwfq.p
 - A new tenant's first request queues, 0 > 0 being false, and so does any beyond the credits earned; only a completion
   takes from the queue. So a request can wait at an idle fleet with nothing to wake it: it is *stranded*. `stranded`
   counts those waiting so now, `stranded_total` all that ever were. The order `ratio+wake` also drains on arrival, and
-  when slots are added: it is work conserving, and strands nobody.
+  when slots are added: it is work conserving, and no request is stranded.
 - Nothing is ever forgotten: earned and spent grow for ever, and a tenant that is gone keeps its entry (forgetting one
   would give it a new tenant's priority).
 """
@@ -60,7 +60,7 @@ class Ratio(SingleQueue):
 
     @property
     def stranded(self) -> int:
-        """Invocations that wait while slots are free and nothing runs whose completion would wake them."""
+        """The number of invocations that wait while slots are free and no completion will wake them."""
         return len(self._waiting) if self._free() and not self._running else 0
 
     def credits_of(self, tenant: str) -> tuple[float, float]:
@@ -96,7 +96,7 @@ class Ratio(SingleQueue):
             account.rate_per_s = share.rate_per_s
 
     def _goes_at_once(self, tenant: str) -> bool:
-        """Algorithm 1, line 3. To drain on arrival is to let an arrival go: with slots free, nobody else waits."""
+        """Algorithm 1, line 3. To drain on arrival means to dispatch the arrival: with slots free, no other waits."""
         account = self._updated(tenant)
         return self._wake or account.earned - account.spent > 0
 

@@ -1,4 +1,4 @@
-"""Every order of the gate: importing this module fills ORDERS, and `new_gate` makes one by name."""
+"""All orders of the gate: an import of this module fills ORDERS, and `new_gate` makes a gate by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DEFAULT_ORDER", "ORDERS", "bwfq", "fcfs", "new_gate", "ratio", "sfq"
 
 
 def new_gate(order: str = DEFAULT_ORDER, *, slots: int, lead_max: float = LEAD_MAX) -> Gate:
-    """A gate with nothing in it. `lead_max` in service units a weight of 1. Raises ValueError for an unknown order."""
+    """Return an empty gate. `lead_max` in service units a weight of 1. Raises ValueError for an unknown order."""
     maker = ORDERS.get(order)
     if maker is None:
         raise ValueError(f"unknown order {order!r}; there are: {', '.join(sorted(ORDERS))}")

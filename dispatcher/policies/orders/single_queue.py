@@ -1,8 +1,7 @@
-"""Orders in which every waiting invocation stands in one line, at a place fixed when it was queued.
+"""Orders with one queue for all waiting invocations; the place of each is fixed when it is queued.
 
-What FCFS and the paper's BWFQ have in common: slots, a heap ordered by (priority when queued, arrival), cancelling,
-settling. An order says which arrival may go at once, and at which priority another waits. What an order is not told
-it does not use: neither reserves or corrects costs beyond adding them up.
+FCFS and the paper's BWFQ have in common: slots, a heap ordered by (priority when queued, arrival), cancelling and
+settling. An order decides which arrival goes at once, and the priority of one that waits. Costs are only added up.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class SingleQueue(ABC):
         return self._settled
 
     def waiting_of(self, tenant: str) -> int:
-        """O(waiting): these orders keep no line for each tenant."""
+        """O(waiting): these orders keep no queue for each tenant."""
         return sum(dispatched.tenant == tenant for _, _, dispatched in self._waiting.values())
 
     def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
@@ -130,7 +129,7 @@ class SingleQueue(ABC):
         return dispatched
 
     def _dispatch_head(self) -> Dispatched | None:
-        """The head of the line into a free slot; None where either is missing."""
+        """Dispatch the head of the queue into a free slot; None if either is missing."""
         while self._heap and self._free():
             entry = heappop(self._heap)
             dispatched = entry[2]

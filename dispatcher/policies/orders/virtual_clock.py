@@ -1,9 +1,9 @@
-"""Virtual Clock: a tenant's theoretical arrival time alone decides, for what is guaranteed and for the surplus alike.
+"""Virtual Clock: a tenant's theoretical arrival time alone decides, for its guarantee and for the surplus.
 
 Source: Zhang, Virtual Clock (SIGCOMM 1990), with the bucket of the generic cell rate algorithm (ITU-T I.371), so that
 it is the first of the gate's two clocks (clocks.py) and nothing else:
 
-    order          the lowest tat of those who wait, ties by the arrival of the oldest request
+    order          the waiting tenant with the lowest tat, ties by the arrival of the oldest request
     a dispatch     tat = max(tat, now - burst / rate) + cost / rate, whether in profile or not
     settlement     tat += (true - estimate) / the rate recorded at the dispatch
     `+cap`         the same, but tat never more than DEBT_MAX_S ahead of now after a dispatch
@@ -13,9 +13,9 @@ used. Deviations: the source stamps a request as it arrives and has no bucket; h
 gate's does, so what waits can be cancelled and corrected. A tenant without a rate has no clock: it goes after all that
 have one, first come, first served among its like.
 
-For comparison, not for use. What it borrowed of an idle pool a tenant pays for later, for as long as it borrowed; with
-the cap, who is always at the cap is served request by request, whatever these cost; and where more is promised than
-there is, the deepest bucket takes everything. Work conserving. O(log waiting tenants) a decision, amortized; no tenant
+For comparison, not for use. A tenant pays later for what it borrowed of an idle pool, for as long as it borrowed. With
+the cap, tenants that are always at the cap take turns request by request, at any cost. If the guarantees exceed the
+capacity, the deepest bucket takes everything. Work conserving. O(log waiting tenants) a decision, amortized; no tenant
 is forgotten.
 """
 
@@ -45,7 +45,7 @@ SLACK = 64
 """Dead entries kept in the heap, beyond twice as many as live ones, before they are swept out."""
 
 Entry = tuple[float, int, "TenantQueue"]
-"""tat (infinite without a rate), arrival of the oldest request, and whose it is."""
+"""tat (infinite without a rate), arrival of the oldest request, and its tenant's queue."""
 
 
 class TenantQueue:

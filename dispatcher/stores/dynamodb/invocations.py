@@ -1,7 +1,7 @@
 """Invocations in DynamoDB: each write is one transaction over exactly the items that must agree.
 
-The invocation's statement always comes first, so that its refusal is told before any other. Every write stamps the
-invocation with its nonce: a refusal that shows the own nonce is an own write whose reply was lost.
+The invocation's statement always comes first, so that its refusal is reported before any other. Each write stamps the
+invocation with its nonce. A refusal that shows this nonce means that the write was applied and its reply was lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dispatcher.stores.dynamodb.workers import DynamoWorkers, claim, release
 from dispatcher.stores.limits import checked_body, fitting
 from dispatcher.stores.numbers import service
 
-INVOCATION, LINE = 0, 1
+INVOCATION, QUEUE = 0, 1
 """Places in every transaction here."""
 COUNTS_REMEMBERED_MAX = 10_000
 COUNT_TRIES_MAX = 4
-"""How often a line's count may move between two tries of one write."""
+"""How often a queue's count may move between two tries of one write."""
 
 Statements = list[dict[str, Any]]
 
@@ -42,7 +42,7 @@ class DynamoInvocations:
         self._is_last: dict[str, bool] = {}
 
     def remember_last(self, queue: str, *, is_last: bool) -> None:
-        """Whether the next to leave a line is its last, as far as was seen: a hint that saves a request."""
+        """Whether the next to leave a queue is its last, as far as was seen: a hint that saves a request."""
         if len(self._is_last) >= COUNTS_REMEMBERED_MAX:
             self._is_last.clear()
         self._is_last[queue] = is_last
@@ -55,7 +55,7 @@ class DynamoInvocations:
         if seat is None:
             return await self._there(invocation) or Written.CONFLICT
         queue = queues.charged(invocation, debit)
-        # Somebody of the same tenant began to wait after the look: an arrival must not overtake.
+        # A request of the same tenant began to wait after the snapshot: an arrival must not overtake it.
         queues.require_empty_queue(queue)
         try:
             await self._transact([self._new(invocation, nonce), self._update(queue), self._update(seat)])
@@ -69,10 +69,10 @@ class DynamoInvocations:
         nonce = self._requests.nonce()
         queue = queues.lifted(invocation, lift)
         if lift is not None:
-            # Somebody of the same tenant joined first, and was lifted: a second lift could carry the clock too far.
+            # A request of the same tenant came first and lifted the clock: a second lift could move it too far.
             queues.require_empty_queue(queue)
         else:
-            # The last one left meanwhile: without the lift the tenant would come back with an old, low stamp.
+            # The queue became empty meanwhile: without the lift the tenant would start with an old, low stamp.
             queue.require(queue.compares("waiting", ">=", 1))
             # The bound holds whatever arrives at once.
             queue.require(queue.compares("waiting", "<", waiting_max))
@@ -84,7 +84,7 @@ class DynamoInvocations:
             return _existing(refused, nonce) or _full_or_moved(refused, waiting_max)
         return Written.DONE
 
-    # ── From the line to a slot ────────────────────────────────────────────────────────────────────────────────────
+    # ── From the queue to a slot ────────────────────────────────────────────────────────────────────────────────────
 
     async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
         seat = await self._claimed(invocation, now)
@@ -94,7 +94,7 @@ class DynamoInvocations:
         async def attempt(nonce: str, last: bool) -> None:
             queue = queues.charged(invocation, debit)
             queues.quit_queue(queue, last=last)
-            # Two dispatchers chose the same head, or its caller let go: exactly one moves it on, knowing which it is.
+            # Two processes chose the same head, or its caller left: exactly one of them moves it on.
             moved = self._in_state(invocation, State.QUEUED, invocation.attempt - 1)
             moved.require(moved.compares("detached", "=", invocation.detached))
             moved.set_all(execution_attributes(invocation, nonce))
@@ -136,7 +136,7 @@ class DynamoInvocations:
         async def attempt(nonce: str, last: bool) -> None:
             queue = queues.untouched(ended)
             queues.quit_queue(queue, last=last)
-            # It was dispatched a moment ago, or dropped already: it is no longer this one's to end.
+            # It was dispatched or dropped a moment ago: this write must not end it.
             moved = self._in_state(ended, State.QUEUED, ended.attempt)
             moved.set_all(ending_attributes(kept, nonce, self._retention_s))
             await self._transact([self._update(moved), self._update(queue), self._left(ended)])
@@ -146,9 +146,9 @@ class DynamoInvocations:
 
     async def detach(self, tenant: str, invocation_id: str) -> Written:
         statement = Statement(invocation_key(tenant, invocation_id))
-        # It was dispatched, or ended, in the moment in which its caller let go: the caller's process deals with it.
+        # It was dispatched or ended at the moment of the detach: the caller's process handles it.
         statement.require(statement.compares("state", "=", State.QUEUED.value))
-        # Without the request nobody could execute it.
+        # Without the request no process can execute it.
         statement.require(f"attribute_exists({statement.name('body')})")
         statement.set("detached", True)
         try:
@@ -163,7 +163,7 @@ class DynamoInvocations:
     async def _quitting(
         self, invocation: Invocation, tat: Step, vft: Step, attempt: Callable[[str, bool], Awaitable[None]]
     ) -> bool:
-        """Take an invocation out of its line: tried with the count last seen, and again where only that was wrong."""
+        """Take an invocation out of its queue: tried with the count last seen, and again where only that was wrong."""
         nonce, last = self._requests.nonce(), self._is_last.get(invocation.queue, True)
         for _ in range(COUNT_TRIES_MAX):
             try:
@@ -171,10 +171,10 @@ class DynamoInvocations:
             except ConditionFailed as refused:
                 if (refused.old[INVOCATION] or {}).get("nonce") == nonce:
                     return True
-                others = any(refused.failed[:LINE] + refused.failed[LINE + 1 :])
-                if others or not queues.only_the_count_differed(refused.old[LINE], tat, vft):
+                others = any(refused.failed[:QUEUE] + refused.failed[QUEUE + 1 :])
+                if others or not queues.only_the_count_differed(refused.old[QUEUE], tat, vft):
                     return False
-                last = (refused.old[LINE] or {})["waiting"] == 1
+                last = (refused.old[QUEUE] or {})["waiting"] == 1
             else:
                 self._is_last.pop(invocation.queue, None)
                 return True
@@ -226,9 +226,9 @@ class DynamoInvocations:
 
     def _in_state(self, invocation: Invocation, state: State, attempt: int) -> Statement:
         statement = Statement(invocation_key(invocation.tenant, invocation.id))
-        # Ended or put back before, by another or in an earlier try: nothing is charged twice.
+        # Ended or requeued before, by another process or in an earlier try: nothing is charged twice.
         statement.require(statement.compares("state", "=", state.value))
-        # A later attempt runs: what an older one has to say is void.
+        # A later attempt runs: a report of an older one has no effect.
         statement.require(statement.compares("attempt", "=", attempt))
         return statement
 
@@ -261,7 +261,7 @@ def _existing(refused: ConditionFailed, nonce: str) -> Written | None:
 
 
 def _full_or_moved(refused: ConditionFailed, waiting_max: int) -> Written:
-    waiting = (refused.old[LINE] or {}).get("waiting", 0)
+    waiting = (refused.old[QUEUE] or {}).get("waiting", 0)
     return Written.FULL if waiting >= waiting_max else Written.CONFLICT
 
 

@@ -66,7 +66,7 @@ def to_key(item: Item) -> KeyRecord:
 
 
 def invocation_item(invocation: Invocation, nonce: str) -> Item:
-    """A new invocation. `nonce` names the write, so that one whose reply was lost is recognised as one's own."""
+    """Return the item of a new invocation. `nonce` names the write, to recognise it if its reply is lost."""
     return {
         "tenant": invocation.tenant,
         "id": invocation.id,
@@ -159,7 +159,7 @@ def is_expired(item: Mapping[str, Any], now: float) -> bool:
     return EXPIRY in item and item[EXPIRY] <= now
 
 
-# ── Lines and pools ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Queues and pools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_queue(name: str, item: Item | None) -> TenantQueue:

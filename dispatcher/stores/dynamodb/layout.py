@@ -11,8 +11,8 @@
     POOL#<p>        STATE         V and the hints
     POOL#<p>        SEAT#<nn>     a worker: registration, heartbeat and the leases of all its slots
 
-A worker is one item, so that liveness, draining and slot are one condition, and a pool with all its workers and a line
-is one request. The indexes hold waiting *lines*, not requests: sparse by `waiting_pool`, one row a line.
+A worker is one item, so that liveness, draining and slot are one condition, and a pool with all its workers and a queue
+is one request. The indexes hold waiting *queues*, not requests: sparse by `waiting_pool`, one row a queue.
 """
 
 from __future__ import annotations

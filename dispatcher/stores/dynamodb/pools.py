@@ -1,4 +1,4 @@
-"""A pool's clock and hints, and the look at all that a decision needs."""
+"""A pool's clock and hints, and the snapshot of all that a decision needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DynamoPools:
         self._workers = workers
 
     async def snapshot(self, pool: str, queue: str) -> Snapshot:
-        """Pool, line and every seat: one request."""
+        """Pool, queue and every seat: one request."""
         seats = seat_keys(pool)
         found = await self._reads.items([pool_key(pool), queue_key(queue), *seats])
         seated = [to_worker(found[_at(key)]) for key in seats if _at(key) in found]

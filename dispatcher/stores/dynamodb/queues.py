@@ -1,4 +1,4 @@
-"""What an invocation's moves do to its line: charges, refunds, joining and leaving the queue. Statements only."""
+"""Statements that change a queue with its invocations: charges, refunds, joining and leaving."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def require_empty_queue(statement: Statement) -> None:
 
 
 def join(statement: Statement, pool: str) -> None:
-    """One more waits. The pool's name puts the line into the indexes; both clocks are set, as an index wants them."""
+    """Count one more waiting request. The pool's name puts the queue into the indexes, which need both clocks set."""
     statement.add("waiting", 1)
     statement.set(WAITING_POOL, pool)
 
 
 def quit_queue(statement: Statement, *, last: bool) -> None:
-    """One fewer waits; the last one takes the line out of the indexes."""
-    # Another joined or quit since the count was seen: a line must stand in the index exactly while someone waits.
+    """Count one waiting request less. The last one takes the queue out of the indexes."""
+    # Another joined or left since the count was read: a queue is in the index exactly while a request waits.
     statement.require(statement.compares("waiting", "=" if last else ">", 1))
     statement.add("waiting", -1)
     if last:
@@ -54,7 +54,7 @@ def quit_queue(statement: Statement, *, last: bool) -> None:
 
 
 def only_the_count_differed(old: Item | None, tat: Step, vft: Step) -> bool:
-    """Whether a line refused because one or more waited than was thought, and for nothing else."""
+    """Return whether only the number of waiting requests was not as expected."""
     if old is None or old.get("waiting", ZERO) < 1:
         return False
     tat_moved = stepped(tat, old.get("tat", ZERO), TAT_PLACE)

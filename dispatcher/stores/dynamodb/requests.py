@@ -1,4 +1,4 @@
-"""Requests to DynamoDB: in threads, retried within a budget, and told apart by what is known of their effect.
+"""Requests to DynamoDB: in threads, retried within a budget, and classified by their known effect.
 
 A write has one of four ends:
 - applied, and the reply says so;
@@ -54,7 +54,7 @@ _PERHAPS_APPLIED = {"TransactionInProgressException", "InternalServerError", "Se
 
 @dataclass
 class ConditionFailed(Exception):
-    """The store said no. `old` holds the item as it is for each statement whose condition failed."""
+    """DynamoDB refused the write. `old` holds the present item for each failed condition."""
 
     failed: tuple[bool, ...]
     """By statement, in the order of the transaction."""

@@ -1,7 +1,7 @@
 """The store in DynamoDB: one table (layout.py), conditional writes, transactions where items must agree.
 
-Requests: look, admit, enqueue, settle, requeue and most others one each; dispatch and drop one, a second where the
-line's count was not what was last seen; head_of two; settle two where the slot has gone to another since, and one more
+Requests: snapshot, admit, enqueue, settle, requeue and most others one each; dispatch and drop one, a second where the
+queue's count was not what was last seen; head_of two; settle two where the slot has gone to another since, and one more
 in a process that has not seen the worker's seat yet. tests/conformance/test_store_requests.py counts them.
 """
 
@@ -39,8 +39,10 @@ READ_TIMEOUT_S = 3.0
 
 
 def client_config(threads: int = THREADS) -> Config:
-    """How a client for DynamoStore is made: one try a call (the store retries, and knows why), short timeouts, a
-    connection for every thread."""
+    """Return the configuration of a client for DynamoStore.
+
+    One try a call (the store retries by itself), short timeouts, and a connection for each thread.
+    """
     return Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,

@@ -42,7 +42,7 @@ class DynamoTenants:
         nonce = self._requests.nonce()
         stated = Statement(tenant_key(tenant.name))
         if expected_version is None:
-            # Two operators create the same tenant: one of them is told, and no configuration is lost.
+            # Two operators create the same tenant: one of them gets an error, and no configuration is lost.
             stated.require(stated.absent(PARTITION))
         else:
             # A version read, changed elsewhere, then written back would undo the other change.

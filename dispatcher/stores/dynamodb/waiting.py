@@ -1,4 +1,4 @@
-"""Who waits: the indexes of waiting lines, the head of a line, those overdue. All of it hints; writes check again."""
+"""The indexes of waiting queues, the head of a queue, overdue invocations. All are hints; writes check again."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dispatcher.stores.dynamodb.layout import (
 )
 from dispatcher.stores.dynamodb.reads import Reads
 
-PAGE_LINES = 200
-"""Lines read of an index at once, about 16 KB. A pool with no more waiting lines is seen whole, in one request."""
+PAGE_QUEUES = 200
+"""Queues read of an index at once, about 16 KB. A pool with no more waiting queues is seen whole, in one request."""
 HEAD_TRIES_MAX = 3
-OVERDUE_LINES_MAX = 5_000
+OVERDUE_QUEUES_MAX = 5_000
 
 
 class DynamoQueue:
@@ -32,10 +32,10 @@ class DynamoQueue:
         self._reads = reads
 
     async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
-        """One request while at most PAGE_LINES lines wait; two beyond.
+        """Read the waiting queues: one request if they are at most PAGE_QUEUES, two beyond.
 
-        Beyond, those in profile are the PAGE_LINES of lowest tat (and any of lowest vft): more than that are in profile
-        at once only while guarantees are overbooked.
+        Beyond that, the PAGE_QUEUES with the lowest tat are read too. More of them are in profile at once only while
+        guarantees are overbooked.
         """
         page, complete = await self._queues(BY_VFT, pool)
         seen = {queue.name: queue for queue in page}
@@ -58,7 +58,7 @@ class DynamoQueue:
         return None, True
 
     async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
-        """A request a waiting line, and one per 100 found: for a sweep, not for a request's way."""
+        """Return overdue invocations: one request for each waiting queue, one per 100 found. Only for the sweep."""
         late: list[Item] = []
         for name in await self._all_queues(pool):
             late += await self._late_of(name, now)
@@ -74,16 +74,16 @@ class DynamoQueue:
         if until is not None:
             condition, names = f"{condition} AND #tat <= :until", {**names, "#tat": "tat"}
             values = {**values, ":until": encode(until)}
-        pages = self._reads.query(condition, names, values, limit=PAGE_LINES, IndexName=index)
+        pages = self._reads.query(condition, names, values, limit=PAGE_QUEUES, IndexName=index)
         async for page in pages:
-            return [to_waiting_queue(item) for item in page], len(page) < PAGE_LINES
+            return [to_waiting_queue(item) for item in page], len(page) < PAGE_QUEUES
         return [], True
 
     async def _all_queues(self, pool: str) -> list[str]:
         names: list[str] = []
         async for page in self._reads.query(*_of_pool(pool), IndexName=BY_VFT):
             names += [item["line"] for item in page]
-            if len(names) >= OVERDUE_LINES_MAX:
+            if len(names) >= OVERDUE_QUEUES_MAX:
                 break
         return names
 

@@ -47,7 +47,7 @@ class DynamoWorkers:
         return await self._renew(statement)
 
     async def leave(self, worker: Worker) -> None:
-        """The seat is free at once; with leases left it stays until the reaper has ended what they stand for."""
+        """The seat is free at once; with leases left it stays until the sweep has ended what they stand for."""
         key, table = seat_key(worker.pool, worker.seat), self._requests.table
         empty = _occupied(key, worker.id)
         empty.require(empty.compares("slots", "=", NO_LEASES))
@@ -84,21 +84,23 @@ class DynamoWorkers:
         return seen
 
     def _is_vacant(self, worker: Worker) -> bool:
-        """A dead worker's seat goes to another only when its leases have been ended: they are the only trace of the
-        invocations that it was running."""
+        """Return whether another worker may take the seat: its worker is dead and its leases are ended.
+
+        Until then the leases are the only trace of the invocations that it was running.
+        """
         return self._requests.clock.now() >= worker.alive_until and not worker.leases
 
     async def _take(self, worker: Worker, seat: int, seated: Worker | None) -> Worker | None:
         key = seat_key(worker.pool, seat)
         if seated is None:
-            # Two workers saw the same empty seat: the second looks again.
+            # Two workers saw the same empty seat: the second reads again.
             statement = Statement(key)
             statement.require(statement.absent(PARTITION))
             statement.set("slots", NO_LEASES)
         else:
             statement = _occupied(key, seated.id)
             if seated.id != worker.id:
-                # The dead one beat again, or was given a lease, since it was looked at: the seat is its own.
+                # The dead worker sent a heartbeat or got a lease since it was read: it keeps the seat.
                 statement.require(statement.compares("alive_until", "<=", self._requests.clock.now()))
                 statement.require(statement.compares("slots", "=", NO_LEASES))
         statement.set_all(worker_item(worker) | {"seat": seat})
@@ -122,9 +124,9 @@ def seat_keys(pool: str) -> list[Key]:
 
 def claim(pool: str, seat: int, slot: Slot, lease: Lease, now: float) -> Statement:
     """Lease a slot."""
-    # The worker left its seat after it was looked at, and another sits there.
+    # The worker left its seat after it was read, and another sits there.
     statement = _occupied(seat_key(pool, seat), slot.worker)
-    # It was told to drain, or fell silent, after it was looked at: nothing new goes to it.
+    # It began to drain, or became silent, after it was read: nothing new goes to it.
     statement.require(statement.compares("draining", "=", False))
     statement.require(statement.compares("alive_until", ">", now))
     # It registered again with fewer slots.
@@ -137,7 +139,7 @@ def claim(pool: str, seat: int, slot: Slot, lease: Lease, now: float) -> Stateme
 
 def release(pool: str, seat: int, slot: Slot, execution: str) -> Statement:
     """Free a slot that this execution still holds."""
-    # The reaper took the lease back and the slot, or the whole seat, is another's by now: it must not be freed.
+    # The sweep took the lease back and the slot, or the whole seat, is another's by now: it must not be freed.
     statement = _occupied(seat_key(pool, seat), slot.worker)
     statement.require(statement.compares(f"slots.{slot.number}.execution", "=", execution))
     statement.remove(f"slots.{slot.number}")

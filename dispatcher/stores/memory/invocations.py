@@ -1,4 +1,4 @@
-"""Invocations and lines in memory: each method is one atomic statement with its conditions first, its effects last."""
+"""Invocations and queues in memory: each method is one atomic statement with its conditions first, its effects last."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class MemoryInvocations:
         return self._indexes.setdefault(pool, WaitingIndex())
 
     def _purge(self, now: float) -> None:
-        """Ended invocations are forgotten after their retention, and lines that read like new ones with them."""
+        """Forget ended invocations after their retention, and queues that are equal to new ones."""
         while self._expiries and self._expiries[0][0] <= now:
             _, key = self._expiries.popleft()
             gone = self._invocations.pop(key, None)

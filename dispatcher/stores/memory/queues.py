@@ -1,4 +1,4 @@
-"""Lines in memory: a tenant's clocks and waiting invocations, and the sparse index of those who wait."""
+"""Queues in memory: a tenant's clocks and waiting invocations, and the sparse index of waiting queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QueueRecord:
     reserved: Decimal = ZERO
     spent: Decimal = ZERO
     waiting_pool: str | None = None
-    """The pool in whose index the line stands; None while nothing waits."""
+    """The pool that has the queue in its index; None while nothing waits."""
     entries: list[tuple[str, InvocationKey]] = field(default_factory=list)
     """(queue key, invocation) in order of arrival."""
 
@@ -37,12 +37,12 @@ class QueueRecord:
         return None if moved_tat is None or moved_vft is None else (moved_tat, moved_vft)
 
     def is_blank(self) -> bool:
-        """Whether it reads like a line never seen."""
+        """Whether it is equal to a new queue."""
         return not (self.entries or self.tat or self.vft or self.reserved or self.spent)
 
 
 class WaitingIndex:
-    """The waiting lines of one pool, by tat and by vft."""
+    """The waiting queues of one pool, by tat and by vft."""
 
     def __init__(self) -> None:
         self._by_tat: list[tuple[Decimal, str]] = []
@@ -81,7 +81,7 @@ class WaitingIndex:
         return [WaitingQueue(name, *map(float, self._clocks[name])) for name in chosen]
 
     def _in_profile(self, now: Decimal, limit: int) -> list[str]:
-        """Sorts the few, or walks by vft until enough of the many are met: about sqrt(lines x limit) steps."""
+        """Sort a few queues, or walk many by vft until enough are found: about sqrt(queues x limit) steps."""
         count = bisect_right(self._by_tat, now, key=lambda entry: entry[0])
         if count * count <= len(self) * limit:
             few = sorted((self._clocks[name][1], name) for _, name in self._by_tat[:count])

@@ -1,4 +1,4 @@
-"""The store in memory: the same conditions and outcomes as the table's, for simulations, tests and single processes.
+"""The store in memory, with the table's conditions and outcomes: for simulations, tests and single processes.
 
 Every method counts as one request, applies atomically (also between threads), and passes a `Faults` hook before and
 after: an error raised before means that nothing was written, one raised after that the reply was lost. Deterministic:

@@ -56,7 +56,7 @@ class MemorySeats:
         return next((worker for worker in self._pools.get(pool, {}).values() if worker.id == worker_id), None)
 
     def claimable(self, pool: str, slot: Slot, now: float) -> Worker | None:
-        """The worker whose slot can be leased now, or None."""
+        """Return the slot's worker if the slot can be leased now, else None."""
         worker = self.find(pool, slot.worker)
         if worker is None or not worker.takes_work(now) or slot.number in worker.leases:
             return None
@@ -88,8 +88,10 @@ class MemorySeats:
 
 
 def is_vacant(worker: Worker, now: float) -> bool:
-    """A dead worker's seat goes to another only when the reaper has ended its leases: they are the only trace of the
-    invocations that it was running."""
+    """Return whether another worker may take the seat: its worker is dead and its leases are ended.
+
+    Until then the leases are the only trace of the invocations that it was running.
+    """
     return now >= worker.alive_until and not worker.leases
 
 
