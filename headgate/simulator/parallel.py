@@ -1,8 +1,13 @@
-"""Jobs over the cores there are, in processes of their own; results in the order of the jobs.
+"""Runs jobs in parallel processes. Results come in the order of the jobs.
 
-Processes are spawned, so that they share nothing but what a job says, and kept from one map to the next. None of them
-outlives the one that started them: on any error, Ctrl-C included, they are ended at once; where the starter is killed
-they notice and end by themselves. Functions, jobs and results must be picklable.
+Processes are spawned, so that they share nothing but what a job contains, and are kept from one map to the next. None
+of them outlives the process that started it: on any error, Ctrl-C included, they are ended at once; if the starter is
+killed, they notice it and end. Functions, jobs and results must be picklable.
+
+Why not concurrent.futures: the workers of a ProcessPoolExecutor share one pipe for their results, and the parent keeps
+its writing end open. If a worker is killed (by the kernel, for memory) while it sends a result that is larger than the
+pipe's buffer, the parent waits for the rest for ever; so it does on Python 3.11, 3.12 and 3.13. Here each worker has a
+pipe of its own, which ends with the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 OnDone = Callable[[int, int], None]
-"""Called with how many jobs of the current map are done, and how many there are."""
+"""Called with the number of jobs of the current map that are done, and the number of all of them."""
 ENDING_S = 2.0
 
 
@@ -36,18 +41,46 @@ class ProcessDied(ConfigurationError):
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Worker:
     process: BaseProcess
     connection: Connection
 
+    def send(self, function: Callable[[J], R], job: J) -> None:
+        message = pickle.dumps((function, job))
+        try:
+            self.connection.send_bytes(message)
+        except OSError:
+            raise self._died() from None
+
+    def result(self) -> Any:
+        """Return what the job returned. Raises what it raised, with its traceback as a note; ProcessDied."""
+        try:
+            message = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise self._died() from None
+        value, error, traceback = pickle.loads(message)  # noqa: S301 - our own process wrote it
+        if error is not None:
+            error.add_note(traceback)
+            raise error
+        return value
+
+    def _died(self) -> ProcessDied:
+        self.process.join(ENDING_S)
+        code = self.process.exitcode
+        cause = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        return ProcessDied(
+            f"a process that was running a job ended {cause} before the job was done; if memory is short, run fewer "
+            "processes (--processes)"
+        )
+
 
 class Processes:
-    """A context manager. `count` None takes one a core. One job, or one process, runs right here."""
+    """A context manager. `count` None: one process for each core. One job, or one process, runs in this process."""
 
     def __init__(self, count: int | None = None, *, on_done: OnDone | None = None) -> None:
         self.count = cores() if count is None else count
@@ -63,43 +96,44 @@ class Processes:
         self.stop(at_once=error is not None)
 
     def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
-        """Raises what a job raised, with where it did as a note; ProcessDied. Then nothing of this map runs on."""
+        """Run the function on each job. Raises the first error of a job, or ProcessDied, and ends all other jobs."""
         listed = list(jobs)
-        self._tell(0, len(listed))
+        self._report(0, len(listed))
         if min(self.count, len(listed)) <= 1:
-            return self._here(function, listed)
+            return self._run_here(function, listed)
         try:
             return self._spread(function, listed)
         except BaseException:
             self.stop(at_once=True)
             raise
 
-    def _here(self, function: Callable[[J], R], jobs: list[J]) -> list[R]:
+    def _run_here(self, function: Callable[[J], R], jobs: list[J]) -> list[R]:
         results = []
         for job in jobs:
             results.append(function(job))
-            self._tell(len(results), len(jobs))
+            self._report(len(results), len(jobs))
         return results
 
     def _spread(self, function: Callable[[J], R], jobs: list[J]) -> list[R]:
+        self._start(min(self.count, len(jobs)))
         waiting = deque(enumerate(jobs))
         results: dict[int, R] = {}
-        busy: dict[Connection, tuple[_Worker, int]] = {}
-        self._start(min(self.count, len(jobs)))
-        for worker in self._workers[: len(jobs)]:
-            _give(function, worker, waiting, busy)
-        while busy:
-            ready = set(map(id, wait(list(busy))))
-            for connection in [connection for connection in busy if id(connection) in ready]:
+        busy: dict[Any, tuple[_Worker, int]] = {}
+        idle = self._workers[: len(jobs)]
+        while len(results) < len(jobs):
+            while idle and waiting:
+                worker, (number, job) = idle.pop(), waiting.popleft()
+                busy[worker.connection] = (worker, number)
+                worker.send(function, job)
+            for connection in wait(list(busy)):
                 worker, number = busy.pop(connection)
-                results[number] = _taken(worker)
-                self._tell(len(results), len(jobs))
-                if waiting:
-                    _give(function, worker, waiting, busy)
+                results[number] = worker.result()
+                idle.append(worker)
+                self._report(len(results), len(jobs))
         return [results[number] for number in range(len(jobs))]
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the processes; those that are idle end by themselves."""
+        """End the processes. An idle process ends by itself when its connection closes."""
         workers, self._workers = self._workers, []
         for worker in workers:
             worker.connection.close()
@@ -112,68 +146,32 @@ class Processes:
                 worker.process.join()
 
     def _start(self, count: int) -> None:
-        spawning = get_context("spawn")
+        spawn = get_context("spawn")
         while len(self._workers) < count:
-            ours, theirs = spawning.Pipe()
-            process = spawning.Process(target=_serve, args=(theirs,), daemon=True, name="headgate-simulate")
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(theirs,), daemon=True, name="headgate-simulate")
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         if self.on_done is not None:
             self.on_done(done, total)
-
-
-def _give(
-    function: Callable[[J], R],
-    worker: _Worker,
-    waiting: deque[tuple[int, J]],
-    busy: dict[Connection, tuple[_Worker, int]],
-) -> None:
-    number, job = waiting.popleft()
-    busy[worker.connection] = (worker, number)
-    try:
-        worker.connection.send_bytes(pickle.dumps((function, job)))
-    except BrokenPipeError:
-        raise _died(worker) from None
-
-
-def _taken(worker: _Worker) -> Any:
-    try:
-        value, error, where = pickle.loads(worker.connection.recv_bytes())  # noqa: S301 - our own process wrote it
-    except (EOFError, ConnectionError):
-        raise _died(worker) from None
-    if error is not None:
-        error.add_note(where)
-        raise error
-    return value
-
-
-def _died(worker: _Worker) -> ProcessDied:
-    worker.process.join(ENDING_S)
-    code = worker.process.exitcode
-    how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-    return ProcessDied(
-        f"a process that was running a job ended {how} before it was done; where memory is short take fewer "
-        "at a time (--processes)"
-    )
 
 
 # ── In the other process ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _serve(connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches all: the one that started us decides
+    """Run one job after another until the connection closes."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches every process; the starter acts on it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            asked = connection.recv_bytes()
-        except (EOFError, ConnectionError):
-            return
-        try:
-            connection.send_bytes(_answer(asked))
-        except (BrokenPipeError, ConnectionError):
+            connection.send_bytes(_answer(connection.recv_bytes()))
+        except (EOFError, OSError):
             return
 
 
@@ -184,19 +182,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answer(asked: bytes) -> bytes:
+def _answer(message: bytes) -> bytes:
     try:
-        function, job = pickle.loads(asked)  # noqa: S301 - our own process wrote it
+        function, job = pickle.loads(message)  # noqa: S301 - our own process wrote it
         return pickle.dumps((function(job), None, ""))
     except Exception as error:
         return _failure(error, format_exc())
 
 
-def _failure(error: Exception, where: str) -> bytes:
-    """The error itself where it survives the way, else one that says it."""
+def _failure(error: Exception, traceback: str) -> bytes:
+    """Pickle the error, or a RuntimeError with its text if it cannot be pickled and loaded again."""
     try:
-        told = pickle.dumps((None, error, where))
-        pickle.loads(told)  # noqa: S301 - just written
+        message = pickle.dumps((None, error, traceback))
+        pickle.loads(message)  # noqa: S301 - just written
     except Exception:
-        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), where))
-    return told
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), traceback))
+    return message

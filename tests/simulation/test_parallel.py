@@ -1,4 +1,4 @@
-"""Jobs over processes: order, errors, a process that dies, and nobody who outlives the one that started it."""
+"""Jobs in parallel processes: order, errors, a process that dies, and no process that outlives its starter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -13,19 +14,28 @@ import pytest
 
 from headgate.simulator.parallel import ProcessDied, Processes
 from tests.support.hang_guard import HANG_S
-from tests.support.jobs import after_its_gate, dies, fails_at_two, fails_oddly, heeds_interrupts, squared, who
+from tests.support.jobs import (
+    after_its_gate,
+    dies,
+    dies_while_sending,
+    fails_at_two,
+    fails_oddly,
+    heeds_interrupts,
+    process_id,
+    squared,
+)
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_one_process_is_this_one() -> None:
     with Processes(1) as pool:
-        assert pool.map(who, [1, 2]) == [os.getpid()] * 2
+        assert pool.map(process_id, [1, 2]) == [os.getpid()] * 2
 
 
 def test_one_job_needs_no_other_process() -> None:
     with Processes(4) as pool:
-        assert pool.map(who, [1]) == [os.getpid()]
+        assert pool.map(process_id, [1]) == [os.getpid()]
 
 
 def test_no_jobs() -> None:
@@ -33,7 +43,7 @@ def test_no_jobs() -> None:
         assert pool.map(squared, []) == []
 
 
-def test_results_are_in_the_order_of_the_jobs_whoever_is_done_first(tmp_path: Path) -> None:
+def test_results_are_in_the_order_of_the_jobs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with Processes(2) as pool:
@@ -41,13 +51,13 @@ def test_results_are_in_the_order_of_the_jobs_whoever_is_done_first(tmp_path: Pa
 
 
 def test_processes_are_kept_and_work_is_spread_over_them() -> None:
-    told: list[tuple[int, int]] = []
-    with Processes(2, on_done=lambda done, total: told.append((done, total))) as pool:
-        first = set(pool.map(who, range(8)))
-        assert set(pool.map(who, range(8))) <= first
+    progress: list[tuple[int, int]] = []
+    with Processes(2, on_done=lambda done, total: progress.append((done, total))) as pool:
+        first = set(pool.map(process_id, range(8)))
+        assert set(pool.map(process_id, range(8))) <= first
         assert os.getpid() not in first
         assert pool.map(squared, range(20)) == [number * number for number in range(20)]
-    assert told[:9] == [(done, 8) for done in range(9)]
+    assert progress[:9] == [(done, 8) for done in range(9)]
     assert active_children() == []
 
 
@@ -60,7 +70,7 @@ def test_what_a_job_raises_is_raised_here(count: int) -> None:
         assert "fails_at_two" in raised.value.__notes__[0]
 
 
-def test_an_error_that_cannot_travel_is_told() -> None:
+def test_an_error_that_cannot_be_pickled_keeps_its_text() -> None:
     with Processes(2) as pool, pytest.raises(RuntimeError, match="Unpicklable: odd"):
         pool.map(fails_oddly, range(3))
 
@@ -72,9 +82,10 @@ def test_after_an_error_the_next_map_starts_afresh() -> None:
         assert pool.map(squared, range(5)) == [0, 1, 4, 9, 16]
 
 
-def test_a_process_that_dies_is_said() -> None:
+@pytest.mark.parametrize("job", [dies, dies_while_sending])
+def test_a_process_that_dies_is_reported_with_its_cause(job: Callable[[int], int]) -> None:
     with Processes(2) as pool, pytest.raises(ProcessDied, match=r"signal 9.*--processes"):
-        pool.map(dies, range(2))
+        pool.map(job, range(2))
     assert active_children() == []
 
 
@@ -84,7 +95,7 @@ def test_no_processes_are_too_few() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nobody_outlives_the_one_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
+def test_no_process_outlives_its_starter(tmp_path: Path, how: signal.Signals) -> None:
     fifo = tmp_path / "who"
     os.mkfifo(fifo)
     starter = subprocess.Popen(

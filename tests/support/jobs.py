@@ -1,11 +1,14 @@
-"""Jobs for other processes: found by name there, so in a module."""
+"""Jobs for other processes. The processes find them by name, so they are in a module."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import struct
 import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 
@@ -14,7 +17,7 @@ def squared(number: int) -> int:
 
 
 def after_its_gate(job: tuple[str, str]) -> str:
-    """Reads one file, which blocks until somebody wrote it, and writes the other."""
+    """Read one file, which blocks until it is written, and write the other."""
     waits_for, lets_go = job
     if waits_for:
         Path(waits_for).read_bytes()
@@ -43,12 +46,19 @@ def dies(number: int) -> int:
     return number
 
 
-def who(number: int) -> int:
+def dies_while_sending(number: int) -> int:
+    """Send the beginning of a result of a million bytes, and die."""
+    mine = next(one for one in gc.get_objects() if isinstance(one, Connection) and one.readable and one.writable)
+    os.write(mine.fileno(), struct.pack("!i", 1_000_000) + b"the beginning")
+    return dies(number)
+
+
+def process_id(number: int) -> int:
     return os.getpid()
 
 
-def says_who_and_stays(fifo: str) -> None:
-    """Its process, on a pipe that stays open until it is gone."""
+def reports_and_stays(fifo: str) -> None:
+    """Write the process id to a pipe that stays open until the process is gone."""
     pipe = os.open(fifo, os.O_WRONLY)
     os.write(pipe, f"{os.getpid()}\n".encode())
     threading.Event().wait()
@@ -65,7 +75,7 @@ def main() -> None:
     from headgate.simulator.parallel import Processes
 
     with Processes(2) as pool:
-        pool.map(says_who_and_stays, [sys.argv[1]] * 2)
+        pool.map(reports_and_stays, [sys.argv[1]] * 2)
 
 
 if __name__ == "__main__":
