@@ -153,9 +153,9 @@ def played(case: Case) -> Found:
     minutes = collector.total_time_s / 60
     return replace(
         figures,
-        planned_per_min=engine.figures.preemptions.total() / minutes,
-        native_per_min=engine.figures.native / minutes,
-        recomputed_tokens=engine.figures.recomputed_tokens,
+        planned_per_min=engine.counts.preemptions.total() / minutes,
+        native_per_min=engine.counts.native / minutes,
+        recomputed_tokens=engine.counts.recomputed_tokens,
     )
 
 

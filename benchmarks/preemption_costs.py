@@ -81,9 +81,9 @@ def main() -> int:
 
 
 async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times: int) -> dict[str, Any]:
-    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
-    shape = Shape(batch=1, kv_tokens=4096, step_tokens=step_tokens, swap_bytes=SWAP_BYTES, calibrate=True)
+    shape = TransformersShape(batch=1, kv_tokens=4096, step_tokens=step_tokens, swap_bytes=SWAP_BYTES, calibrate=True)
     with tempfile.TemporaryDirectory() as home:
         engine = TransformersEngine.load(make_policy("tiered:vtc"), model=model, home=Path(home), shape=shape)
         await engine.start()
@@ -112,7 +112,7 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
     rate = inf if strategy is Strategy.SWAP else 0.0  # copies that cost nothing, or an engine that cannot swap
     forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
     engine._admission.calibration = forced
-    before = engine.stats().figures
+    before = engine.stats().counts
     victim = EngineRequest(f"victim-{name}", "batch", "", 64, temperature=0.0, tier=Tier.BACKGROUND)
     _, evicted = engine._enter(victim, [7 + (place * 31 + length) % 200 for place in range(length - 2)])
     while not isinstance(event := await evicted.events.get(), Token) or event.output_tokens < 2:
@@ -122,7 +122,7 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
     for sequence in (urgent, evicted):
         while not isinstance(await sequence.events.get(), Finished):
             pass
-    after = engine.stats().figures
+    after = engine.stats().counts
     if after.preemptions[strategy, Tier.BACKGROUND] != before.preemptions[strategy, Tier.BACKGROUND] + 1:
         raise RuntimeError(f"{name} was not evicted by {strategy}")
     earlier_s = before.costs[strategy].measured_s if strategy in before.costs else 0.0

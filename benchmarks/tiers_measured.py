@@ -113,7 +113,7 @@ class Measured:
 
     heard: list[Heard]
     sheds: Counter[Tier]
-    figures: SchedulingStats
+    counts: SchedulingStats
     preempted_most: int
     seconds: float
     took_s: float
@@ -206,12 +206,12 @@ def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Coming]
 
 @asynccontextmanager
 async def running(home: Path, setting: Setting) -> AsyncIterator[tuple[Any, Any]]:
-    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
     policy: Any = make_policy("fcfs")
     if setting.tiers is not None:
         policy = CountingQueue(lambda: make_policy("vtc"), setting.tiers)
-    shape = Shape(
+    shape = TransformersShape(
         batch=BATCH, kv_tokens=KV_TOKENS, step_tokens=STEP_TOKENS, swap_bytes=setting.swap_bytes, calibrate=True
     )
     engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)
@@ -256,7 +256,7 @@ async def measured(home: Path, setting: Setting, coming: Sequence[Coming], secon
         stats, others = engine.stats(), Machine.now().others_since(before)
     tokens = sum(began_s <= at_s < began_s + seconds for one in heard for at_s in one.token_s)
     return Measured(
-        heard, watch.sheds, stats.figures, getattr(policy, "preempted_most", 0), seconds, took_s, tokens, others
+        heard, watch.sheds, stats.counts, getattr(policy, "preempted_most", 0), seconds, took_s, tokens, others
     )
 
 
@@ -287,9 +287,9 @@ def row(runs: Sequence[Measured]) -> dict[str, Any]:
         found[f"{tier}_shed"] = sum(run.sheds[tier] for run in runs)
     found["tokens_per_s"] = sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
     for strategy in (Strategy.SWAP, Strategy.RECOMPUTE):
-        times = sum(run.figures.preemptions[strategy, tier] for run in runs for tier in Tier)
+        times = sum(run.counts.preemptions[strategy, tier] for run in runs for tier in Tier)
         found[f"{strategy}_per_min"] = 60 * times / sum(run.took_s for run in runs)
-    again = sum(run.figures.recomputed_tokens for run in runs)
+    again = sum(run.counts.recomputed_tokens for run in runs)
     computed = sum(one.input_tokens + len(one.token_s) for one in heard)
     found["accepted"], found["finished"] = len(heard), sum(one.ended for one in heard)
     found["preempted_most"] = max(run.preempted_most for run in runs)

@@ -1,4 +1,4 @@
-"""What a worker asks of an engine, whatever runs behind it."""
+"""The interface of every engine: requests, events, errors, stats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ FinishReason = Literal["stop", "length", "aborted"]
 class EngineRequest:
     """One sequence to generate. `prompt` is text; chat messages were rendered by `Engine.render_chat`.
 
-    Tenant, weight, tier, application and stage are the dispatcher's word, never the client's. `timeout_s`: from now,
-    after which nobody wants the answer. `cache_salt`: requests with different ones share no prefix in a cache; ""
-    shares with nobody who has one.
+    The dispatcher sets tenant, weight, tier, application and stage; a client cannot. `timeout_s`: seconds from now
+    after which the answer is useless. `cache_salt`: requests with different salts share no prefix in a cache.
     """
 
     request_id: str
@@ -43,7 +42,7 @@ class EngineRequest:
     cache_salt: str = ""
 
     def queued(self, input_tokens: int, now_s: float) -> QueueRequest:
-        """As a queue policy sees it. `now_s`: of the clock that the policy is told of."""
+        """Return the request as a queue policy sees it. `now_s`: by the policy's clock."""
         return QueueRequest(
             self.request_id,
             self.tenant,
@@ -78,16 +77,16 @@ class PromptTooLong(EngineError):
 
 
 class Dropped(EngineError):
-    """It ran, and was ended to make room: `preempted`, or for having been preempted as often as may be."""
+    """The request ran, and was evicted for good. `exhausted`: because it was preempted as often as the settings
+    allow."""
 
     def __init__(self, *, exhausted: bool = False) -> None:
-        code, why = ("preempted_too_often", "again and again") if exhausted else ("preempted", "")
-        said = f"this request was evicted {why}".strip()
-        super().__init__(code, f"{said}, to make room for more urgent work; send it again later")
+        code, times = ("preempted_too_often", "too often ") if exhausted else ("preempted", "")
+        super().__init__(code, f"this request was evicted {times}for more urgent requests; send it again later")
 
 
 class RefusedByPolicy(EngineError):
-    """The queue policy lets in no more of this tenant for now (RPM)."""
+    """The queue policy accepts no more requests of this tenant for now (RPM)."""
 
     def __init__(self) -> None:
         super().__init__("rate_limit_exceeded", "too many requests of this tenant in the last minute")
@@ -95,7 +94,7 @@ class RefusedByPolicy(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What the fleet must know of a model: its name for tenants, its context and how text becomes tokens."""
+    """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text."""
 
     model: str
     context_tokens: int
@@ -104,17 +103,19 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
+    """`waiting`, `running`: requests. `counts`: since the engine started. `gauges`: as of now."""
+
     waiting: int
     running: int
     kv_use: float
     """Share of the KV cache in use, 0 to 1."""
     tenants: dict[str, TenantService]
-    figures: SchedulingStats = field(default_factory=SchedulingStats)
-    now: SchedulingGauges = field(default_factory=SchedulingGauges)
+    counts: SchedulingStats = field(default_factory=SchedulingStats)
+    gauges: SchedulingGauges = field(default_factory=SchedulingGauges)
 
 
 class Engine(Protocol):
-    """Generates for many requests at once; its queue policy decides who enters the batch."""
+    """Generates for many requests at once. Its queue policy decides which requests enter the batch."""
 
     @property
     def facts(self) -> EngineFacts: ...
@@ -122,15 +123,15 @@ class Engine(Protocol):
     def render_chat(self, messages: list[dict[str, str]]) -> str: ...
 
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        """Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
+        """Yield Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.
 
-        Raises PromptTooLong before Started, RefusedByPolicy before a token, Dropped after some where it is ended to
-        make room for others, EngineError if the engine fails.
+        Raises PromptTooLong before Started, RefusedByPolicy before a token, Dropped after tokens if the request is
+        evicted for good, EngineError if the engine fails.
         """
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request from outside: its iterator yields Finished("aborted", …) with what was generated."""
+        """End a request: its iterator yields Finished("aborted", …) with the counts so far."""
         ...
 
     def stats(self) -> EngineStats: ...

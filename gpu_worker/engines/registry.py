@@ -1,4 +1,4 @@
-"""Engines by name, each loaded only when it is asked for: `modelled` needs no torch."""
+"""Engines by name. Each is imported only when it is made: `modelled` needs no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINES = ("transformers", "modelled", "vllm")
 
 
 class EngineUnavailable(Exception):
-    """This engine cannot be had here. The message says what to do."""
+    """This engine cannot run here. The message says what to do."""
 
 
 def make_engine(
@@ -27,11 +27,11 @@ def make_engine(
     tiers: Mapping[str, Any] | None = None,
     swap_bytes: int = 0,
 ) -> Engine:
-    """An engine that has not been started. `batch`: most sequences at once; `home`: where a built model is kept;
-    `tiers`: fields of TierSettings as plain values, of a policy that has tiers; `swap_bytes`: host memory for requests
-    that were swapped out, of engines that can.
+    """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
+    fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
+    engines that swap.
 
-    Raises EngineUnavailable, ValueError for an unknown policy, FileNotFoundError for a model that is not there.
+    Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
     queue = make_queue(policy, tiers)
     if kind == "modelled":
@@ -40,8 +40,7 @@ def make_engine(
         return ModelledEngine(queue, profile=replace(PROFILE, batch_max=batch))
     if kind == "transformers":
         try:
-            from gpu_worker.engines.transformers.engine import Shape as TransformersShape
-            from gpu_worker.engines.transformers.engine import TransformersEngine
+            from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
         except ImportError as error:
             needed = f"the transformers engine needs torch and transformers ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[transformers]'") from None
@@ -49,8 +48,7 @@ def make_engine(
         return TransformersEngine.load(queue, model=model, home=home, shape=shape)
     if kind == "vllm":
         try:
-            from gpu_worker.engines.vllm.engine import Shape as VllmShape
-            from gpu_worker.engines.vllm.engine import VllmEngine
+            from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
         except ImportError as error:
             needed = f"the vllm engine needs vLLM ({error.name} is missing)"
             raise EngineUnavailable(f"{needed}: pip install 'headgate[vllm]', or use --engine transformers") from None

@@ -1,4 +1,4 @@
-"""An engine's stats as JSON and back, for engines that run in a process of their own."""
+"""An engine's stats to JSON and back, for engines that run in a process of their own."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges
 
 
 def stats_to_json(stats: EngineStats) -> str:
-    told = asdict(stats)
-    told["figures"]["preemptions"] = [
-        [strategy, tier, count] for (strategy, tier), count in stats.figures.preemptions.items()
+    payload = asdict(stats)
+    payload["counts"]["preemptions"] = [
+        [strategy, tier, count] for (strategy, tier), count in stats.counts.preemptions.items()
     ]
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(payload, separators=(",", ":"))
 
 
 def stats_from_json(text: str) -> EngineStats:
-    """Raises ValueError for what is none."""
+    """Raises ValueError for text that is not an engine's stats."""
     try:
-        told: dict[str, Any] = json.loads(text)
-        figures, now = dict(told["figures"]), dict(told["now"])
-        figures["preemptions"] = Counter(
-            {(Strategy(strategy), Tier(tier)): count for strategy, tier, count in figures["preemptions"]}
+        payload: dict[str, Any] = json.loads(text)
+        counts, gauges = dict(payload["counts"]), dict(payload["gauges"])
+        counts["preemptions"] = Counter(
+            {(Strategy(strategy), Tier(tier)): count for strategy, tier, count in counts["preemptions"]}
         )
-        figures["costs"] = {Strategy(name): ObservedCosts(**seen) for name, seen in figures["costs"].items()}
-        now["tiers"] = {Tier(name): TierGauges(**tier) for name, tier in now["tiers"].items()}
+        counts["costs"] = {Strategy(name): ObservedCosts(**seen) for name, seen in counts["costs"].items()}
+        gauges["tiers"] = {Tier(name): TierGauges(**tier) for name, tier in gauges["tiers"].items()}
         return EngineStats(
-            told["waiting"],
-            told["running"],
-            told["kv_use"],
-            {name: TenantService(**tenant) for name, tenant in told["tenants"].items()},
-            SchedulingStats(**figures),
-            SchedulingGauges(**now),
+            payload["waiting"],
+            payload["running"],
+            payload["kv_use"],
+            {name: TenantService(**tenant) for name, tenant in payload["tenants"].items()},
+            SchedulingStats(**counts),
+            SchedulingGauges(**gauges),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an engine's stats: {error!r}") from None

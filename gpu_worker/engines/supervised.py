@@ -1,10 +1,10 @@
-"""An engine that is watched, and replaced when it dies or hangs: by its progress, not by a page that says it is well.
+"""An engine that is watched, and replaced when it dies or hangs. Its progress is watched, not a health page.
 
-It has work, and for `hang_s` nothing came of it, no event and no change of what it holds: it hangs. A request told that
-the engine failed, or a start that did not succeed: it is dead. Either way all that runs here ends with
-`engine_restarted`, which the gate settles or tries elsewhere, and another engine is made. What tenants received is
-carried over; their counters begin anew, all at once, so nobody gains by it. RESTARTS_MAX within RESTARTS_WITHIN_S, or
-an engine that cannot be stopped, is the end of the worker: whoever runs it starts a fresh one.
+It hangs if it has requests, and for `hang_s` there is no event and no change of its cache, queue or batch. It is dead
+if a request ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
+settles or tries elsewhere, and another engine is started. The service that tenants received is carried over; the
+counters of all tenants start again together, so no tenant gains by it. More than RESTARTS_MAX restarts within
+RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the worker (`hopeless`).
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ RESTARTS_MAX = 5
 RESTARTS_WITHIN_S = 600.0
 STOP_S = 20.0
 START_S = 1800.0
-"""A model of hundreds of gigabytes is read in that."""
+"""Enough to read a model of hundreds of gigabytes."""
 DEAD = frozenset({"engine_failed", "engine_stopped"})
-"""Codes of an engine that will serve nobody any more."""
+"""Error codes after which an engine serves no request any more."""
 
 
 def restarted() -> EngineError:
-    return EngineError("engine_restarted", "the engine was started anew while it worked on this request; send it again")
+    return EngineError("engine_restarted", "the engine was restarted while it worked on this request; send it again")
 
 
 @dataclass(eq=False)
 class SupervisedEngine:
-    """`make`: an engine that was not started; `apart` runs it where it holds up nobody. `hang_s`: longer than the
-    longest step with a prompt in it.
+    """`make` makes an engine, not started; `apart` runs `make` without blocking the event loop. `hang_s`: longer than
+    the longest step with a prompt in it.
 
-    `hopeless` is set where no engine can be had any more: the worker should end.
+    `hopeless` is set when no engine can be started any more: the worker should end.
     """
 
     make: Callable[[], Engine]
@@ -63,9 +63,10 @@ class SupervisedEngine:
     def __post_init__(self) -> None:
         self._engine: Engine = self.make()
         self.facts: EngineFacts = self._engine.facts
-        self._waits: dict[str, asyncio.Future[Any]] = {}
-        """What runs here; set where its engine is gone."""
+        self._running: dict[str, asyncio.Future[Any]] = {}
+        """By request id: a future that is set when the request's engine is gone."""
         self._before = EngineStats(0, 0, 0.0, {})
+        """Stats of the engines before this one."""
         self._moved_s = 0.0
         self._seen: tuple[float, ...] = ()
         self._ready = asyncio.Event()
@@ -74,14 +75,14 @@ class SupervisedEngine:
         self._watching: asyncio.Task[None] | None = None
 
     def serves(self) -> bool:
-        """False while one is replaced by another."""
+        """False while the engine is being replaced."""
         return self._ready.is_set()
 
     def render_chat(self, messages: list[dict[str, str]]) -> str:
         return self._engine.render_chat(messages)
 
     async def start(self) -> None:
-        """Raises what the engine's own start raises: a first one that fails is a worker that cannot be."""
+        """Start the first engine. Raises what its own `start` raises."""
         await self._engine.start()
         self._ready.set()
         self._watching = asyncio.create_task(self._watch())
@@ -103,9 +104,9 @@ class SupervisedEngine:
     async def _watched(
         self, request_id: str, events: AsyncGenerator[EngineEvent, None], gone: asyncio.Future[Any]
     ) -> AsyncGenerator[EngineEvent, None]:
-        if not self._waits:
+        if not self._running:
             self._moved_s = self.clock.now()
-        self._waits[request_id] = gone
+        self._running[request_id] = gone
         try:
             while True:
                 upcoming: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
@@ -118,21 +119,21 @@ class SupervisedEngine:
                 if isinstance(event, Finished):
                     return
         finally:
-            self._waits.pop(request_id, None)
+            self._running.pop(request_id, None)
 
     async def abort(self, request_id: str) -> None:
         await self._engine.abort(request_id)
 
     def stats(self) -> EngineStats:
-        """Of all engines that there were; while one is replaced, as of its end."""
+        """Return the stats over all engines; while the engine is being replaced, as of its end."""
         if self._watching is not None and not self._ready.is_set():
             return self._before
-        now = self._engine.stats()
-        figures = self._before.figures + now.figures
-        return replace(now, tenants=_added(self._before.tenants, now.tenants), figures=figures)
+        current = self._engine.stats()
+        counts = self._before.counts + current.counts
+        return replace(current, tenants=_sum(self._before.tenants, current.tenants), counts=counts)
 
     def _checked(self, upcoming: asyncio.Future[Any]) -> EngineEvent:
-        """It moved, or it said that it is dead."""
+        """Return the event, and note the progress; raise `restarted` if the engine is dead."""
         self._moved_s = self.clock.now()
         try:
             event: EngineEvent = upcoming.result()
@@ -156,11 +157,11 @@ class SupervisedEngine:
                 await self._replace("it is dead")
                 continue
             self._check_progress()
-            if self._waits and self.clock.now() - self._moved_s > self.hang_s:
-                await self._replace(f"nothing came of {len(self._waits)} requests for {self.hang_s:g} s")
+            if self._running and self.clock.now() - self._moved_s > self.hang_s:
+                await self._replace(f"{len(self._running)} requests made no progress for {self.hang_s:g} s")
 
     def _check_progress(self) -> None:
-        """Work that gives no event yet: a long prompt in pieces takes more and more of the cache."""
+        """Note progress without events: a long prompt in pieces takes more and more of the cache."""
         stats = self._engine.stats()
         seen = (stats.kv_use, stats.waiting, stats.running, sum(got.service for got in stats.tenants.values()))
         if seen != self._seen:
@@ -170,28 +171,28 @@ class SupervisedEngine:
         logger.error("the engine is replaced: %s", why)
         self._before = self.stats()
         self._ready.clear()
-        for gone in self._waits.values():
+        for gone in self._running.values():
             if not gone.done():
                 gone.set_result(None)
         try:
             async with asyncio.timeout(STOP_S):
                 await self._engine.stop()
             self._count_restart()
-            self._engine = _None(self.facts)  # two models at once may be more than there is memory for
+            self._engine = _NoEngine(self.facts)  # frees the old model: two may need too much memory
             async with asyncio.timeout(START_S):
                 self._engine = await self.apart(self.make)
                 await self._engine.start()
-        except Exception as error:  # whatever it is, there is no engine
-            logger.error("no engine any more: %s: %s", type(error).__name__, error)
+        except Exception as error:  # of any kind: there is no engine
+            logger.error("no engine can be started: %s: %s", type(error).__name__, error)
             self.hopeless.set()
             return
         self.restarts += 1
         self._dead.clear()
         self._ready.set()
-        logger.info("another engine serves")
+        logger.info("a new engine serves")
 
     def _count_restart(self) -> None:
-        """Raises RuntimeError where there were too many."""
+        """Raises RuntimeError if there were too many restarts."""
         now_s = self.clock.now()
         self._restarted_s.append(now_s)
         while now_s - self._restarted_s[0] > RESTARTS_WITHIN_S:
@@ -200,15 +201,15 @@ class SupervisedEngine:
             raise RuntimeError(f"{RESTARTS_MAX} restarts within {RESTARTS_WITHIN_S:g} s")
 
 
-def _added(before: dict[str, TenantService], now: dict[str, TenantService]) -> dict[str, TenantService]:
+def _sum(before: dict[str, TenantService], current: dict[str, TenantService]) -> dict[str, TenantService]:
     total = dict(before)
-    for name, service in now.items():
+    for name, service in current.items():
         total[name] = total.get(name, TenantService()) + service
     return total
 
 
-class _None:
-    """Between two engines."""
+class _NoEngine:
+    """Stands in between two engines: it serves nothing."""
 
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
@@ -221,7 +222,7 @@ class _None:
         yield
 
     async def abort(self, request_id: str) -> None:
-        """Nothing runs."""
+        """Do nothing: no request runs."""
 
     def stats(self) -> EngineStats:
         return EngineStats(0, 0, 0.0, {})
@@ -230,4 +231,4 @@ class _None:
         raise restarted()
 
     async def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Generated text on its way out: whole characters only, and nothing that may yet turn out to be a stop string. Pure."""
+"""Generated text on its way to the caller: whole characters only, cut at the first stop string. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 
 class StopMatcher:
-    """Cuts text at the first stop string, wherever pieces are split; holds back what could be the beginning of one."""
+    """Cuts text at the first stop string, however the text is split into pieces. Holds back text that may be the
+    beginning of a stop string."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -14,7 +15,7 @@ class StopMatcher:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """What may be sent now. After a stop string (`stopped`) nothing more ever is."""
+        """Return the text that can be sent now. After a stop string (`stopped`) there is none any more."""
         if self.stopped:
             return ""
         self._held += text
@@ -28,12 +29,12 @@ class StopMatcher:
         return sent
 
     def flush(self) -> str:
-        """What was held back, once it is certain that nothing follows."""
+        """Return the text held back; call it when no text follows."""
         sent, self._held = self._held, ""
         return sent
 
     def _possible_beginning(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest suffix of the text that begins a stop string."""
         longest = max((len(stop) - 1 for stop in self._stops), default=0)
         for size in range(min(longest, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):
@@ -42,15 +43,15 @@ class StopMatcher:
 
 
 class Detokenizer:
-    """Tokens in, text out, whole characters only: a character whose bytes span tokens is held until it is complete.
+    """Turns tokens into text. A character whose bytes span tokens is held back until it is complete.
 
-    `decode` turns token ids into text and writes U+FFFD for bytes that are no character (yet). Two windows of the last
-    tokens are decoded, so the cost of a token does not grow with the text, and a tokenizer that treats the first token
-    of a text specially (a stripped space) sees the same beginning in both.
+    `decode` turns token ids into text and writes U+FFFD for bytes that are not a complete character. Two windows of the
+    last tokens are decoded, so the cost of a token does not grow with the text, and a tokenizer that treats the first
+    token of a text specially (it strips a space) sees the same beginning in both.
     """
 
     PENDING_MAX = 8
-    """Tokens held at most: no character has more bytes, so beyond that the bytes are garbage and are let through."""
+    """Tokens held back at most. No character has more bytes; longer sequences are invalid and are passed on."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
@@ -67,7 +68,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What is left at the end; an incomplete character becomes U+FFFD, which is valid text."""
+        """Return the rest of the text; an incomplete character becomes U+FFFD."""
         text = self._pending()
         self._sent = len(self._tokens)
         return text

@@ -47,28 +47,28 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._engine.stats()
-        yield from _preemption(stats.figures)
-        yield from _queues(stats, stats.now)
-        yield from _fairness(stats.now)
-        yield from _space(stats.now)
+        yield from _preemption(stats.counts)
+        yield from _queues(stats, stats.gauges)
+        yield from _fairness(stats.gauges)
+        yield from _space(stats.gauges)
         yield from _promises(self._watch)
-        yield from _incidents(stats.figures, self._watch)
+        yield from _incidents(stats.counts, self._watch)
         restarts = getattr(self._engine, "restarts", 0)  # of an engine that is watched (engines/supervised.py)
         yield _count("engine_restarts", "Times that the engine was started again.", restarts)
 
 
-def _preemption(figures: SchedulingStats) -> Iterator[Metric]:
+def _preemption(counts: SchedulingStats) -> Iterator[Metric]:
     # Copies: an engine may count in a thread of its own. Zeros: a rate needs a first value to rise from.
-    preemptions, costs = dict(figures.preemptions), dict(figures.costs)
+    preemptions, costs = dict(counts.preemptions), dict(counts.costs)
     kinds = [(strategy, tier) for strategy in Strategy for tier in TENANT_TIERS]
     evicted = {(strategy.value, tier.value): preemptions.get((strategy, tier), 0) for strategy, tier in kinds}
     yield _count("preemptions", "Running requests evicted for waiting ones.", evicted, "strategy", "tier")
-    yield _count("native_evictions", "Evictions by the engine itself, for running requests that grew.", figures.native)
-    yield _count("resumed", "Evicted requests that came back.", figures.resumed)
-    yield _count("preemptions_exhausted", "Requests ended, evicted as often as may be.", figures.exhausted)
-    yield _count("recomputed_tokens", "Tokens computed again after an eviction.", figures.recomputed_tokens)
-    yield _count("swapped_out_bytes", "KV cache copied to host memory.", figures.swapped_out_bytes)
-    yield _count("swapped_in_bytes", "KV cache copied back.", figures.swapped_in_bytes)
+    yield _count("native_evictions", "Evictions by the engine itself, for running requests that grew.", counts.native)
+    yield _count("resumed", "Evicted requests that came back.", counts.resumed)
+    yield _count("preemptions_exhausted", "Requests ended, evicted as often as may be.", counts.exhausted)
+    yield _count("recomputed_tokens", "Tokens computed again after an eviction.", counts.recomputed_tokens)
+    yield _count("swapped_out_bytes", "KV cache copied to host memory.", counts.swapped_out_bytes)
+    yield _count("swapped_in_bytes", "KV cache copied back.", counts.swapped_in_bytes)
     seen = {(strategy.value,): costs.get(strategy, ObservedCosts()) for strategy in Strategy}
     measured = {labels: each.measured for labels, each in seen.items()}
     yield _count("preemption_costs", "Preemptions whose cost was measured.", measured, "strategy")
@@ -132,12 +132,12 @@ def _promises(watch: SloWatch) -> Iterator[Metric]:
     yield _now("slo_seconds", f"By nearest rank, {window}.", seconds, "tier", "kind", "quantile")
 
 
-def _incidents(figures: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
+def _incidents(counts: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
     sheds = {(tier.value,): float(watch.sheds[tier]) for tier in TENANT_TIERS}
     yield _count("sheds", "Requests turned away for the sake of higher tiers.", sheds, "tier")
     yield _now("shed_level", "0: nobody is shed; 1: background; 2: standard too.", watch.shedder.level)
     yield _count("shed_level_changes", "How often it was raised or lowered.", watch.shedder.changes)
-    late = {("engine",): float(figures.expired), ("worker",): float(watch.expiries.total())}
+    late = {("engine",): float(counts.expired), ("worker",): float(watch.expiries.total())}
     yield _count("deadline_expiries", "Requests ended at their deadline, by who ended them.", late, "by")
 
 

@@ -98,7 +98,7 @@ def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:
 
 def _scheduling(collector: Collector, engine: Engine) -> Scheduling | None:
     if isinstance(collector, TierCollector) and isinstance(engine, PreemptiveEngine):
-        return collector.scheduling(engine.figures)
+        return collector.scheduling(engine.counts)
     return None
 
 

@@ -53,8 +53,7 @@ async def engine_of(
         profile = replace(INSTANT, pool_tokens=kv, batch_max=batch)
         engine = ModelledEngine(policy, profile=profile, context_tokens=2048)
     else:
-        from gpu_worker.engines.transformers.engine import Shape as TransformersShape
-        from gpu_worker.engines.transformers.engine import TransformersEngine
+        from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
         shape = TransformersShape(batch=batch, kv_tokens=kv, step_tokens=64)
         engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)

@@ -65,16 +65,16 @@ async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
         await victim
         stats = engine.stats()
     assert stats.tenants["batch"].input_tokens > 3 * 64
-    assert stats.figures.recomputed_tokens >= stats.tenants["batch"].input_tokens
-    assert stats.figures.costs[Strategy.RECOMPUTE].measured == 1
+    assert stats.counts.recomputed_tokens >= stats.tenants["batch"].input_tokens
+    assert stats.counts.costs[Strategy.RECOMPUTE].measured == 1
 
 
 @pytest.mark.parametrize("swap", [1 << 12, 1 << 20])
 async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int) -> None:
     """Also where there is no room in the host's memory for a single block."""
-    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
-    shape = Shape(batch=2, kv_tokens=1024, step_tokens=64, swap_bytes=swap, calibrate=True)
+    shape = TransformersShape(batch=2, kv_tokens=1024, step_tokens=64, swap_bytes=swap, calibrate=True)
     engine = TransformersEngine.load(make_policy("tiered:vtc"), model=None, home=home, shape=shape)
     await engine.start()
     try:
@@ -84,7 +84,7 @@ async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int)
         await heard.listen(asked)
     finally:
         await engine.stop()
-    assert (stats.now.swap_bytes_used, stats.kv_use) == (0, 0)
+    assert (stats.gauges.swap_bytes_used, stats.kv_use) == (0, 0)
     assert 0 < found.swap_out_s(256) < inf
     assert 0 < found.swap_in_s(256) < inf
     assert heard.counts == {"r": 8}

@@ -146,14 +146,14 @@ async def test_premium_takes_the_place_of_background_which_goes_on_later_as_if_u
     premium = await entered(engine, "p", P, max_tokens=3)
     await engine.step()
     told = engine.stats()
-    assert (told.running, told.now.tiers[P].running, told.now.tiers[B].waiting) == (1, 1, 1)
-    assert told.figures.preemptions == {(Strategy.RECOMPUTE, B): 1}
+    assert (told.running, told.gauges.tiers[P].running, told.gauges.tiers[B].waiting) == (1, 1, 1)
+    assert told.counts.preemptions == {(Strategy.RECOMPUTE, B): 1}
     await steps(engine, 30)
     assert [event async for event in background] == expected
     assert (await finished(premium)).output_tokens == 3
     told = engine.stats()
-    assert (told.figures.resumed, told.figures.recomputed_tokens) == (1, 5 + 5)
-    assert told.figures.costs[Strategy.RECOMPUTE].measured == 1
+    assert (told.counts.resumed, told.counts.recomputed_tokens) == (1, 5 + 5)
+    assert told.counts.costs[Strategy.RECOMPUTE].measured == 1
     assert told.tenants["b"].output_tokens == 20
     assert told.tenants["b"].service == WEIGHTED_TOKENS(5, 20), "what is computed again is no new service"
 
@@ -166,7 +166,7 @@ async def test_nobody_is_evicted_for_an_equal_or_for_background() -> None:
         await entered(engine, name, tier)
     await steps(engine, 5)
     told = engine.stats()
-    assert (told.now.tiers[S].running, told.waiting, sum(told.figures.preemptions.values())) == (1, 2, 0)
+    assert (told.gauges.tiers[S].running, told.waiting, sum(told.counts.preemptions.values())) == (1, 2, 0)
 
 
 async def test_room_in_the_cache_is_made_too_and_no_more_than_is_needed() -> None:
@@ -177,7 +177,7 @@ async def test_room_in_the_cache_is_made_too_and_no_more_than_is_needed() -> Non
     await entered(engine, "p", P, max_tokens=25)
     await steps(engine, 1)
     told = engine.stats()
-    assert (told.now.tiers[P].running, told.now.tiers[B].running) == (1, 2)
+    assert (told.gauges.tiers[P].running, told.gauges.tiers[B].running) == (1, 2)
 
 
 async def test_what_may_be_dropped_and_would_be_late_is_told_so() -> None:
@@ -190,7 +190,7 @@ async def test_what_may_be_dropped_and_would_be_late_is_told_so() -> None:
     with pytest.raises(Dropped, match="evicted") as caught:
         await anext(background)
     assert caught.value.code == "preempted"
-    assert engine.stats().figures.preemptions == {(Strategy.DROP, B): 1}
+    assert engine.stats().counts.preemptions == {(Strategy.DROP, B): 1}
     assert engine.stats().tenants["b"].output_tokens == 3
 
 
@@ -202,14 +202,14 @@ async def test_evicted_as_often_as_may_be_it_is_ended_or_goes_first() -> None:
             await steps(engine, 3)
             await entered(engine, f"p{number}", P, max_tokens=2)
             await steps(engine, 3)
-        told = engine.stats().figures
+        told = engine.stats().counts
         assert (told.preemptions[Strategy.RECOMPUTE, B], told.exhausted) == (2, int(at_limit == "end"))
         if at_limit == "end":
             with pytest.raises(Dropped) as caught:
                 [event async for event in background]
             assert caught.value.code == "preempted_too_often"
         else:
-            assert engine.stats().now.tiers[B].running == 1
+            assert engine.stats().gauges.tiers[B].running == 1
 
 
 async def test_whose_time_is_up_ends_waiting_or_running_and_is_counted_once() -> None:
@@ -218,7 +218,7 @@ async def test_whose_time_is_up_ends_waiting_or_running_and_is_counted_once() ->
     waiting = await entered(engine, "w", S, timeout_s=0.35)
     await steps(engine, 10)
     assert ((await finished(running)).reason, (await finished(waiting)).output_tokens) == ("aborted", 0)
-    assert engine.stats().figures.expired == 2
+    assert engine.stats().counts.expired == 2
     assert (engine.stats().running, engine.stats().waiting) == (0, 0)
 
 
@@ -229,8 +229,8 @@ async def test_the_reserve_is_premiums() -> None:
     for name in ("s1", "s2", "s3"):
         await entered(engine, name, S, max_tokens=25)
     await steps(engine, 1)
-    assert engine.stats().now.tiers[S].running == 2
+    assert engine.stats().gauges.tiers[S].running == 2
     await entered(engine, "p", P, max_tokens=25)
     await steps(engine, 1)
-    now = engine.stats().now
+    now = engine.stats().gauges
     assert (now.tiers[P].running, now.reserve_blocks, now.reserve_used) == (1, 30, 30)

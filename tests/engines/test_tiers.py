@@ -33,10 +33,10 @@ SWAP_BYTES = 64 << 20
 async def tiered_engine(
     home: Path, settings: TierSettings | None = None, *, kv: int = 512, batch: int = 8, swap: int = SWAP_BYTES
 ) -> AsyncIterator[Any]:
-    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
     policy = TieredQueue(lambda: make_policy("vtc"), settings)
-    shape = Shape(batch=batch, kv_tokens=kv, step_tokens=64, swap_bytes=swap)
+    shape = TransformersShape(batch=batch, kv_tokens=kv, step_tokens=64, swap_bytes=swap)
     engine = TransformersEngine.load(policy, model=None, home=home, shape=shape)
     await engine.start()
     try:
@@ -110,24 +110,24 @@ async def test_output_after_a_preemption_is_that_of_an_undisturbed_run(home: Pat
         engine._admission.calibration = COPIES_ARE_FREE if strategy is Strategy.SWAP else COPIES_ARE_DEAR
         heard = await crowd(engine)
         stats = engine.stats()
-    assert stats.figures.preemptions == {(strategy, Tier.BACKGROUND): 1}
+    assert stats.counts.preemptions == {(strategy, Tier.BACKGROUND): 1}
     assert heard.texts == await undisturbed(home)
     assert heard.order.index("premium ends") < min(heard.order.index(f"b{number} ends") for number in range(3))
-    assert stats.figures.resumed == 1
-    assert stats.now.swap_bytes_used == 0
+    assert stats.counts.resumed == 1
+    assert stats.gauges.swap_bytes_used == 0
     if strategy is Strategy.SWAP:
-        assert stats.figures.swapped_out_bytes == stats.figures.swapped_in_bytes > 0
-        assert stats.figures.recomputed_tokens == 0
+        assert stats.counts.swapped_out_bytes == stats.counts.swapped_in_bytes > 0
+        assert stats.counts.recomputed_tokens == 0
     else:
-        assert stats.figures.recomputed_tokens > 60
+        assert stats.counts.recomputed_tokens > 60
 
 
 async def test_a_swap_space_that_is_full_makes_it_a_recompute(home: Path) -> None:
     async with tiered_engine(home, swap=0) as engine:
         engine._admission.calibration = COPIES_ARE_FREE
         heard = await crowd(engine)
-        figures = engine.stats().figures
-    assert figures.preemptions == {(Strategy.RECOMPUTE, Tier.BACKGROUND): 1}
+        counts = engine.stats().counts
+    assert counts.preemptions == {(Strategy.RECOMPUTE, Tier.BACKGROUND): 1}
     assert heard.texts == await undisturbed(home)
 
 
@@ -144,7 +144,7 @@ async def test_nobody_is_evicted_for_its_like(home: Path) -> None:
         heard = Listening(engine)
         alike = [replace(background(number), tier=Tier.PREMIUM, request_id=f"p{number}") for number in range(3)]
         await asyncio.gather(*(heard.listen(asked) for asked in alike))
-        assert engine.stats().figures.preemptions == {}
+        assert engine.stats().counts.preemptions == {}
 
 
 async def test_one_that_is_dropped_hears_of_it_and_pays_for_what_it_got(home: Path) -> None:
@@ -175,7 +175,7 @@ async def test_one_that_was_promoted_is_left_alone(home: Path) -> None:
         for number in range(6):
             await listening.listen(premium(request_id=f"premium-{number}", max_tokens=2))
         await asyncio.gather(*tasks)
-        assert engine.stats().figures.preemptions.total() <= 2
+        assert engine.stats().counts.preemptions.total() <= 2
         assert all(listening.counts[f"b{number}"] == OUTPUT for number in range(2))
 
 
@@ -184,7 +184,7 @@ async def test_a_deadline_takes_out_what_waits_and_what_runs(home: Path) -> None
         listening = Listening(engine)
         late = [background(number, timeout_s=0.15, max_tokens=200) for number in range(2)]
         await asyncio.gather(*(listening.listen(asked) for asked in late))
-        assert engine.stats().figures.expired == 2
+        assert engine.stats().counts.expired == 2
         assert sum(listening.counts.values()) < 400
 
 
@@ -193,21 +193,21 @@ async def test_the_reserve_is_premiums(home: Path) -> None:
         heard = await crowd(engine, changes={"max_tokens": 30})
         begun = [what for what in heard.order if what.endswith("begins")]
         assert begun.index("premium begins") == 2, "two of background fit beside the reserve, the third waits"
-        assert engine.stats().figures.preemptions == {}
+        assert engine.stats().counts.preemptions == {}
         with pytest.raises(EngineError, match="together more than the 256"):
             await anext(engine.generate(background(9, max_tokens=256)))
 
 
 async def test_the_machine_is_measured_at_the_start(home: Path) -> None:
-    from gpu_worker.engines.transformers.engine import Shape, TransformersEngine
+    from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape
 
-    shape = Shape(batch=2, kv_tokens=1024, step_tokens=256, swap_bytes=SWAP_BYTES, calibrate=True)
+    shape = TransformersShape(batch=2, kv_tokens=1024, step_tokens=256, swap_bytes=SWAP_BYTES, calibrate=True)
     engine = TransformersEngine.load(make_policy("tiered:vtc"), model=None, home=home, shape=shape)
     await engine.start()
     try:
         found = engine._admission.calibration
         assert engine.stats().tenants == {}
-        assert engine.stats().now.swap_bytes_total > 0
+        assert engine.stats().gauges.swap_bytes_total > 0
     finally:
         await engine.stop()
     assert found.kv_bytes_per_token == 2 * 2 * 128 * 4  # keys and values x layers x width x bytes

@@ -173,11 +173,11 @@ def test_blocks_are_conserved_and_every_request_ends_once(
     assert set(ends.rejections) <= {"too_large", "dropped", "exhausted"}
     if policy != "tiered:vtc" or (tiers.at_limit == "promote" and not tiers.may_drop):
         assert set(ends.rejections) <= {"too_large"}
-    figures = engine.figures
+    counts = engine.counts
     dropped = sum(count for name, count in ends.rejections.items() if name != "too_large")
-    evicted = figures.preemptions.total() + figures.native
-    assert figures.resumed == evicted - dropped
-    assert figures.swapped_in_bytes == figures.swapped_out_bytes
+    evicted = counts.preemptions.total() + counts.native
+    assert counts.resumed == evicted - dropped
+    assert counts.swapped_in_bytes == counts.swapped_out_bytes
     assert engine.model.batch.kv_budget.swap_bytes_used == 0
 
 
@@ -212,19 +212,19 @@ def test_a_premium_request_takes_the_place_of_a_background_one(profile: EnginePr
         engine = made(full(profile), TierSettings(preemption=preemption))
         ends = play(arrivals, engine)
         waits[preemption] = next(r.ttft_s for r in ends.ended if r.tier is Tier.PREMIUM)
-        assert engine.figures.preemptions.total() == engine.figures.preemptions[Strategy.RECOMPUTE, Tier.BACKGROUND]
-        assert bool(engine.figures.preemptions) == preemption
+        assert engine.counts.preemptions.total() == engine.counts.preemptions[Strategy.RECOMPUTE, Tier.BACKGROUND]
+        assert bool(engine.counts.preemptions) == preemption
     assert waits[True] < waits[False] / 2
 
 
 def test_what_is_swapped_is_not_computed_again() -> None:
     arrivals = [*crowd(8, "background"), *(Arrival(1.0 + n / 2, "p", 60, 10, tier="premium") for n in range(3))]
-    figures = []
+    counts = []
     for swap in (SWAP, {}):
         engine = made(full(WHOLE).model_copy(update=swap), TierSettings())
         play(arrivals, engine)
-        figures.append(engine.figures)
-    swapped, recomputed = figures
+        counts.append(engine.counts)
+    swapped, recomputed = counts
     assert swapped.preemptions[Strategy.SWAP, Tier.BACKGROUND] > 0
     assert swapped.swapped_out_bytes == swapped.swapped_in_bytes > 0
     assert recomputed.swapped_out_bytes == 0
@@ -243,7 +243,7 @@ def test_one_that_is_ended_says_why() -> None:
 def test_short_of_blocks_the_engine_evicts_the_last_and_promotes_in_the_end(profile: EngineProfile) -> None:
     engine = made(profile, TierSettings(preemptions_max=1))
     ends = play(crowd(12, "standard", prompt=20, output=120), engine)
-    assert engine.figures.native > 0
+    assert engine.counts.native > 0
     assert ends.rejections == {}
 
 
@@ -263,7 +263,7 @@ def test_where_nothing_is_short_it_is_the_engine_without_evictions(chunked: bool
         ended = sorted(play(arrivals, engine).ended, key=lambda request: int(request.request_id))
         times.append([time for r in ended for time in (r.admitted_s, r.first_token_s, r.finish_s)])
     assert times[1] == pytest.approx(times[0], rel=1e-9)
-    assert paged.figures.native == 0
+    assert paged.counts.native == 0
 
 
 def test_an_engine_that_loses_a_block_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

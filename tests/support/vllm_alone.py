@@ -302,10 +302,10 @@ class Alone:
     def schedule(self) -> Any:
         """The first half: a step is on its way."""
         self.evicted.clear()
-        native = self.scheduler.figures.native
+        native = self.scheduler.counts.native
         output = self.scheduler.schedule()
         self.under_way.append((output, self.worker.run(output)))
-        native = self.scheduler.figures.native - native
+        native = self.scheduler.counts.native - native
         self.seen["native"] += native
         self.seen["evicted"] += len(self.evicted)
         for plan, eviction in self.evicted:
@@ -440,7 +440,7 @@ class Alone:
         assert set(ledger.held) <= waiting, "swapped out, and not waiting"
         used = [block for _, blocks in ledger.held.values() for block in blocks]
         assert len(set(used)) == len(used)
-        assert ledger.figures.used_bytes == len(used) * ledger.block_bytes
+        assert ledger.usage.used_bytes == len(used) * ledger.block_bytes
 
     def _note(self, output: Any) -> None:
         asked = self.asked[output.request_id]
@@ -493,7 +493,7 @@ class Alone:
             scheduler.admission,
             scheduler.waiting,
             scheduler._reports,
-            scheduler._reports._observed,
+            scheduler._reports._cost_tracker,
         ):
             _empty(holder, excluding=_KEPT_BY_DESIGN)
         for inner in policy._tiers.values():

@@ -164,7 +164,7 @@ BOTH = pytest.mark.parametrize("ahead", [False, True])
 
 
 def preemptions(alone: Alone) -> int:
-    return int(alone.scheduler.figures.preemptions.total())
+    return int(alone.scheduler.counts.preemptions.total())
 
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])

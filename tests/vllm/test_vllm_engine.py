@@ -31,9 +31,9 @@ from gpu_worker.engines.interface import (
     Token,
 )
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.vllm.engine import Shape, VllmEngine, _ended
+from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape, _ended
 
-SHAPE = Shape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
+SHAPE = VllmShape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
 
 
 class RealClock:
@@ -149,7 +149,7 @@ def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) 
     stats = house.run(story())
     told = stats.tenants["told"]
     assert told.service == told.input_tokens + 2 * 12
-    assert stats.now.swap_bytes_total > 0
+    assert stats.gauges.swap_bytes_total > 0
     assert not any("calibration" in name for name in stats.tenants)
 
 

@@ -53,7 +53,7 @@ def crowd(driver: VllmDriver, after: int = 5) -> None:
 
 def preemptions(driver: VllmDriver) -> dict[Strategy, int]:
     counted: dict[Strategy, int] = {}
-    for (strategy, tier), count in driver.scheduler.figures.preemptions.items():
+    for (strategy, tier), count in driver.scheduler.counts.preemptions.items():
         assert tier is Tier.BACKGROUND
         counted[strategy] = counted.get(strategy, 0) + count
     return counted
@@ -70,10 +70,10 @@ def test_output_after_a_preemption_is_that_of_an_undisturbed_run(
         driver.run()
         assert preemptions(driver)[strategy] >= 1
         assert {name: seen.tokens for name, seen in driver.seen.items()} == undisturbed
-        figures = driver.scheduler.connector.figures
-        assert figures.used_bytes == 0
+        usage = driver.scheduler.connector.usage
+        assert usage.used_bytes == 0
         if strategy is Strategy.SWAP:
-            assert figures.swapped_out_bytes >= figures.swapped_in_bytes > 0
+            assert usage.swapped_out_bytes >= usage.swapped_in_bytes > 0
 
 
 def test_premium_gets_its_first_token_in_the_step_after_it_came(model: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_reserve_is_left_to_premium(model: Path) -> None:
         driver.add("premium", prompt(90, 9), 6, tenant="paying", tier="premium")
         driver.step()
         assert driver.seen["premium"].first_step == driver.steps
-        assert driver.scheduler.figures.preemptions.total() == 0
+        assert driver.scheduler.counts.preemptions.total() == 0
         driver.run()
         assert all(len(seen.tokens) == 6 for seen in driver.seen.values())
 
@@ -152,7 +152,7 @@ def test_one_preempted_too_often_is_ended_where_that_is_set(model: Path) -> None
         driver.run()
         ended = [name for name, seen in driver.seen.items() if seen.stop_reason == "headgate:preempted_too_often"]
         assert ended
-        assert driver.scheduler.figures.exhausted == len(ended)
+        assert driver.scheduler.counts.exhausted == len(ended)
 
 
 def test_a_deadline_ends_what_waits_and_what_runs(model: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_deadline_ends_what_waits_and_what_runs(model: Path) -> None:
         time.sleep(0.4)
         driver.run()
         assert {seen.stop_reason for seen in driver.seen.values()} == {"headgate:expired"}
-        assert driver.scheduler.figures.expired == 2
+        assert driver.scheduler.counts.expired == 2
 
 
 def test_one_that_the_policy_refuses_is_told_so(model: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_plain_policy_knows_no_tiers(model: Path) -> None:
     with vllm_driver(model, policy="fcfs") as driver:
         crowd(driver)
         driver.run()
-        assert driver.scheduler.figures.preemptions.total() == 0
+        assert driver.scheduler.counts.preemptions.total() == 0
         assert driver.seen["premium"].steps_to_first_token > 30
 
 
@@ -236,7 +236,7 @@ def test_of_those_that_outgrow_the_cache_the_least_urgent_goes(model: Path) -> N
         driver.step()
         driver.add("premium", prompt(120, 1), 100, tenant="a", tier="premium")
         driver.run()
-        assert driver.scheduler.figures.native >= 1
+        assert driver.scheduler.counts.native >= 1
         assert driver.seen["premium"].last_step == 101
         assert len(driver.tokens("background")) == 100
 
@@ -261,8 +261,8 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 @pytest.fixture
 def told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
-    with vllm_driver(model, figures_file=str(tmp_path / "figures.json")) as driver:
-        yield driver, tmp_path / "figures.json"
+    with vllm_driver(model, figures_file=str(tmp_path / "stats.json")) as driver:
+        yield driver, tmp_path / "stats.json"
 
 
 def test_what_is_told_in_the_file_is_what_is(told: tuple[VllmDriver, Path]) -> None:
@@ -271,7 +271,7 @@ def test_what_is_told_in_the_file_is_what_is(told: tuple[VllmDriver, Path]) -> N
     driver.step(2)
     stats: Any = stats_from_json(file.read_text())
     assert stats.running == len(driver.scheduler.running)
-    assert stats.figures.preemptions == driver.scheduler.figures.preemptions
+    assert stats.counts.preemptions == driver.scheduler.counts.preemptions
     assert stats.tenants["paying"].input_tokens == 150
-    assert stats.now.tiers[Tier.PREMIUM].running == 1
+    assert stats.gauges.tiers[Tier.PREMIUM].running == 1
     assert 0 < stats.kv_use <= 1

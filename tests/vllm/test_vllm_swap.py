@@ -48,9 +48,9 @@ from gpu_worker.engines.vllm.swap import (
     GIB,
     BlockCopier,
     SwapConnector,
-    SwapFigures,
     SwapLedger,
     SwapMetadata,
+    SwapUsage,
     refuse_what_cannot_be_swapped,
 )
 
@@ -74,7 +74,7 @@ class Plan:
     """The victim's count of output tokens at which it is taken out of the batch; None: never."""
     swap: bool = True
     swapped: list[bool] = field(default_factory=list)
-    figures: list[SwapFigures] = field(default_factory=list)
+    usage: list[SwapUsage] = field(default_factory=list)
     """After each step."""
     steps: list[dict[str, int]] = field(default_factory=list)
     """Tokens scheduled by request, a step each."""
@@ -95,7 +95,7 @@ class EvictingScheduler(Scheduler):  # type: ignore[misc]
                 self._evict(request)
         output = super().schedule(*args, **kwargs)
         plan.steps.append({_name(self.requests[i]): n for i, n in output.num_scheduled_tokens.items()})
-        plan.figures.append(self.connector.figures)
+        plan.usage.append(self.connector.usage)
         return output
 
     def _evict(self, request: Any) -> None:
@@ -208,15 +208,15 @@ def llm(model: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
 @pytest.mark.parametrize("at_output", [1, 5, 25])  # 25: the 224 computed tokens fill their 7 blocks exactly
 def test_victim_continues_where_it_was(llm: LLM, at_output: int) -> None:
     undisturbed = alone(llm)
-    before = connector_of(llm).figures
+    before = connector_of(llm).usage
     disturbed = run(llm, seen := Plan(evict_at_output=at_output))
-    after = connector_of(llm).figures
+    after = connector_of(llm).usage
 
     assert disturbed == undisturbed
     assert seen.swapped == [True]
     assert seen.steps[seen.evicted_at_step] == {"rival": PROMPTS["rival"]}, "the rival has the victim's blocks"
     assert resumed_with(seen) == 1, "nothing computed twice"
-    assert max(figures.used_bytes for figures in seen.figures) == 7 * BLOCK_BYTES
+    assert max(usage.used_bytes for usage in seen.usage) == 7 * BLOCK_BYTES
     assert after.used_bytes == 0
     assert after.total_bytes == 64 * BLOCK_BYTES
     assert after.swapped_out_bytes - before.swapped_out_bytes == 7 * BLOCK_BYTES
@@ -250,9 +250,9 @@ def test_aborted_while_swapped_frees_its_space(llm: LLM) -> None:
     undisturbed = alone(llm)
     tokens = run(llm, seen := Plan(evict_at_output=5, after_step=abort_the_swapped))
     assert tokens["rival"] == undisturbed["rival"]
-    assert seen.figures[seen.evicted_at_step].used_bytes == 7 * BLOCK_BYTES
+    assert seen.usage[seen.evicted_at_step].used_bytes == 7 * BLOCK_BYTES
     assert all("victim" not in step for step in seen.steps[seen.evicted_at_step :])
-    assert connector_of(llm).figures.used_bytes == 0
+    assert connector_of(llm).usage.used_bytes == 0
 
 
 def abort_the_swapped(llm: LLM) -> None:
@@ -266,7 +266,7 @@ def test_a_reset_of_the_cache_forgets_what_is_swapped(llm: LLM) -> None:
     def reset(llm: LLM) -> None:
         if len(plan.steps) == plan.evicted_at_step + 1:
             assert connector_of(llm).reset_cache()
-            assert connector_of(llm).figures.used_bytes == 0
+            assert connector_of(llm).usage.used_bytes == 0
 
     undisturbed = alone(llm)
     assert run(llm, seen := Plan(evict_at_output=5, after_step=reset)) == undisturbed
@@ -279,7 +279,7 @@ def test_a_pool_too_small_refuses_and_the_victim_is_recomputed(model: Path) -> N
         assert run(llm, seen := Plan(evict_at_output=5)) == undisturbed
         assert seen.swapped == [False]
         assert resumed_with(seen) == PROMPTS["victim"] + 5
-        assert connector_of(llm).figures == SwapFigures(6 * BLOCK_BYTES, 0, 0, 0)
+        assert connector_of(llm).usage == SwapUsage(6 * BLOCK_BYTES, 0, 0, 0)
 
 
 @pytest.mark.parametrize("drop", [False, True], ids=["delivered", "dropped"])
@@ -330,7 +330,7 @@ def test_a_victim_out_and_back_within_a_step_takes_both_copies() -> None:
     assert ledger.take("a", [5, 6], 64)
     ledger.give_back("a", [6, 5], 32, 63)
     assert ledger.drain() == SwapMetadata([(5, 0), (6, 1)], [(5, 1)])
-    assert ledger.figures == SwapFigures(2, 0, 2, 1)
+    assert ledger.usage == SwapUsage(2, 0, 2, 1)
 
 
 def test_nothing_computed_is_nothing_to_swap() -> None:
@@ -343,7 +343,7 @@ def test_forgotten_before_its_step_is_sent() -> None:
     ledger.forget("a")
     ledger.forget("unknown")
     assert not ledger.drain().out
-    assert ledger.figures.used_bytes == 0
+    assert ledger.usage.used_bytes == 0
 
 
 @pytest.mark.parametrize("layout", list(KVCacheLayout), ids=lambda layout: layout.name)

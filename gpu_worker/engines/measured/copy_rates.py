@@ -1,4 +1,4 @@
-"""How fast KV blocks move between the device and host memory here: measured, not read off a data sheet."""
+"""The rates at which KV blocks move between device and host memory: measured, not taken from a data sheet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class CopyRates:
-    """`base_s`: what the smallest copy takes."""
+    """`base_s`: the time of the smallest copy."""
 
     out_bytes_per_s: float
     in_bytes_per_s: float
@@ -26,7 +26,7 @@ class CopyRates:
 
 
 def measure_copy_rates(device: str | None = None) -> CopyRates:
-    """Some 50 ms on a GPU: a large and a small copy each way, pinned where there is a GPU, the median of TRIES."""
+    """Measure a large and a small copy each way, with pinned memory on a GPU, the median of TRIES: about 50 ms."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     base_s = _copy_s(device, SMALL_BYTES, out=True)
     out_s, in_s = _copy_s(device, LARGE_BYTES, out=True), _copy_s(device, LARGE_BYTES, out=False)
@@ -36,28 +36,29 @@ def measure_copy_rates(device: str | None = None) -> CopyRates:
 def fitted_copy_rates(
     sizes_bytes: Iterable[int], copy: Callable[[int], tuple[Callable[[], None], Callable[[], None]]], device: str
 ) -> CopyRates:
-    """Of an engine's own copies, which may be slower than plain ones and of many parts. `copy`: of a size, what copies
-    that much out and what brings it back; they are called in turn, as after a step of a model: nothing of it is in a
-    CPU's caches any more."""
-    elsewhere = torch.empty(SMALL_BYTES if device == "cuda" else LARGE_BYTES, dtype=torch.uint8)
+    """Measure an engine's own copies, which may have many parts and be slower than plain ones. `copy(size)` returns the
+    functions that copy so many bytes out and back. Before each call the CPU's caches are filled with other data, as
+    after a step of a model."""
+    other_data = torch.empty(SMALL_BYTES if device == "cuda" else LARGE_BYTES, dtype=torch.uint8)
 
     def cold_s(one_way: Callable[[], None]) -> float:
-        elsewhere.fill_(0)
+        other_data.fill_(0)
         return timed_s(one_way, device)
 
     out_s: list[tuple[int, float]] = []
     in_s: list[tuple[int, float]] = []
     for size_bytes in sizes_bytes:
         out, back = copy(size_bytes)
-        took = [(cold_s(out), cold_s(back)) for _ in range(TRIES + 1)][1:]
-        out_s.append((size_bytes, median(seconds for seconds, _ in took)))
-        in_s.append((size_bytes, median(seconds for _, seconds in took)))
+        samples = [(cold_s(out), cold_s(back)) for _ in range(TRIES + 1)][1:]
+        out_s.append((size_bytes, median(seconds for seconds, _ in samples)))
+        in_s.append((size_bytes, median(seconds for _, seconds in samples)))
     out_base_s, out_byte_s, _ = fit(out_s, degree=1)
     in_base_s, in_byte_s, _ = fit(in_s, degree=1)
     return CopyRates(1 / max(out_byte_s, 1e-15), 1 / max(in_byte_s, 1e-15), (out_base_s + in_base_s) / 2)
 
 
 def timed_s(copy: Callable[[], object], device: str) -> float:
+    """Return the seconds of `copy`, waiting for the device before and after."""
     _wait(device)
     began_s = time.perf_counter()
     copy()

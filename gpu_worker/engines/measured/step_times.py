@@ -1,7 +1,7 @@
-"""How long steps take on this machine, learned from those that tell it plainly.
+"""The times of an engine's steps on this machine, learned from the steps of a single request.
 
-A step in which one request alone was computed says what n tokens of prefill take, or one of decode. Fitted by least
-squares as the cost model has it (gpu_worker/policies/preemption/costs.py): seconds = base + a n + b n^2, none negative.
+Such a step shows the time of n tokens of prefill, or of one decode. The prefill times are fitted by least squares to
+the cost model (gpu_worker/policies/preemption/costs.py): seconds = base + a n + b n^2, no coefficient negative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu_worker.policies.preemption.costs import Calibration
 SAMPLES_MAX = 256
 FITTED_EVERY = 8
 LENGTHS_MIN = 3
-"""Different lengths before anything is fitted."""
+"""Different lengths that a fit needs."""
 
 
 def _recent() -> deque[tuple[int, float]]:
@@ -27,18 +27,19 @@ def _recent() -> deque[tuple[int, float]]:
 
 @dataclass(slots=True)
 class StepTimes:
-    """`prefills`, `decodes`: tokens and seconds of such steps, the last SAMPLES_MAX. `new`: since `calibrated`."""
+    """`prefills`, `decodes`: tokens and seconds of the last SAMPLES_MAX such steps. `new`: samples since the last
+    fit."""
 
     prefills: deque[tuple[int, float]] = field(default_factory=_recent)
     decodes: deque[tuple[int, float]] = field(default_factory=_recent)
     new: int = 0
     _pieces: tuple[str, int] = ("", 0)
-    """The last prompt, and how many of its tokens were computed in steps of its own."""
+    """The last prompt, and how many of its tokens were computed, all in steps without other requests."""
     _pieces_s: float = 0.0
 
     def note(self, request_id: str, tokens: int, context: int, seconds: float) -> None:
-        """A step of one request: `tokens` computed, of a sequence of which `context` were computed before. A prompt in
-        pieces counts as one that took all of them, as long as nobody else was in any."""
+        """Note a step that computed `tokens` of one request, after `context` computed before. A prompt in pieces counts
+        as one prefill of all of them, unless another request was in one of the steps."""
         if tokens == 1:
             self.decodes.append((1, seconds))
             self.new += 1
@@ -53,7 +54,7 @@ class StepTimes:
         return self.new >= FITTED_EVERY
 
     def calibrated(self, known: Calibration) -> Calibration:
-        """With what the steps said so far, where they say enough."""
+        """Return `known`, updated by the steps so far where there are enough."""
         self.new = 0
         if self.decodes:
             known = replace(known, decode_s=median(seconds for _, seconds in self.decodes))
@@ -67,10 +68,9 @@ class StepTimes:
 
 
 def fit(samples: Sequence[tuple[int, float]], degree: int = 2) -> tuple[float, float, float]:
-    """base, a, b of the best fit by relative error; a term that would be negative is left out, and so is one above
-    `degree`.
+    """Return base, a, b of the least squares fit. Terms above `degree`, and terms that would be negative, are 0.
 
-    By relative error: a prompt ten times as long is not a hundred times as telling.
+    The error is relative: otherwise a prompt ten times as long would weigh a hundred times as much.
     """
     tokens = np.array([tokens for tokens, _ in samples], dtype=float)
     seconds = np.array([seconds for _, seconds in samples], dtype=float)

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
@@ -34,7 +35,7 @@ from gpu_worker.engines.interface import (
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
-from gpu_worker.engines.policy_stats import scheduling_gauges
+from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
@@ -58,12 +59,12 @@ PROFILE = replace(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A request, and what its caller still has to read."""
+    """A request, its sequence in the model, and its events."""
 
     request: EngineRequest
     sequence: Sequence
     stops: StopMatcher
-    events: asyncio.Queue[EngineEvent | EngineError] = field(default_factory=asyncio.Queue)
+    events: EventQueue = field(default_factory=EventQueue)
 
 
 @dataclass(eq=False)
@@ -99,13 +100,8 @@ class ModelledEngine:
         stream = self._enqueue(request, input_tokens)
         try:
             yield Started(input_tokens)
-            while True:
-                event = await stream.events.get()
-                if isinstance(event, EngineError):
-                    raise event
+            async for event in stream.events:
                 yield event
-                if isinstance(event, Finished):
-                    return
         finally:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
@@ -146,8 +142,8 @@ class ModelledEngine:
             running=len(self._batch.running),
             kv_use=self._batch.kv_tokens / self.profile.pool_tokens,
             tenants=self.policy.received,
-            figures=self._batch.figures,
-            now=scheduling_gauges(
+            counts=self._batch.counts,
+            gauges=scheduling_gauges(
                 self._admission,
                 running=running,
                 blocks=blocks,

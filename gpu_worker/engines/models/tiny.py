@@ -1,10 +1,10 @@
 """A tiny Llama with random weights, for demos and tests: real tokens, real attention, nothing to download.
 
-Two layers of width 128 (or more: as random, only slower) and a byte-level BPE vocabulary trained on a paragraph of our
-own. The weights come from a fixed seed, so the same seed generates the same text everywhere. What random weights get
-wrong is set right by construction: channel 0 of every embedding is a constant, which survives to the last norm, so the
-head's weight on it is a bias, and with it tokens that are no printable text by themselves (single bytes, special
-tokens, the end of text) are never likely. Length is therefore governed by max_tokens.
+It has two layers of width 128 (or more: as random, only slower) and a byte-level BPE vocabulary trained on a paragraph
+of our own. The weights come from a fixed seed, so the same seed generates the same text everywhere. Random weights
+would generate unprintable tokens, so the model has a bias against them: channel 0 of every embedding is a constant that
+survives to the last norm, and the head's weight on it makes tokens unlikely that are not printable text by themselves
+(single bytes, special tokens, the end of text). Therefore max_tokens decides the length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TinySize:
 
     @classmethod
     def parse(cls, text: str) -> TinySize | None:
-        """`random:LAYERSxWIDTH`; None for text that is no such name. Raises ValueError for a size that cannot be."""
+        """Parse `random:LAYERSxWIDTH`; None for any other text. Raises ValueError for an impossible size."""
         if not text.startswith("random:"):
             return None
         found = re.fullmatch(r"random:([1-9]\d?)x([1-9]\d{0,4})", text)
@@ -52,8 +52,22 @@ class TinySize:
         return cls(int(found[1]), int(found[2]))
 
 
+def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tuple[Path, str]:
+    """Return the folder of a model and its name for tenants. `model`: a local folder, or `random:LAYERSxWIDTH` for a
+    model built under `home`; None is `random:2x128`.
+
+    Raises FileNotFoundError for a folder without a model, ValueError for an impossible size.
+    """
+    size = TinySize() if model is None else TinySize.parse(model)
+    folder = Path(model or "") if size is None else ensure_tiny_model(home, size, weights_seed=weights_seed)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
+    return folder, folder.name if size is None else BUILT_MODEL_NAME
+
+
 def ensure_tiny_model(home: Path, size: TinySize, *, weights_seed: int = 0) -> Path:
-    """The folder of the model under `home`, built if it is not there (under a second). Safe for concurrent callers."""
+    """Return the model's folder under `home`; build it if it is missing (under a second). Safe for concurrent
+    callers."""
     folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}"
     if not (folder / "config.json").exists():
         building = home / f".{folder.name}-{os.getpid()}-{id(folder)}"
@@ -74,7 +88,7 @@ def build_tiny_model(folder: Path, size: TinySize, *, weights_seed: int = 0) -> 
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text goes in and comes out unchanged."""
+    """Train a byte-level BPE: any text is encoded and decoded without change."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -129,6 +143,6 @@ def build_llama(tokenizer: PreTrainedTokenizerFast, size: TinySize, weights_seed
 
 
 def unprintable_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Tokens that are no printable ASCII text by themselves."""
+    """Return the tokens that are not printable ASCII text by themselves."""
     texts = (tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer)))
     return [token for token, text in enumerate(texts) if not (text and text.isascii() and text.isprintable())]

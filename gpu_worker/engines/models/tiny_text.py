@@ -1,4 +1,4 @@
-"""What the tiny model is made of besides numbers: the text of its vocabulary and its chat template."""
+"""The texts of the tiny model: the one that its vocabulary is trained on, and its chat template."""
 
 TRAINING_TEXT = """\
 A village below the dam shares one channel of water. Each field is owed a part of the flow, and the keeper of the gate

@@ -1,4 +1,4 @@
-"""Text and tokens of a local Hugging Face model, for every engine that serves one."""
+"""Text to tokens and back for a local Hugging Face model, for every engine that serves one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.text import Detokenizer
 
 LONG_PROMPT_BYTES = 16_384
-"""Prompts beyond it are tokenized in a thread, so that the event loop keeps streaming to the others."""
+"""Longer prompts are tokenized in a thread, so that the event loop goes on streaming to other requests."""
 
 
 class Tokenizing:
@@ -23,12 +23,12 @@ class Tokenizing:
         return EngineFacts(model, context_tokens, len(TRAINING_TEXT.encode()) / tokens)
 
     def render_chat(self, messages: list[dict[str, str]]) -> str:
-        """By the model's own template. Raises EngineError for messages that it refuses."""
+        """Render by the model's own template. Raises EngineError for messages that it refuses."""
         if not self.tokenizer.chat_template:
             return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant:"
         try:
             return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # templates raise whatever their author chose
+        except Exception as error:  # a template may raise any exception
             message = f"the model's chat template refuses these messages: {error}"
             raise EngineError("invalid_messages", message) from None
 
@@ -41,7 +41,7 @@ class Tokenizing:
         return Detokenizer(partial(self.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _token_ids(self, prompt: str) -> list[int]:
-        """A rendered chat brings its beginning of text along; a bare prompt gets it from the tokenizer."""
+        """Tokenize. A rendered chat contains its begin-of-text token; for a bare prompt the tokenizer adds it."""
         begin = self.tokenizer.bos_token
         bare = not (begin and prompt.startswith(begin))
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=bare)["input_ids"]
@@ -51,5 +51,5 @@ class Tokenizing:
 def check_length(input_tokens: int, max_tokens: int, limit: int) -> None:
     """Raises PromptTooLong."""
     if input_tokens + max_tokens > limit:
-        said = f"the prompt has {input_tokens} tokens and max_tokens is {max_tokens}"
-        raise PromptTooLong(f"{said}: together more than the {limit} that fit")
+        sizes = f"the prompt has {input_tokens} tokens and max_tokens is {max_tokens}"
+        raise PromptTooLong(f"{sizes}: together more than the {limit} that fit")

@@ -1,9 +1,8 @@
 """The engine thread's side of transformers' continuous batching: tokens become charges and events.
 
-The seam (internal to transformers 5.23, hence the pin): a `Scheduler` subclass decides who enters the batch
-(transformers/scheduler.py), and the manager's `OutputRouter` receives every generated token, in the same thread, right
-after each step. So nothing here waits for the event loop: a stop string, a charge or an abort takes effect before the
-next batch is made up.
+We build on internals of transformers 5.23, hence the pin: a `Scheduler` subclass decides which requests enter the batch
+(scheduler.py), and the manager's `OutputRouter` receives every generated token, in the same thread, right after each
+step. So nothing here waits for the event loop: a stop string, a charge or an abort takes effect before the next batch.
 
     loop thread   generate() ─ add_request ─▶ input queue                       ◀─ call_soon_threadsafe ─ events
     engine thread              add_waiting_request ─ schedule_batch ─ forward ─ deliver_batch
@@ -22,6 +21,7 @@ from typing import Any
 from transformers.generation.continuous_batching.continuous_api import OutputRouter
 from transformers.generation.continuous_batching.requests import RequestStatus
 
+from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
@@ -43,16 +43,17 @@ class Sequence:
 
     request: EngineRequest
     input_tokens: int
-    events: asyncio.Queue[EngineEvent | EngineError]
+    events: EventQueue
     detokenizer: Detokenizer
     stops: StopMatcher
     output_tokens: int = 0
     ending: FinishReason = "aborted"
-    """Why it ends, should it be taken out of the batch before the engine is done with it."""
+    """The reason to report if the request is removed from the batch before its end."""
 
 
 class PolicyRouter(OutputRouter):  # type: ignore[misc]
-    """Turns generated tokens into charges and events. All but `live` belongs to the engine thread or needs `lock`."""
+    """Turns generated tokens into charges and events. Everything except `live` belongs to the engine thread or needs
+    `lock`."""
 
     def __init__(
         self,
@@ -64,15 +65,15 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         super().__init__()
         self.admission = admission
         self.policy = admission.policy
-        self.figures = SchedulingStats()
+        self.counts = SchedulingStats()
         self.monotonic_s = monotonic_s
         self.delivered_s = 0.0
-        """When the last step's tokens came."""
+        """When the last step's tokens arrived."""
         self.lock = threading.RLock()
         self.live: dict[str, Sequence] = {}
         self.stopping = False
         self.cancel_in_batch: set[str] = set()
-        """Requests that met a stop string in the step just done; the scheduler takes them out before the next."""
+        """Requests to remove before the next step: stop string found, or expired."""
         self._end_tokens = end_tokens
         self._loop = loop
         self._events: list[tuple[Sequence, EngineEvent | EngineError]] = []
@@ -87,34 +88,34 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
     def deliver(self, output: Any) -> None:
         self.deliver_batch([output])
 
-    def taken_out(self, request_id: str) -> None:
-        """The scheduler removed it: aborted, or a stop string was found."""
+    def removed(self, request_id: str) -> None:
+        """End a request that the scheduler removed: aborted, expired, or a stop string was found."""
         if (sequence := self.live.get(request_id)) is not None:
             self._end(sequence, Finished(sequence.ending, sequence.input_tokens, sequence.output_tokens))
 
     def refused(self, sequence: Sequence) -> None:
-        """The policy did not let it in."""
+        """End a request that the policy does not accept."""
         self._end(sequence, RefusedByPolicy())
         self.send()
 
     def dropped(self, request_id: str, *, exhausted: bool) -> None:
-        """It was evicted for good."""
+        """End a request that was evicted for good."""
         if (sequence := self.live.get(request_id)) is not None:
             self._end(sequence, Dropped(exhausted=exhausted))
 
     def end_all(self) -> None:
-        """The engine thread's last act: nobody waits for it, not even those whom the library lost on its way out."""
+        """End every request, also those that the library lost while it stopped. The engine thread's last call."""
         for sequence in list(self.live.values()):
             self._end(sequence, self._failure(sequence))
         self.send()
 
     def send(self) -> None:
-        """Hand the step's events over to the event loop, all at once."""
+        """Send the step's events to the event loop, all at once."""
         if self._events:
             events, self._events = self._events, []
             try:
                 self._loop.call_soon_threadsafe(_put_all, events)
-            except RuntimeError:  # the loop is closed: nobody listens any more
+            except RuntimeError:  # the loop is closed: nothing reads the events
                 self.live.clear()
 
     def _take(self, sequence: Sequence, output: Any) -> None:

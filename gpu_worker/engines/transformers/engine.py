@@ -1,13 +1,14 @@
-"""The engine on transformers' continuous batching: a paged cache on any device that torch knows, CPUs included.
+"""The engine on transformers' continuous batching: a paged cache on any device that torch supports, CPUs included.
 
-For laptops, CI and rented GPUs with nothing but torch and transformers. The order of admission is the queue policy's;
-temperature and seed are each request's own (transformers_sampling); what happens between two steps stands in
-transformers_batch. Block sharing is off: a tenant's prompt leaves no trace that another's timing could show.
+For laptops, CI and rented GPUs with only torch and transformers. The queue policy orders admissions (scheduler.py);
+each request has its own temperature and seed (sampling.py); batch.py handles the tokens between two steps. Block
+sharing is off: otherwise the timing of one tenant's request could reveal another tenant's prompt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator
@@ -22,23 +23,24 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 from transformers.utils import logging as transformers_logging
 
+from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
     EngineFacts,
     EngineRequest,
     EngineStats,
-    Finished,
+    RefusedByPolicy,
     Started,
 )
-from gpu_worker.engines.measured.calibration import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
+from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
+from gpu_worker.engines.models.tiny import model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
-from gpu_worker.engines.policy_stats import scheduling_gauges
+from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
-from gpu_worker.engines.transformers.manager import Shape as Shape
-from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_to_the_end
+from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
+from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
@@ -48,9 +50,9 @@ logger = logging.getLogger("headgate.engine")
 
 
 class TransformersEngine:
-    """One model in this process, one engine thread. `start` belongs to the event loop that `generate` is used from."""
+    """One model in this process, with one engine thread. Call `start` in the event loop that calls `generate`."""
 
-    def __init__(self, policy: QueuePolicy, model: Any, tokenizer: Any, name: str, shape: Shape) -> None:
+    def __init__(self, policy: QueuePolicy, model: Any, tokenizer: Any, name: str, shape: TransformersShape) -> None:
         self._policy = policy
         self._admission = Admission(policy)
         self._model = model
@@ -71,21 +73,15 @@ class TransformersEngine:
         *,
         model: str | None,
         home: Path,
-        shape: Shape | None = None,
+        shape: TransformersShape | None = None,
         weights_seed: int = 0,
         device: str | None = None,
     ) -> TransformersEngine:
-        """`model`: a local folder, or `random:LAYERSxWIDTH` for one built under `home`; None is `random:2x128`.
-
-        Raises FileNotFoundError for a folder that holds no model, ValueError for a size that cannot be.
-        """
-        shape = shape or Shape()
+        """Load `model`, as models/tiny.py's `model_folder` finds it. Raises what that raises."""
+        shape = shape or TransformersShape()
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        size = TinySize() if model is None else TinySize.parse(model)
-        folder = Path(model or "") if size is None else ensure_tiny_model(home, size, weights_seed=weights_seed)
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
+        folder, name = model_folder(model, home, weights_seed=weights_seed)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device == "cpu":
             torch.set_num_threads(shape.threads)
@@ -96,7 +92,6 @@ class TransformersEngine:
             local_files_only=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        name = folder.name if size is None else BUILT_MODEL_NAME
         return cls(policy, loaded.to(device).eval(), tokenizer, name, shape)
 
     @property
@@ -112,13 +107,8 @@ class TransformersEngine:
         router, sequence = self._enter(request, tokens)
         try:
             yield Started(len(tokens))
-            while True:
-                event = await sequence.events.get()
-                if isinstance(event, EngineError):
-                    raise event
+            async for event in sequence.events:
                 yield event
-                if isinstance(event, Finished):
-                    return
         finally:
             if router.live.get(request.request_id) is sequence:
                 await self.abort(request.request_id)
@@ -133,9 +123,9 @@ class TransformersEngine:
         with self._router.lock:
             running = self._policy.running
             tenants = {name: service for name, service in self._policy.received.items() if name != CALIBRATION_TENANT}
-            figures, now = deepcopy(self._router.figures), self._now(self._scheduler)
+            counts, gauges = deepcopy(self._router.counts), self._gauges(self._scheduler)
         waiting = max(0, len(self._router.live) - running)
-        return EngineStats(waiting, running, self._scheduler.kv_use, tenants, figures, now)
+        return EngineStats(waiting, running, self._scheduler.kv_use, tenants, counts, gauges)
 
     async def start(self) -> None:
         self._router = PolicyRouter(self._admission, self._end_tokens, asyncio.get_running_loop())
@@ -143,9 +133,9 @@ class TransformersEngine:
         await asyncio.to_thread(make_ready, manager, self._shape, self._router)
         self._scheduler = scheduler = manager.batch_processor.scheduler
         manager.background_thread_status.clear()
-        # Not manager.start(): its thread is no daemon, and a worker that fails must not hang on it.
+        # Not manager.start(): its thread is not a daemon, and a worker that fails must not wait for it.
         thread = threading.Thread(
-            target=run_to_the_end, args=(manager, self._router), name="headgate-engine", daemon=True
+            target=run_engine_thread, args=(manager, self._router), name="headgate-engine", daemon=True
         )
         manager._generation_thread = thread
         thread.start()
@@ -153,7 +143,7 @@ class TransformersEngine:
             await self._calibrate(scheduler)
 
     async def stop(self) -> None:
-        """Ends what is left as aborted."""
+        """Stop the engine; requests that are left end as aborted."""
         if self._manager is None or self._router is None:
             return
         if self._router.stopping:
@@ -162,7 +152,7 @@ class TransformersEngine:
         self._manager._wake_up_loop.set()
         await asyncio.to_thread(self._manager.stop, block=True, timeout=10.0, hard_stop=True)
 
-    def _now(self, scheduler: PolicyScheduler) -> SchedulingGauges:
+    def _gauges(self, scheduler: PolicyScheduler) -> SchedulingGauges:
         held, swap = scheduler.held(), scheduler.swap
         return scheduling_gauges(
             self._admission,
@@ -176,11 +166,12 @@ class TransformersEngine:
         )
 
     async def _calibrate(self, scheduler: PolicyScheduler) -> None:
-        """Prompts of several lengths, one at a time and each a few times, for the first of its kind is slower."""
-        for asked, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
-            router, sequence = self._enter(asked, tokens)
-            while asked.request_id in router.live or not sequence.events.empty():
-                await sequence.events.get()
+        """Run prompts of several lengths, one at a time, and measure the copies."""
+        for request, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
+            _, sequence = self._enter(request, tokens)
+            with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
+                async for _ in sequence.events:
+                    pass
         await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
         logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
 
@@ -197,7 +188,7 @@ class TransformersEngine:
         if request.request_id in self._router.live:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
         text, stops = self._text.detokenizer(), StopMatcher(request.stop)
-        sequence = Sequence(request, len(tokens), asyncio.Queue(), text, stops)
+        sequence = Sequence(request, len(tokens), EventQueue(), text, stops)
         self._router.live[request.request_id] = sequence
         accepted = self._manager.add_request(
             tokens,
@@ -213,7 +204,8 @@ class TransformersEngine:
 
 
 def _sampling(request: EngineRequest) -> dict[str, Any]:
-    """Nothing for greedy. Without a seed the request's own id is one: unlike any other's, and no clock or dice here."""
+    """Return the sampling options, none for greedy. Without a seed, the request's id is the seed: unique, and without
+    a random source."""
     if request.temperature <= 0:
         return {}
     seed = request.seed

@@ -1,4 +1,4 @@
-"""transformers' continuous batching manager, made with our scheduler, our sampling and our swap in it."""
+"""Makes transformers' continuous batching manager with our scheduler, sampling and swap."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gpu_worker.engines.transformers.swap import HostSwap
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """`batch`: most sequences at once. `kv_tokens`: size of the cache. `step_tokens`: most tokens of one step; longer
-    prompts are prefilled in pieces. `threads`: torch's, on a CPU. `swap_bytes`: host memory for requests that were
-    swapped out. `calibrate`: measure at the start how fast prompts, tokens and copies are here."""
+class TransformersShape:
+    """`batch`: sequences in a batch at most. `kv_tokens`: size of the cache. `step_tokens`: tokens of a step at most;
+    longer prompts are prefilled in pieces. `threads`: of torch, on a CPU. `swap_bytes`: host memory for swapped KV.
+    `calibrate`: measure prompts, tokens and copies at the start."""
 
     batch: int = 4
     kv_tokens: int = 8192
@@ -33,7 +33,7 @@ class Shape:
 
 
 def make_manager(
-    model: Any, end_tokens: frozenset[int], shape: Shape, router: PolicyRouter
+    model: Any, end_tokens: frozenset[int], shape: TransformersShape, router: PolicyRouter
 ) -> ContinuousBatchingManager:
     name = _name(router)
     SCHEDULER_MAPPING[name] = partial(PolicyScheduler, router)
@@ -62,17 +62,17 @@ def _name(router: PolicyRouter) -> str:
     return f"headgate-{id(router)}"
 
 
-def make_ready(manager: ContinuousBatchingManager, shape: Shape, router: PolicyRouter) -> None:
-    """Allocates the cache, and the host's memory for what is swapped out of it."""
+def make_ready(manager: ContinuousBatchingManager, shape: TransformersShape, router: PolicyRouter) -> None:
+    """Allocate the cache, and the host memory for swapped KV."""
     manager.warmup()
     processor = manager.batch_processor
     if shape.swap_bytes:
-        processor.scheduler.swap = HostSwap(processor, shape.swap_bytes, router.figures)
+        processor.scheduler.swap = HostSwap(processor, shape.swap_bytes, router.counts)
         processor.offloading_manager = processor.scheduler.swap
 
 
-def run_to_the_end(manager: ContinuousBatchingManager, router: PolicyRouter) -> None:
-    """The engine's thread."""
+def run_engine_thread(manager: ContinuousBatchingManager, router: PolicyRouter) -> None:
+    """Generate until the manager stops, then end every request that is left."""
     try:
         manager._run_generation_loop()
     finally:

@@ -1,10 +1,10 @@
-"""Sampling with a temperature and a seed of each request's own, inside one batch.
+"""Sampling inside one batch with a temperature and a seed for each request.
 
-Continuous batching draws for the whole batch from one generator, so what a request gets would depend on its
-neighbours. Here the batch always takes the arg max, and randomness comes in as Gumbel noise: arg max of logits / T + G,
-G drawn from the standard Gumbel distribution for each token, is an exact sample of softmax(logits / T). The noise is a
+Continuous batching draws for the whole batch from one generator, so the output of a request would depend on the other
+requests. Here the batch always takes the arg max, and the randomness is Gumbel noise: arg max of logits / T + G, with G
+drawn from the standard Gumbel distribution for each token, is an exact sample of softmax(logits / T). The noise is a
 hash of (seed of the request, number of the token, id in the vocabulary), so the same seed gives the same text in any
-batch, at any place in it. Temperature 0 adds no noise and divides by nothing: exactly greedy.
+batch, at any place in it. Temperature 0 adds no noise and does not divide: exactly greedy.
 
 Deviation from a true draw: the hash has 24 bits, so a token less likely than about 1 in 16 million is never drawn.
 """
@@ -39,7 +39,7 @@ class PerRequestTemperature(ContinuousBatchingLogitsProcessor):  # type: ignore[
 
 
 class PerRequestNoise(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Adds each row its request's Gumbel noise; none where `sampling_seed` is absent."""
+    """Adds to each row its request's Gumbel noise; none without `sampling_seed`."""
 
     supported_kwargs: ClassVar[dict[str, type]] = {"sampling_seed": int}
     ignored_kwargs: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class PerRequestNoise(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
 
 
 def _key_of(state: Any) -> int:
-    """31 bits for this token of this request, never 0; 0 for a greedy request."""
+    """Return 31 bits for this token of this request, never 0; 0 for a greedy request."""
     seed = state.logit_processor_kwargs.get("sampling_seed")
     if seed is None:
         return 0
@@ -69,7 +69,8 @@ def _key_of(state: Any) -> int:
 
 
 def gumbel_noise(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Standard Gumbel noise, one row a key: -log(-log(u)), u from a 32-bit finalizer over (token id, key)."""
+    """Return standard Gumbel noise, one row for each key: -log(-log(u)), u from a 32-bit finalizer over (token id,
+    key)."""
     tokens = _mix(torch.arange(1, vocabulary + 1, dtype=torch.int64, device=keys.device))
     bits = _mix(tokens.unsqueeze(0) ^ keys.to(torch.int64).unsqueeze(-1))
     uniform = ((bits >> 8).to(torch.float32) + 0.5) * _UNIT
@@ -77,7 +78,7 @@ def gumbel_noise(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
 
 
 def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """MurmurHash3's 32-bit finalizer (public domain), in 64-bit integers: products wrap, the low half is right."""
+    """Apply MurmurHash3's 32-bit finalizer (public domain) in 64-bit integers: products wrap, the low half is right."""
     bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & _MASK
     bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & _MASK
     return bits ^ (bits >> 16)

@@ -1,8 +1,8 @@
-"""Who enters transformers' batch and who leaves it: passes of admissions inside its scheduler.
+"""Admission and preemption inside transformers' scheduler.
 
-A request is admitted when a place in the batch is free and the cache has room for its prompt and all that it may
-generate, so nothing is evicted but for who waits. Running requests go first in every step, those that decode before
-prompts.
+A request is admitted when the batch has a free slot and the cache has blocks for its prompt and its longest possible
+output. So a request is evicted only for a waiting one, never because running requests grew. Running requests go first
+in every step, decodes before prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.generation.continuous_batching.scheduler import Scheduler
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.measured.observed import Observed
+from gpu_worker.engines.measured.cost_tracker import CostTracker
 from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
@@ -24,7 +24,7 @@ from gpu_worker.policies.preemption.victims import Resident
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]
-    """It is its own `admission.Room`: blocks are those that a request may come to need."""
+    """The scheduler is also the admission's `KvBudget`. Blocks count as held if a request may come to need them."""
 
     def __init__(
         self, router: PolicyRouter, cache: Any, safety_margin: float | None, max_requests_per_batch: int
@@ -32,7 +32,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         self.router = router
         self.policy = router.policy
         self.admission = router.admission
-        self.observed = Observed(router.admission, router.figures)
+        self.cost_tracker = CostTracker(router.admission, router.counts)
         self.swap: HostSwap | None = None
         self.kv_use = 0.0
         self._admitted: list[RequestState] = []
@@ -62,7 +62,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return 0.0 if self.swap is None else self.swap.free_bytes
 
     def blocks_needed(self, request_id: str) -> int:
-        """Blocks that the request may come to need, all its output included."""
+        """Return the blocks for the request's prompt and its longest possible output."""
         sequence = self.router.live[request_id]
         return -(-(sequence.input_tokens + sequence.request.max_tokens) // self.tokens_per_block)
 
@@ -72,7 +72,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return [self._resident(state) for state in running] + newcomers
 
     def held(self) -> dict[Tier, tuple[int, int]]:
-        """Requests in the batch and the blocks kept for them, by tier. From any thread."""
+        """Return the requests in the batch and the blocks kept for them, by tier. For any thread."""
         found: dict[Tier, tuple[int, int]] = {}
         for request_id in list(self.active_requests):
             if (sequence := self.router.live.get(request_id)) is not None:
@@ -82,7 +82,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     def add_waiting_request(self, state: RequestState) -> None:
         sequence = self.router.live[state.request_id]
-        if self._stands_in_line(sequence):
+        if self._enqueue(sequence):
             self.waiting_requests[state.request_id] = state
         else:
             self.router.refused(sequence)
@@ -108,7 +108,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return scheduled, fast, query_tokens, kv_read
 
     def clear_cancelled_requests(self) -> list[RequestState]:
-        """Before every step. An abort that overtook its own request waits for it."""
+        """Remove aborted requests, before every step. An abort that arrives before its own request is kept for it."""
         with self._cancellation_lock:
             known = self.active_requests.keys() | self.waiting_requests.keys()
             early = {name for name in self._requests_to_cancel if name not in known and name in self.router.live}
@@ -121,8 +121,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         if states:
             self._note_kv_use()
             for state in states:
-                self.observed.gone(state.request_id)
-                self.router.taken_out(state.request_id)
+                self.cost_tracker.gone(state.request_id)
+                self.router.removed(state.request_id)
             self.router.send()
         return states
 
@@ -131,8 +131,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         self._note_kv_use()
 
     def calibrate(self, device: str) -> None:
-        """With what the steps told so far, and the rates at which this machine copies."""
-        self.observed.calibrate()
+        """Update the calibration by the steps so far and by measured copies."""
+        self.cost_tracker.calibrate()
         if self.swap is not None:
             rates = self.swap.measured_rates() or measure_copy_rates(device)
             self.admission.calibration = replace(
@@ -143,11 +143,12 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
                 copy_base_s=rates.base_s,
             )
 
-    def _stands_in_line(self, sequence: Sequence) -> bool:
+    def _enqueue(self, sequence: Sequence) -> bool:
+        """Add the request to the policy's queue. False: the policy refuses it."""
         request_id = sequence.request.request_id
         with self.router.lock:
-            if self.policy.holds(request_id):  # the library evicted it by itself: it stays charged
-                self.router.figures.native += 1
+            if self.policy.holds(request_id):  # the library evicted it natively: its charges stand
+                self.router.counts.native += 1
                 self.policy.preempt(request_id)
                 return True
             now_s = self.router.monotonic_s()
@@ -170,9 +171,9 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
                 tokens -= _tokens_next(state)
 
     def _end_expired(self) -> None:
-        """They are taken out before the next step."""
+        """Have expired requests removed before the next step."""
         for request_id in self.admission.pop_expired():
-            self.router.figures.expired += 1
+            self.router.counts.expired += 1
             self.router.cancel_in_batch.add(request_id)
 
     def _evict(self, eviction: Eviction) -> None:
@@ -181,15 +182,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         self._blocks_free += eviction.resident.blocks
         if eviction.strategy is Strategy.DROP:
             self.cache.free_blocks(request_id, no_cache=True)
-            self.router.figures.count_eviction(eviction)
+            self.router.counts.count_eviction(eviction)
             self.router.dropped(request_id, exhausted=eviction.exhausted)
             return
         swapped = self.swap is not None and eviction.strategy is Strategy.SWAP and self.swap.out(state, eviction)
         if not swapped:
             self.cache.free_blocks(request_id, no_cache=True)
-            self.observed.recomputes(request_id, state.position_offset, eviction.predicted_s)
+            self.cost_tracker.begin_recompute(request_id, state.position_offset, eviction.predicted_s)
             state = _from_the_start(state)
-        self.router.figures.count_eviction(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
+        self.router.counts.count_eviction(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
         self.waiting_requests[request_id] = state
         self.policy.preempt(request_id)
 
@@ -211,15 +212,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         }
 
     def _note_step(self) -> None:
-        """The step before this pass, by when its tokens came; one that was all pieces of prompts gives none, and the
-        next pass follows it at once. Others without tokens, ended or failed, are not timed."""
+        """Report the step before this pass; it ended when its tokens came. A step of only pieces of prompts gives no
+        tokens: it ended now, since this pass follows at once. Other steps without tokens are not timed."""
         if self.swap is not None:
             self.swap.note_copies()
         ended_s = self.router.delivered_s
         if ended_s <= self._step_began_s and all(self._in_prefill(request_id) for request_id in self._step):
             ended_s = self.router.monotonic_s()
         if self._step and ended_s > self._step_began_s:
-            self.observed.step(ended_s - self._step_began_s, self._step)
+            self.cost_tracker.step(ended_s - self._step_began_s, self._step)
         self._step = {}
 
     def _in_prefill(self, request_id: str) -> bool:
@@ -231,12 +232,12 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
 
 def _from_the_start(state: RequestState) -> RequestState:
-    """The same request with what it generated as part of its prompt: that is computed again, and not sent again."""
+    """Return the same request with its output as part of its prompt: it is computed again and not sent again."""
     again: RequestState = state.create_equivalent_initial_request()
     state._status = RequestStatus.FINISHED
     return again
 
 
 def _tokens_next(state: RequestState) -> int:
-    """Tokens that it brings into the next step."""
+    """Return the tokens that the request adds to the next step."""
     return 1 if state.status == RequestStatus.DECODING else len(state.remaining_prefill_tokens)

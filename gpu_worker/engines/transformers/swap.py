@@ -1,8 +1,8 @@
-"""Swapping in transformers' engine: a victim's KV blocks to host memory and back, by the library's own copies.
+"""Swapping in transformers' engine: the library's own copies move a victim's KV blocks to host memory and back.
 
-Its `OffloadingManager` offloads whom it chooses, when its cache is full; here the scheduler chooses, and the pool may
-be pageable memory, for machines without a GPU. Copies are ordered on the stream that computes: out before the next step
-writes to the blocks, back before the step that reads them.
+The library's `OffloadingManager` chooses the victims itself when its cache is full. Here our scheduler chooses, and the
+pool may be pageable memory, for machines without a GPU. Copies run on the stream that computes: out before the next
+step writes to the blocks, back before the step that reads them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gpu_worker.policies.scheduling_stats import SchedulingStats
 
 
 class HostSwap(OffloadingManager):  # type: ignore[misc]
-    """Takes the place of `processor`'s manager. `space_bytes`: of host memory; rounded down to whole sectors."""
+    """Replaces `processor`'s manager. `space_bytes`: host memory, rounded down to whole sectors."""
 
-    def __init__(self, processor: Any, space_bytes: int, figures: SchedulingStats) -> None:
-        theirs = processor.offloading_manager
+    def __init__(self, processor: Any, space_bytes: int, counts: SchedulingStats) -> None:
+        replaced = processor.offloading_manager
         super().__init__(
             cache=processor.cache,
             scheduler=processor.scheduler,
             cpu_offload_space_gib=0.0,
             safety_threshold=1.0,
-            compute_stream=theirs._compute_stream,
+            compute_stream=replaced._compute_stream,
             distributed_helper=processor.distributed_helper,
         )
-        self._figures = figures
+        self._counts = counts
         self._on_cuda = self.cache.device.type == "cuda"
         self._predicted_s: dict[str, float] = {}
         self._seen_s: dict[str, float] = {}
@@ -52,7 +52,7 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
 
     @property
     def free_bytes(self) -> float:
-        """In whole sectors, which is what a request can be sure of."""
+        """Free bytes in whole sectors: any request can use those."""
         if self._cpu_pool is None:
             return 0.0
         self._cpu_pool.try_to_free_sectors()
@@ -72,8 +72,7 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
         )
 
     def out(self, state: RequestState, eviction: Eviction) -> bool:
-        """Copy what it holds to the host and give up its blocks; it comes back where it was. False: there is no room,
-        and nothing happened."""
+        """Copy the request's blocks to the host and free them. False: the host has no space, and nothing changed."""
         request_id = state.request_id
         tables = {
             name: list(allocator.block_table.get(request_id, ()))
@@ -82,27 +81,27 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
         copy = _Copy(self._on_cuda, request_id)
         if not self._offload_to_cpu([state], {request_id: tables}):
             return False
-        copy.ends()
+        copy.end()
         self.cache.free_blocks(request_id, no_cache=True)
         self._timing.append(copy)
         self._predicted_s[request_id] = eviction.predicted_s
-        self._figures.swapped_out_bytes += self._bytes_of(tables)
+        self._counts.swapped_out_bytes += self._bytes_of(tables)
         if state.status == RequestStatus.DECODING:
             state.remaining_prefill_tokens = list(state.tokens_to_process)
         state.allocated_blocks = 0
-        state._status = RequestStatus.PENDING  # past the setter, which would stamp the start of its life
+        state._status = RequestStatus.PENDING  # past the setter, which would set its start time
         return True
 
     def restore_scheduled_requests(self, requests_in_batch: list[Any]) -> None:
-        """The library calls it before each step; timed where anything comes back."""
+        """Copy blocks back, and time it. The library calls this before each step."""
         back = [future.state for future in requests_in_batch if future.state.is_cpu_offloaded]
         copies = [_Copy(self._on_cuda, state.request_id, share=1 / len(back)) for state in back]
         for state in back:
-            self._figures.swapped_in_bytes += self._bytes_of(self._request_id_to_cpu_blocks[state.request_id])
+            self._counts.swapped_in_bytes += self._bytes_of(self._request_id_to_cpu_blocks[state.request_id])
         super().restore_scheduled_requests(requests_in_batch)
         for copy in copies:
-            copy.ends()
-            self._figures.resumed += 1
+            copy.end()
+            self._counts.resumed += 1
         self._timing.extend(copies)
         for copy in copies:
             copy.last = True
@@ -113,7 +112,7 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
         self._seen_s.pop(state.request_id, None)
 
     def note_copies(self) -> None:
-        """Those that are done, beside what they were thought to take."""
+        """Record finished copies with their predicted costs."""
         while self._timing and (seconds := self._timing[0].seconds()) is not None:
             copy = self._timing.popleft()
             if copy.request_id in self._predicted_s:
@@ -121,13 +120,13 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
                 if copy.last:
                     predicted_s = self._predicted_s.pop(copy.request_id)
                     measured_s = self._seen_s.pop(copy.request_id)
-                    self._figures.record_cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
+                    self._counts.record_cost(Strategy.SWAP, predicted_s=predicted_s, measured_s=measured_s)
 
     def measured_rates(self) -> CopyRates | None:
-        """By its own copies, of blocks that nobody has yet: only while the engine has nothing to do. They gather blocks
-        and scatter them, which a plain copy of as many bytes does not. None: there is no room for any.
+        """Measure this manager's own copies, on free blocks, while the engine is idle. None: no space for one block.
 
-        Where there is a GPU, the link is the slow part; on a CPU all are memory, and this is many times slower.
+        These copies gather and scatter blocks, which a plain copy of as many bytes does not. With a GPU the link is the
+        slow part; on a CPU gathering makes them many times slower than a plain copy.
         """
         block_bytes = sum(allocator.bytes_per_block for allocator in self.cache.cache_allocators.values())
         most = min(LARGE_BYTES, int(self.free_bytes)) // block_bytes
@@ -165,7 +164,7 @@ class HostSwap(OffloadingManager):  # type: ignore[misc]
 
 
 class _Copy:
-    """Times what is put on the stream between its making and `ends`: without waiting for it on a GPU."""
+    """Times the work that is put on the stream until `end`; on a GPU it does not wait for that work."""
 
     def __init__(self, on_cuda: bool, request_id: str, share: float = 1.0) -> None:
         self.request_id = request_id
@@ -173,19 +172,19 @@ class _Copy:
         self._share = share
         self._events: list[Any] = [_event() for _ in range(2)] if on_cuda else []
         self._began_s = time.perf_counter()
-        self._took_s = 0.0
+        self._duration_s = 0.0
         if self._events:
             self._events[0].record()
 
-    def ends(self) -> None:
-        self._took_s = time.perf_counter() - self._began_s
+    def end(self) -> None:
+        self._duration_s = time.perf_counter() - self._began_s
         if self._events:
             self._events[1].record()
 
     def seconds(self) -> float | None:
-        """None while it is under way."""
+        """Return the time of the copy; None while it runs."""
         if not self._events:
-            return self._took_s * self._share
+            return self._duration_s * self._share
         return self._events[0].elapsed_time(self._events[1]) * 1e-3 * self._share if self._events[1].query() else None
 
 

@@ -41,8 +41,8 @@ from gpu_worker.engines.interface import (
     Started,
     Token,
 )
-from gpu_worker.engines.measured.calibration import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME, TinySize, ensure_tiny_model
+from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
+from gpu_worker.engines.models.tiny import model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
 from gpu_worker.engines.stats_json import stats_from_json
 from gpu_worker.engines.vllm.waiting_queue import ARGUMENT
@@ -58,7 +58,7 @@ NOTHING = EngineStats(0, 0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class VllmShape:
     """`batch`: most sequences at once. `step_tokens`, `context_tokens`, `kv_tokens`: None leaves them to vLLM.
     `swap_bytes`: host memory for requests that were swapped out. `calibrate`: measure the machine at the start."""
 
@@ -79,23 +79,17 @@ class VllmEngine:
     name: str
     policy: str = "tiered:vtc"
     tiers: Mapping[str, Any] = field(default_factory=dict)
-    shape: Shape = field(default_factory=Shape)
+    shape: VllmShape = field(default_factory=VllmShape)
     _llm: AsyncLLM | None = None
     _told: Path | None = None
 
     @classmethod
     def load(
-        cls, *, model: str | None, home: Path, policy: str, tiers: Mapping[str, Any], shape: Shape | None = None
+        cls, *, model: str | None, home: Path, policy: str, tiers: Mapping[str, Any], shape: VllmShape | None = None
     ) -> VllmEngine:
-        """`model`: a local folder, or `random:LAYERSxWIDTH` for one built under `home`; None is `random:2x128`.
-
-        Raises FileNotFoundError for a folder that holds no model, ValueError for a size that cannot be.
-        """
-        size = TinySize() if model is None else TinySize.parse(model)
-        folder = Path(model or "") if size is None else ensure_tiny_model(home, size)
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(f"{folder} is not a model's folder: it has no config.json")
-        return cls(folder, folder.name if size is None else BUILT_MODEL_NAME, policy, tiers, shape or Shape())
+        """Find `model` as models/tiny.py's `model_folder` does. Raises what that raises."""
+        folder, name = model_folder(model, home)
+        return cls(folder, name, policy, tiers, shape or VllmShape())
 
     def __post_init__(self) -> None:
         tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
@@ -137,9 +131,9 @@ class VllmEngine:
         # In a thread: a model takes minutes to load, and the worker goes on beating meanwhile.
         self._llm = await asyncio.to_thread(AsyncLLM.from_engine_args, self._args())
         if self.shape.calibrate:
-            for asked, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
-                with contextlib.suppress(RefusedByPolicy):  # by a policy that counts requests
-                    async for _ in self._generate(asked, tokens):
+            for request, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
+                with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
+                    async for _ in self._generate(request, tokens):
                         pass
 
     async def stop(self) -> None:

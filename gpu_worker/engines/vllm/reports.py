@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 
 from gpu_worker.engines.interface import EngineStats
 from gpu_worker.engines.measured.copy_rates import measure_copy_rates
-from gpu_worker.engines.measured.observed import Observed
+from gpu_worker.engines.measured.cost_tracker import CostTracker
 from gpu_worker.engines.stats_json import stats_to_json
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 
@@ -41,7 +41,7 @@ class Reports:
         self._scheduler = scheduler
         self._file = None if file is None else Path(file)
         self._told_s = 0.0
-        self._observed = Observed(scheduler.admission, scheduler.figures)
+        self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
         connector = scheduler.connector
@@ -52,8 +52,8 @@ class Reports:
     def swap(self) -> Swap:
         if self._connector is None:
             return Swap()
-        figures = self._connector.figures
-        return Swap(figures.total_bytes, figures.used_bytes)
+        usage = self._connector.usage
+        return Swap(usage.total_bytes, usage.used_bytes)
 
     def swap_out(self, request: Request) -> bool:
         return self._connector is not None and bool(self._connector.swap_out(request))
@@ -62,10 +62,10 @@ class Reports:
         """It is about to lose its blocks."""
         if strategy is Strategy.RECOMPUTE:
             predicted_s = None if eviction is None else eviction.predicted_s
-            self._observed.recomputes(request.request_id, request.num_computed_tokens, predicted_s)
+            self._cost_tracker.begin_recompute(request.request_id, request.num_computed_tokens, predicted_s)
 
     def gone(self, request_id: str) -> None:
-        self._observed.gone(request_id)
+        self._cost_tracker.gone(request_id)
 
     def scheduled(self, output: Any) -> None:
         self._began[id(output)] = time.perf_counter()
@@ -75,8 +75,8 @@ class Reports:
         now_s = time.perf_counter()
         began_s = max(self._began.pop(id(output), now_s), self._ended_s)
         self._ended_s = now_s
-        if len(output.num_scheduled_tokens) == 1 or self._observed.waits_for_some:
-            self._observed.step(now_s - began_s, _computed(output))
+        if len(output.num_scheduled_tokens) == 1 or self._cost_tracker.recomputing:
+            self._cost_tracker.step(now_s - began_s, _computed(output))
         self._tell(now_s)
 
     def _calibrate_copies(self, ledger: Any) -> None:
@@ -103,17 +103,17 @@ class Reports:
 
     def _stats(self) -> EngineStats:
         scheduler = self._scheduler
-        figures = scheduler.figures
+        counts = scheduler.counts
         if self._connector is not None:
-            swapped = self._connector.figures
-            figures.swapped_out_bytes, figures.swapped_in_bytes = swapped.swapped_out_bytes, swapped.swapped_in_bytes
+            swapped = self._connector.usage
+            counts.swapped_out_bytes, counts.swapped_in_bytes = swapped.swapped_out_bytes, swapped.swapped_in_bytes
         return EngineStats(
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
             kv_use=float(scheduler.kv_cache_manager.usage),
             tenants=scheduler.policy.received,
-            figures=figures,
-            now=scheduler.now(),
+            counts=counts,
+            gauges=scheduler.gauges(),
         )
 
 

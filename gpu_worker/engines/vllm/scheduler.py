@@ -25,7 +25,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
-from gpu_worker.engines.policy_stats import scheduling_gauges
+from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
@@ -55,7 +55,7 @@ class TieredSchedulingMixin:
         assert isinstance(policy, TieredQueue)  # noqa: S101 (by its name)
         self.policy = policy
         self.admission = Admission(policy)
-        self.figures = SchedulingStats()
+        self.counts = SchedulingStats()
         self.waiting = PolicyQueue(self.admission, self._room, time.monotonic, tierless=tierless)
         self._unsent: list[tuple[int, EngineCoreOutput]] = []
         self._eviction: Eviction | None = None
@@ -68,7 +68,7 @@ class TieredSchedulingMixin:
         self.waiting.pass_begins()
         self.admission.begin_pass(time.monotonic())
         for request_id in self.admission.pop_expired():
-            self.figures.expired += 1
+            self.counts.expired += 1
             self._end(vllm.requests[request_id], "expired")
         if self._may_preempt():
             self._make_room()
@@ -95,7 +95,7 @@ class TieredSchedulingMixin:
     def has_requests(self) -> bool:
         return bool(self._unsent) or bool(super().has_requests())  # type: ignore[misc]
 
-    def now(self) -> SchedulingGauges:
+    def gauges(self) -> SchedulingGauges:
         """For people: how things stand."""
         vllm: Any = self
         running: dict[Any, int] = {}
@@ -153,7 +153,7 @@ class TieredSchedulingMixin:
         vllm: Any = self
         request = vllm.requests[eviction.resident.request_id]
         if eviction.strategy is Strategy.DROP:
-            self.figures.count_eviction(eviction)
+            self.counts.count_eviction(eviction)
             self._end(request, "preempted_too_often" if eviction.exhausted else "preempted")
             return
         vllm.running.remove(request)
@@ -168,9 +168,9 @@ class TieredSchedulingMixin:
         swapped = wanted and not drop_stale_output and self._reports.swap_out(request)
         strategy = Strategy.SWAP if swapped else Strategy.RECOMPUTE
         if eviction is None:
-            self.figures.native += 1
+            self.counts.native += 1
         else:
-            self.figures.count_eviction(eviction, strategy)
+            self.counts.count_eviction(eviction, strategy)
         self._reports.evicted(request, strategy, eviction)
         super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[misc]
         if drop_stale_output:

@@ -34,7 +34,7 @@ STAGE_BYTES_MAX = 32 << 20
 """Device memory taken at start-up, beyond what vLLM accounts for, to gather a victim's pages into one copy."""
 
 
-class SwapFigures(NamedTuple):
+class SwapUsage(NamedTuple):
     """Bytes, summed over the tensor parallel ranks; the last two count from the start."""
 
     total_bytes: int
@@ -64,9 +64,9 @@ class SwapLedger:
         self._swapped_blocks = (0, 0)
 
     @property
-    def figures(self) -> SwapFigures:
+    def usage(self) -> SwapUsage:
         counts = (self._host_blocks, self._host_blocks - len(self._free), *self._swapped_blocks)
-        return SwapFigures(*(count * self.block_bytes for count in counts))
+        return SwapUsage(*(count * self.block_bytes for count in counts))
 
     def take(self, request_id: str, device_blocks: Sequence[int], tokens: int) -> bool:
         """Has this step copy the first `tokens` tokens out. False: nothing to keep, no room, or it is out."""
@@ -216,8 +216,8 @@ class SwapConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return False
 
     @property
-    def figures(self) -> SwapFigures:
-        return self.ledger.figures
+    def usage(self) -> SwapUsage:
+        return self.ledger.usage
 
     def swap_out(self, request: Any) -> bool:
         """To be called within schedule(), right before `_preempt_request(request)`. False: it will be recomputed.

@@ -28,9 +28,9 @@ class PreemptiveEngine(Engine):
         self._step_end_s = 0.0
 
     @property
-    def figures(self) -> SchedulingStats:
+    def counts(self) -> SchedulingStats:
         """Evictions, by strategy, and what they cost."""
-        return self.model.batch.figures
+        return self.model.batch.counts
 
     @property
     def waiting(self) -> int:

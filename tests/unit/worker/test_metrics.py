@@ -30,9 +30,9 @@ class EngineWithStats(ScriptedEngine):
     restarts = 1
 
     def stats(self) -> EngineStats:
-        figures = SchedulingStats(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
-        figures.count_eviction(Eviction(Resident("r", B, 1, 1, 1), Strategy.SWAP))
-        figures.record_cost(Strategy.SWAP, predicted_s=0.5, measured_s=0.75)
+        counts = SchedulingStats(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
+        counts.count_eviction(Eviction(Resident("r", B, 1, 1, 1), Strategy.SWAP))
+        counts.record_cost(Strategy.SWAP, predicted_s=0.5, measured_s=0.75)
         now = SchedulingGauges(
             tiers={P: TierGauges(3, 1), B: TierGauges(9, 0)},
             counters={f"t{number}": float(number) for number in range(TENANTS_MAX + 50)},
@@ -43,7 +43,7 @@ class EngineWithStats(ScriptedEngine):
             reserve_blocks=30,
             reserve_used=10,
         )
-        return EngineStats(12, 1, 0.25, {}, figures, now)
+        return EngineStats(12, 1, 0.25, {}, counts, now)
 
 
 def scraped(harness: WorkerHarness) -> dict[tuple[str, ...], float]:

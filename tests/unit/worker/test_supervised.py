@@ -33,10 +33,10 @@ class Mortal(ScriptedEngine):
     starts: int = 0
     stops: int = 0
     stop_hangs: bool = False
-    figures: SchedulingStats = field(default_factory=SchedulingStats)
+    counts: SchedulingStats = field(default_factory=SchedulingStats)
 
     def stats(self) -> EngineStats:
-        return replace(super().stats(), figures=self.figures)
+        return replace(super().stats(), counts=self.counts)
 
     async def start(self) -> None:
         self.starts += 1
@@ -199,13 +199,13 @@ def test_counts_do_not_fall_where_an_engine_is_replaced() -> None:
         makers = Makers("dies", "none")
         engine = SupervisedEngine(makers, clock, apart=at_once)
         await engine.start()
-        makers.made[0].figures.recomputed_tokens = 7
+        makers.made[0].counts.recomputed_tokens = 7
         await outcome(engine, asked())
         seen = []
         while engine.restarts == 0:
-            seen.append((engine.stats().figures.recomputed_tokens, engine.stats().tenants["a"].service))
+            seen.append((engine.stats().counts.recomputed_tokens, engine.stats().tenants["a"].service))
             await clock.sleep(0.1)
-        seen.append((engine.stats().figures.recomputed_tokens, engine.stats().tenants["a"].service))
+        seen.append((engine.stats().counts.recomputed_tokens, engine.stats().tenants["a"].service))
         assert set(seen) == {(7, 6)}
         await engine.stop()
 

@@ -121,7 +121,7 @@ def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 def test_the_queue_is_made_with_them(tmp_path: Path) -> None:
     settings = loaded(tmp_path, WHOLE).for_queue()
     engine = make_engine("modelled", policy="tiered:fcfs", model=None, batch=2, home=tmp_path, tiers=settings)
-    assert engine.stats().now.reserve_blocks > 0
+    assert engine.stats().gauges.reserve_blocks > 0
     with pytest.raises(ValueError, match="'vtc' has no tiers to set; tiered:vtc has"):
         make_engine("modelled", policy="vtc", model=None, batch=2, home=tmp_path, tiers=settings)
     assert parse_options([]).tiers.for_queue() is None

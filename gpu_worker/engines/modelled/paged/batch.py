@@ -34,7 +34,7 @@ class PagedBatch:
     def __init__(self, profile: PagedProfile, admission: Admission) -> None:
         self.admission = admission
         self.copies = Copies(admission.calibration)
-        self.figures = SchedulingStats()
+        self.counts = SchedulingStats()
         self.sequences: dict[str, Sequence] = {}
         self.kv_budget = PagedKvBudget(profile, admission, self.sequences)
         self.kv_tokens = 0
@@ -69,7 +69,7 @@ class PagedBatch:
         """Return the requests whose deadline has passed, each once: the driver aborts them."""
         self.admission.begin_pass(now_s)
         found = self.admission.pop_expired()
-        self.figures.expired += len(found)
+        self.counts.expired += len(found)
         return found
 
     def end(self, sequence: Sequence) -> None:
@@ -121,15 +121,15 @@ class PagedBatch:
             self._resume(sequence, now_s)
 
     def _resume(self, sequence: Sequence, now_s: float) -> None:
-        self.figures.resumed += 1
-        self.figures.recomputed_tokens += sequence.lost
+        self.counts.resumed += 1
+        self.counts.recomputed_tokens += sequence.lost
         if sequence.predicted_s is not None:
             again_s = self.admission.calibration.prefill_s(sequence.lost)
-            self.figures.record_cost(Strategy.RECOMPUTE, predicted_s=sequence.predicted_s, measured_s=again_s)
+            self.counts.record_cost(Strategy.RECOMPUTE, predicted_s=sequence.predicted_s, measured_s=again_s)
         if sequence.swap_bytes:
             self.copies.swap_in(sequence.held, now_s)
             sequence.ready_s = self.copies.in_until_s
-            self.figures.swapped_in_bytes += sequence.swap_bytes
+            self.counts.swapped_in_bytes += sequence.swap_bytes
             self.kv_budget.swap_bytes_used -= sequence.swap_bytes
         sequence.lost, sequence.predicted_s, sequence.swap_bytes = 0, None, 0.0
 
@@ -139,7 +139,7 @@ class PagedBatch:
 
     def _evict(self, eviction: Eviction, now_s: float) -> None:
         """Evict by the strategy of the plan."""
-        self.figures.count_eviction(eviction)
+        self.counts.count_eviction(eviction)
         sequence = self.sequences[eviction.resident.request_id]
         if eviction.strategy is Strategy.DROP:
             self._drop(sequence, exhausted=eviction.exhausted)
@@ -156,7 +156,7 @@ class PagedBatch:
 
     def _swap_out(self, sequence: Sequence, now_s: float) -> None:
         sequence.swap_bytes = self.copies.swap_out(sequence.held, now_s)
-        self.figures.swapped_out_bytes += sequence.swap_bytes
+        self.counts.swapped_out_bytes += sequence.swap_bytes
         self.kv_budget.swap_bytes_used += sequence.swap_bytes
         self._preempt(sequence)
 
@@ -211,9 +211,9 @@ class PagedBatch:
         )
 
     def _evict_natively(self, sequence: Sequence) -> None:
-        self.figures.native += 1
+        self.counts.native += 1
         if self.kv_budget.exhausted(sequence.request.request_id):
-            self.figures.exhausted += 1
+            self.counts.exhausted += 1
             self._drop(sequence, exhausted=True)
         else:
             self._throw_away(sequence)

@@ -1,4 +1,4 @@
-"""What an engine says of its scheduling, out of what its policy and its admission know."""
+"""The scheduling gauges of an engine, from its policy and its admission."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def scheduling_gauges(
     swap_bytes_total: float = 0.0,
     swap_bytes_used: float = 0.0,
 ) -> SchedulingGauges:
-    """`running`, `blocks`: requests in the batch, and KV blocks that they hold, by tier. `pool_tokens`: M of Lemma 4.3;
-    `context_tokens`: the longest prompt, its L_input."""
+    """Return the gauges as of now. `running`, `blocks`: requests in the batch and their KV blocks, by tier.
+    `pool_tokens`: M of VTC's Lemma 4.3. `context_tokens`: its L_input, the longest prompt."""
     policy = admission.policy
     groups = [counters for counters in policy.counters() if counters]
     reserve = ceil(admission.settings.premium_reserve * blocks_total)
@@ -48,7 +48,7 @@ def _waiting(admission: Admission, tier: Tier) -> int:
 
 
 def _bound(policy: object, pool_tokens: int, context_tokens: int) -> float:
-    """max(w_p L_input, w_q M), for tenants of weight 1; of a linear h alone."""
+    """Return max(w_p L_input, w_q M), which holds for tenants of weight 1 and a linear h; 0 for any other h."""
     service = policy.service if isinstance(policy, TieredQueue | TenantQueuePolicy) else None
     if not isinstance(service, WeightedTokens):
         return 0.0
