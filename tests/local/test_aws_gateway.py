@@ -48,7 +48,7 @@ def test_nothing_else_names_one(authorization: str | None, credential: str | Non
 @pytest.mark.parametrize("authorization", [None, "Bearer hg-key", "AWS key:signature"])
 async def test_unsigned_requests_are_told_so_in_aws_s_shape(tmp_path: Path, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
-    async with local_aws(tmp_path, []) as (_, url), httpx.AsyncClient() as http:
+    async with local_aws(tmp_path, []) as (_, url), httpx.AsyncClient(timeout=HANG_S) as http:
         answer = await http.post(url + "/2015-03-31/functions/echo/invocations", json={}, headers=headers)
     assert answer.status_code == 403
     assert answer.headers["x-amzn-errortype"] == answer.json()["__type"] == "MissingAuthenticationTokenException"

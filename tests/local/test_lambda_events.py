@@ -23,6 +23,7 @@ from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_b
 from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import function, local_aws
 from tests.support.aws_client import aws_client
+from tests.support.hang_guard import HANG_S
 
 BATCH = [{"MessageId": str(n), "ReceiptHandle": f"r{n}", "Body": "b", "Attributes": {}} for n in range(4)]
 
@@ -108,7 +109,7 @@ async def test_a_batch_is_carried_and_its_failures_stay(sqs: Any, queue_url: str
     async def invoke(payload: bytes) -> LambdaAnswer:
         return failures(*(r["messageId"] for r in json.loads(payload)["Records"] if r["body"] == "bad"))
 
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=HANG_S) as http:
         queue = SqsQueue(queue_url, moto_url, http)
         assert await carry_batch(QueueMapping(queue_url, "f"), queue, invoke) == 2
         assert await carry_batch(QueueMapping(queue_url, "f"), queue, invoke, wait_s=0) == 0
@@ -121,7 +122,7 @@ async def test_a_function_at_its_concurrency_leaves_the_batch(sqs: Any, queue_ur
     async def busy(payload: bytes) -> LambdaAnswer:
         raise TooManyRequests("f")
 
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=HANG_S) as http:
         with pytest.raises(TooManyRequests):
             await carry_batch(QueueMapping(queue_url, "f"), SqsQueue(queue_url, moto_url, http), busy)
     assert left(sqs, queue_url) == 1

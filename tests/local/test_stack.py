@@ -195,8 +195,8 @@ class TestRawHttp:
 
     def test_unknown_routes_and_methods_answer_in_openais_shape(self, stack: Running) -> None:
         base = stack.openai_base_url
-        assert httpx.get(f"{base}/nothing").json()["error"]["code"] == "unknown_url"
-        assert httpx.get(f"{base}/chat/completions").json()["error"]["code"] == "method_not_allowed"
+        assert httpx.get(f"{base}/nothing", timeout=HANG_S).json()["error"]["code"] == "unknown_url"
+        assert httpx.get(f"{base}/chat/completions", timeout=HANG_S).json()["error"]["code"] == "method_not_allowed"
 
     def post(self, stack: Running, body: bytes) -> httpx.Response:
         headers = {"authorization": f"Bearer {stack.api_keys['quiet']}", "content-type": "application/json"}

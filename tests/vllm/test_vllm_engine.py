@@ -32,6 +32,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape, _ended
+from tests.support.hang_guard import HANG_S
 
 SHAPE = VllmShape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
 
@@ -52,7 +53,7 @@ class House:
             return VllmEngine.load(model=None, home=home, policy="tiered:vtc", tiers={}, shape=SHAPE)
 
         self.runner = asyncio.Runner()
-        self.engine = SupervisedEngine(make, RealClock(), hang_s=30.0)
+        self.engine = SupervisedEngine(make, RealClock(), hang_s=HANG_S)
         self.run(self.engine.start())
 
     def run(self, work: Any) -> Any:
@@ -141,9 +142,8 @@ def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) 
         before = house.engine.stats().tenants.get("told")
         assert before is None
         await events_of(house.engine, asked("told", tenant="told", weight=2.0, tier=Tier.PREMIUM))
-        while "told" not in house.engine.stats().tenants:
+        while (seen := house.engine.stats().tenants.get("told")) is None or seen.output_tokens < 12:
             await house.engine.clock.sleep(0.05)
-        await house.engine.clock.sleep(0.3)
         return house.engine.stats()
 
     stats = house.run(story())
