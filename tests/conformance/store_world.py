@@ -27,12 +27,12 @@ class FakeClock:
 
 
 def worker(worker_id: str = "w", slots: int = 2, **more: Any) -> Worker:
-    told = {"pool": POOL, "url": f"http://{worker_id}", "model": "m", "alive_until": START + 1000, **more}
-    return Worker(id=worker_id, slots=slots, **told)
+    fields = {"pool": POOL, "url": f"http://{worker_id}", "model": "m", "alive_until": START + 1000, **more}
+    return Worker(id=worker_id, slots=slots, **fields)
 
 
 def invocation(invocation_id: str, tenant: str = "a", **more: Any) -> Invocation:
-    told = {
+    fields = {
         "queue": tenant,
         "pool": POOL,
         "model": "m",
@@ -43,7 +43,7 @@ def invocation(invocation_id: str, tenant: str = "a", **more: Any) -> Invocation
         "config_version": 1,
         **more,
     }
-    return Invocation(tenant=tenant, id=invocation_id, **told)
+    return Invocation(tenant=tenant, id=invocation_id, **fields)
 
 
 class World:

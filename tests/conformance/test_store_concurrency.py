@@ -56,9 +56,9 @@ async def test_processes_lose_nothing(table_place: Place) -> None:
     assert [child.returncode for child in children] == [0, 0, 0]
     tallies = []
     for output, _ in outputs:
-        told: dict[str, Any] = json.loads(output)
-        counters: dict[str, Any] = {name: Counter(told.pop(name)) for name in ("queued", "outcomes")}
-        tallies.append(Tally(**told, **counters))
+        fields: dict[str, Any] = json.loads(output)
+        counters: dict[str, Any] = {name: Counter(fields.pop(name)) for name in ("queued", "outcomes")}
+        tallies.append(Tally(**fields, **counters))
     await _verify(World(store, FakeClock()), tallies)
 
 

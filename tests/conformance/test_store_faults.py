@@ -236,7 +236,7 @@ async def test_a_worker_that_beats_again_keeps_the_seat_it_was_about_to_lose(fau
     assert seated.seat != 0
 
 
-async def test_a_worker_that_comes_back_does_not_throw_out_who_took_its_seat(faulty: Faulty) -> None:
+async def test_a_worker_that_comes_back_does_not_remove_its_successor(faulty: Faulty) -> None:
     """Timeline: it reads its own seat in the directory, another takes the seat, it writes."""
     (silent,) = await faulty.store.workers(POOL)
     faulty.clock.time = silent.alive_until + 1

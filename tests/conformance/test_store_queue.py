@@ -1,4 +1,4 @@
-"""Who waits, in which order; V; what is overdue."""
+"""The waiting queues and their order, V, and overdue invocations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_hints_are_set_alone_and_together(world: World) -> None:
     assert (await world.store.snapshot("q", "a")).pool == Pool("q")
 
 
-async def test_overdue_finds_those_whose_deadline_has_passed(world: World) -> None:
+async def test_overdue_finds_queued_invocations_past_their_deadline(world: World) -> None:
     await world.store.register(worker())
     await world.enqueued(
         invocation("0", tenant="a", deadline_at=START + 50),

@@ -78,7 +78,7 @@ async def test_a_dispatch_after_head_of_is_one_request(counted: Counted, waiting
     assert counted.take() == ["BatchGetItem", "TransactWriteItems"]
 
 
-async def test_a_dispatch_whose_count_was_not_seen_is_two_at_most(counted: Counted) -> None:
+async def test_a_dispatch_with_an_old_count_is_two_at_most(counted: Counted) -> None:
     await counted.enqueued(invocation("0"), later(invocation("1"), 1))
     counted.take()
     assert (await counted.dispatch(invocation("0"), SLOT))[0] is Written.DONE
@@ -98,7 +98,7 @@ async def test_ends_are_one_request(counted: Counted) -> None:
     assert counted.take() == TRANSACTION
 
 
-async def test_a_settlement_whose_slot_is_anothers_is_two(counted: Counted) -> None:
+async def test_a_settlement_of_a_slot_that_moved_on_is_two(counted: Counted) -> None:
     running = await counted.admitted(invocation("0"), SLOT)
     (holder,) = await counted.store.workers(POOL)
     await counted.store.free_slot(holder, SLOT, holder.leases[0])

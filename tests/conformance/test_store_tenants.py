@@ -67,7 +67,7 @@ async def test_an_expired_key_is_none_at_its_second(world: World) -> None:
     assert list(await world.store.keys_of("a")) == []
 
 
-async def test_a_deleted_tenant_takes_its_keys_with_it_and_nobody_elses(world: World) -> None:
+async def test_deleting_a_tenant_deletes_its_keys_and_no_others(world: World) -> None:
     await world.store.register(worker())
     for name in ("a", "ab"):
         await world.store.put_tenant(Tenant(name, name), expected_version=None)

@@ -67,14 +67,14 @@ async def test_a_beat_renews_and_returns_the_leases(world: World) -> None:
     seated = await world.store.register(worker())
     assert seated is not None
     running = await world.admitted(invocation("i"), Slot("w", 1))
-    told = replace(seated, alive_until=START + 2000, draining=True, kv_use=0.5, live=frozenset({"a/i#1"}))
-    renewed = await world.store.heartbeat(told)
+    reported = replace(seated, alive_until=START + 2000, draining=True, kv_use=0.5, live=frozenset({"a/i#1"}))
+    renewed = await world.store.heartbeat(reported)
     assert renewed is not None
     assert {number: lease.execution for number, lease in renewed.leases.items()} == {1: "a/i#1"}
-    assert replace(renewed, leases={}) == told
+    assert replace(renewed, leases={}) == reported
     assert await world.store.workers(POOL) == [renewed] or list(await world.store.workers(POOL)) == [renewed]
     await world.settle(running)
-    assert (await world.store.heartbeat(told)) == told
+    assert (await world.store.heartbeat(reported)) == reported
 
 
 async def test_a_beat_on_a_lost_seat_is_none(world: World) -> None:

@@ -45,7 +45,7 @@ WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0, "e": 4.0}
 
 @settings(max_examples=500, deadline=None)
 @given(played=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=150), slots=st.integers(1, 3))
-def test_nobody_overtakes_one_who_waits_more_than_its_weight_allows(played: list[tuple[bool, int]], slots: int) -> None:
+def test_a_waiting_tenant_is_overtaken_within_its_weight(played: list[tuple[bool, int]], slots: int) -> None:
     """Costs equal and known: while i waits for its turn, j gets at most w_j / w_i + 1 dispatches."""
     driver = Driver(TwoClocks(slots))
     for name, weight in WEIGHTS.items():

@@ -44,9 +44,9 @@ def test_the_invariants_hold_in_every_weather(weather: Weather) -> None:
         no_more_attempts_than_allowed(made)
         await slots_are_free_and_never_shared(made)
         await the_ledger_is_exact(made)
-        lines_stayed_bounded(made)
-        nothing_was_left_to_the_reaper_without_need(made)
-        callers_were_told_the_truth(made)
+        queues_stayed_bounded(made)
+        the_sweep_reclaimed_nothing_without_need(made)
+        answers_agree_with_the_store(made)
 
     run(story())
 
@@ -72,10 +72,10 @@ def no_more_attempts_than_allowed(made: Storm) -> None:
 
 
 async def slots_are_free_and_never_shared(made: Storm) -> None:
-    """I3, and that nobody waits for what nobody will bring.
+    """I3, and no caller waits without end.
 
-    A message that comes again between an execution's end, or its failure, and the write that follows executes it twice
-    (at least once is what is promised): such a one may still run when its slot goes to the next.
+    A duplicate message between an execution's end, or its failure, and the write that follows executes it twice (the
+    promise is "at least once"): such an execution may still run when its slot goes to the next.
     """
     tried = made.gate.workers.tried
     assert [execution for execution in made.gate.workers.overlaps if tried[execution] == 1] == []
@@ -90,14 +90,14 @@ async def the_ledger_is_exact(made: Storm) -> None:
         assert queue.spent == sum(one.served for one in made.store.everything() if one.tenant == tenant)
 
 
-def lines_stayed_bounded(made: Storm) -> None:
+def queues_stayed_bounded(made: Storm) -> None:
     """I7."""
     assert made.store.longest_queue <= WAITING_MAX
 
 
-def nothing_was_left_to_the_reaper_without_need(made: Storm) -> None:
-    """It makes good what a table or a worker that is gone leaves behind. In other weather every path ends by itself,
-    and what lives is not dead, however long it takes."""
+def the_sweep_reclaimed_nothing_without_need(made: Storm) -> None:
+    """The sweep repairs what a failing table or a dead worker leaves. In other weather each path ends by itself, and no
+    live execution is reclaimed, however long it takes."""
     if made.weather.table_fails == 0.0 and not made.weather.worker_dies:
         assert made.reaped == 0
         if made.weather.workers_fail == 0.0 and not made.gate.workers.overlaps:
@@ -106,13 +106,13 @@ def nothing_was_left_to_the_reaper_without_need(made: Storm) -> None:
             assert all((one.ended_at or 0.0) >= one.deadline_at for one in failed)
 
 
-def callers_were_told_the_truth(made: Storm) -> None:
+def answers_agree_with_the_store(made: Storm) -> None:
     for one in made.store.everything():
-        for told in made.answered[one.tenant, one.id]:
-            if isinstance(told, Collected):
-                assert (one.state, told.text) == (State.DONE, "xxx")
-            elif told is not None and not isinstance(told, StoreUnavailable) and told.status >= 500:
-                assert one.state is not State.DONE, told
+        for answer in made.answered[one.tenant, one.id]:
+            if isinstance(answer, Collected):
+                assert (one.state, answer.text) == (State.DONE, "xxx")
+            elif answer is not None and not isinstance(answer, StoreUnavailable) and answer.status >= 500:
+                assert one.state is not State.DONE, answer
 
 
 @given(weathers)

@@ -159,8 +159,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(SLOTS)), draining=st.booleans())
     def heartbeat(self, name: str, draining: bool) -> None:
         seat = sorted(SLOTS).index(name)
-        told = replace(worker(name, SLOTS[name], alive_until=2e9), seat=seat, draining=draining)
-        assert self.ask(lambda world: world.store.heartbeat(told)) is not None
+        reported = replace(worker(name, SLOTS[name], alive_until=2e9), seat=seat, draining=draining)
+        assert self.ask(lambda world: world.store.heartbeat(reported)) is not None
         (self.model.draining.add if draining else self.model.draining.discard)(name)
 
     @rule(seconds=st.floats(-3.0, 30.0))

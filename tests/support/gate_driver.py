@@ -1,4 +1,4 @@
-"""Plays any sequence of operations on a gate, so that several gates can be told exactly the same."""
+"""Plays a sequence of operations on a gate, so that several gates can get exactly the same calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = ("arrive", "settle", *RARE)
 
 @dataclass(frozen=True)
 class Op:
-    """`pick`: which of those who run, wait or exist, counted around; `value`: which cost, terms, slots, capacity."""
+    """`pick`: the index, modulo their number, of a running, waiting or known one; `value`: that of a cost, share …"""
 
     kind: str
     pick: int
@@ -38,7 +38,7 @@ class Op:
 
 
 def story(seed: int, length: int, share_change: bool) -> list[Op]:
-    """`length` operations after each tenant was given terms; how frequent each kind is, is drawn anew for each seed."""
+    """Return `length` operations after each tenant got a share. Each seed draws the frequency of each kind anew."""
     random = Random(seed)
     weights = [8 * random.random() + 1, 8 * random.random() + 1, *(random.random() for _ in RARE)]
     if not share_change:
@@ -55,7 +55,7 @@ def stories(*, share_change: bool = True) -> st.SearchStrategy[list[Op]]:
 
 
 class Driver:
-    """Keeps who waits and who runs, from decisions alone; `decisions` is what the gate said, in order."""
+    """Tracks waiting and running invocations from the gate's decisions alone; `decisions` has them in order."""
 
     def __init__(self, gate: Any, start_s: float = 1000.0) -> None:
         self.gate = gate

@@ -134,13 +134,13 @@ class Storm:
     store: Books
     calm_at: float
     answered: dict[Key, list[Collected | AnsweredError | None]] = field(default_factory=lambda: defaultdict(list))
-    """What callers were told; None for one who was told that it is queued."""
+    """The answers to callers; None for one that was detached."""
     table: FlakyTable | None = None
     reaped: int = 0
     consumed: Counter[tuple[str, str, int]] = field(default_factory=Counter)
 
     async def blow(self) -> None:
-        """Until everything that was accepted has ended, and everybody was answered."""
+        """Run until each accepted invocation has ended and each caller has an answer."""
         self.table = FlakyTable(self.weather, self.random, self.gate.clock, self.calm_at)
         self.store.faults = self.table
         around = [asyncio.ensure_future(work) for work in (self._heartbeats(), self._sweeps(), self._consumer())]
@@ -173,15 +173,15 @@ class Storm:
         except AnsweredError as error:
             self.answered[tenant, name].append(error)
             return
-        call = asyncio.ensure_future(self._told(context, asking, accepted))
-        if not asking.keep_body and draw.random() < self.weather.callers_leave:  # a lambda.invoke has nobody to leave
+        call = asyncio.ensure_future(self._answer(context, asking, accepted))
+        if not asking.keep_body and draw.random() < self.weather.callers_leave:  # an invoke has no connection to close
             await asyncio.wait({call}, timeout=draw.random() * 3)
             call.cancel()
         await asyncio.wait({call})
         if not call.cancelled():
             self.answered[tenant, name].append(call.result())
 
-    async def _told(
+    async def _answer(
         self, context: Context, asking: Submission, accepted: Submitted
     ) -> Collected | AnsweredError | None:
         collected = Collected()

@@ -66,9 +66,9 @@ def test_what_runs_is_not_dispatched_and_what_waits_not_retried() -> None:
         retried(NEW)
 
 
-def test_who_may_try_again() -> None:
+def test_which_executions_are_tried_again() -> None:
     assert may_retry(RUNNING, 199.9, holding=True)
-    assert not may_retry(RUNNING, 199.9, holding=False)  # its caller's process is gone, and with it who would read it
+    assert not may_retry(RUNNING, 199.9, holding=False)  # its caller's process is gone
     assert not may_retry(RUNNING, 200.0, holding=True)
     assert not may_retry(replace(RUNNING, attempt=ATTEMPTS_MAX), 150.0, holding=True)
     let_go = replace(RUNNING, detached=True)

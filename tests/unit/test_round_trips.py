@@ -35,7 +35,7 @@ QUEUED_MAX = 3
 
 
 class Gate:
-    """A dispatcher over DynamoDB whose requests are counted."""
+    """A gate over DynamoDB that counts its requests."""
 
     def __init__(self, url: str) -> None:
         client: Any = boto3.client(

@@ -141,8 +141,8 @@ class TestOpenAI:
 
     @pytest.mark.parametrize("stage", ["3", 3])
     def test_metadata_says_what_a_request_is_part_of(self, stage: object) -> None:
-        told = {"headgate_application": "chat.v2", "headgate_stage": stage, "headgate_interaction": "i-7", "x": "y"}
-        asked = parse_request({**CHAT, "metadata": told})
+        metadata = {"headgate_application": "chat.v2", "headgate_stage": stage, "headgate_interaction": "i-7", "x": "y"}
+        asked = parse_request({**CHAT, "metadata": metadata})
         assert (asked.app, asked.stage, asked.interaction) == ("chat.v2", 3, "i-7")
         assert asked.fingerprint() == parse_request(CHAT).fingerprint(), "it decides no answer"
         assert request_from_json(asked.to_json()) == asked
@@ -163,7 +163,7 @@ class TestOpenAI:
         assert caught.value.message == "Invalid `metadata`: an object of strings is required."
 
     @pytest.mark.parametrize(
-        ("told", "param", "code"),
+        ("metadata", "param", "code"),
         [
             ({"headgate_stage": -1}, "metadata.headgate_stage", "invalid_value"),
             ({"headgate_stage": "9999"}, "metadata.headgate_stage", "invalid_value"),
@@ -178,9 +178,9 @@ class TestOpenAI:
             ({"headgate_cache_salt": "x"}, "metadata.headgate_cache_salt", "unknown_parameter"),
         ],
     )
-    def test_and_ours_is_bounded(self, told: dict[str, Any], param: str, code: str) -> None:
+    def test_and_ours_is_bounded(self, metadata: dict[str, Any], param: str, code: str) -> None:
         with pytest.raises(InvalidRequest) as caught:
-            parse_request({**CHAT, "metadata": told})
+            parse_request({**CHAT, "metadata": metadata})
         assert (caught.value.param, caught.value.code) == (param, code)
         assert CANARY not in json.dumps(caught.value.body())
 

@@ -1,22 +1,3 @@
-"""Functions over a whole gate in virtual time."""
+from tests.support.gate_fixture import gate, pytest_asyncio_loop_factories
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
-
-import pytest
-
-from tests.support.gate import Gate, make_gate
-from tests.support.virtual_time import VirtualTimeLoop
-
-
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, type[VirtualTimeLoop]]:
-    return {"virtual": VirtualTimeLoop}
-
-
-@pytest.fixture
-async def gate() -> AsyncIterator[Gate]:
-    """Two tenants, one worker of two slots. Nothing may be left behind: no slot, no reservation, nobody waiting."""
-    made = await make_gate()
-    yield made
-    await made.at_rest()
+__all__ = ["gate", "pytest_asyncio_loop_factories"]

@@ -142,7 +142,7 @@ async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gat
     assert gate.workers.orders == []
 
 
-async def test_who_the_tenant_is_comes_from_the_key_alone(gate: Gate) -> None:
+async def test_only_the_key_names_the_tenant(gate: Gate) -> None:
     claims: dict[str, Any] = {"x_tenant": "b", "x_headgate_tenant": "b", "openai_organization": "b"}
     await gate.caller("a").post(CHAT, chat(user="b"), **claims)
     assert [order.tenant for _, order in gate.workers.orders] == ["a"]
@@ -232,7 +232,7 @@ async def test_a_prompt_over_the_models_context(gate: Gate) -> None:
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "prompt")
 
 
-async def test_a_full_line_is_429_which_says_which_limit_and_when(gate: Gate) -> None:
+async def test_a_full_queue_is_429_with_its_limit_and_a_time(gate: Gate) -> None:
     await gate.add_tenant("small", queue_items_max=1)
     busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
     await asyncio.sleep(0.01)
@@ -385,7 +385,7 @@ async def test_the_deadline_passes_while_it_runs(gate: Gate) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after_s", [0.0, 0.001, 0.15])
-async def test_a_caller_who_hangs_up_aborts_what_runs(gate: Gate, stream: bool, after_s: float) -> None:
+async def test_a_disconnect_aborts_what_runs(gate: Gate, stream: bool, after_s: float) -> None:
     call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=stream), idempotency_key="k")
     await asyncio.sleep(after_s)
     call.hang_up()
@@ -397,7 +397,7 @@ async def test_a_caller_who_hangs_up_aborts_what_runs(gate: Gate, stream: bool, 
 
 
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
-async def test_a_caller_who_reads_no_more_and_hangs_up_aborts_what_runs(gate: Gate, spec_version: str) -> None:
+async def test_a_disconnect_while_not_reading_aborts_what_runs(gate: Gate, spec_version: str) -> None:
     """The stream is stopped while it sends, not while it waits for a token."""
     asked = chat(max_tokens=100, stream=True)
     call = gate.caller().start("POST", CHAT, asked, spec_version=spec_version, idempotency_key="k")
@@ -413,8 +413,8 @@ async def test_a_caller_who_reads_no_more_and_hangs_up_aborts_what_runs(gate: Ga
     await gate.ended("a", "k", State.CANCELLED)
 
 
-async def test_a_caller_who_hangs_up_before_the_first_byte_is_sent(gate: Gate) -> None:
-    """The answer's headers are ready, and nobody is there to read them."""
+async def test_a_disconnect_before_the_first_byte(gate: Gate) -> None:
+    """The answer's headers are ready, and the caller has left."""
     call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=True), idempotency_key="k")
     call.reading.clear()
     await asyncio.sleep(1.0)
@@ -425,7 +425,7 @@ async def test_a_caller_who_hangs_up_before_the_first_byte_is_sent(gate: Gate) -
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_who_hangs_up_while_waiting_leaves_the_line(gate: Gate, stream: bool) -> None:
+async def test_a_disconnect_while_waiting_leaves_the_queue(gate: Gate, stream: bool) -> None:
     busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
     await asyncio.sleep(0.01)
     call = gate.caller().start("POST", CHAT, chat(stream=stream), idempotency_key="k")

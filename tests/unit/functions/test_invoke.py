@@ -138,7 +138,7 @@ async def test_neither_form(gate: Gate) -> None:
     assert (refused["status"], refused["error"]["param"]) == (400, "messages")
 
 
-async def test_a_full_line_says_when_to_come_back(gate: Gate) -> None:
+async def test_a_full_queue_says_when_to_come_back(gate: Gate) -> None:
     await gate.add_tenant("barred", queue_items_max=0)
     busy = [begun(gate, "b", f"{n}") for n in range(2)]
     await asyncio.sleep(0.01)
@@ -177,7 +177,7 @@ async def test_an_answer_lost_on_the_way_is_an_error_each_time_it_is_asked_for(g
             await invoked(gate, payload(gate))
 
 
-async def test_a_deadline_that_passes_in_the_line_is_expired(gate: Gate) -> None:
+async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> None:
     gate.contexts.insert(0, gate.process(deadline_s=2.0))
     busy = [begun(gate, "b", f"{n}", max_tokens=60, context=gate.contexts[1]) for n in range(2)]
     await asyncio.sleep(0.01)
@@ -218,7 +218,7 @@ async def test_its_turn_comes_while_it_waits(gate: Gate) -> None:
 
 @pytest.mark.parametrize("after_s", [0.299, 0.3, 0.301])
 async def test_it_is_let_go_at_the_moment_of_its_dispatch(gate: Gate, after_s: float) -> None:
-    """Either the one or the other executes it, never nobody, never both."""
+    """Either the caller or the consumer executes it, never neither, never both."""
     gate.workers.acts.extend([Act()] * 2)
     busy = [begun(gate, "b", f"{n}") for n in range(2)]
     await asyncio.sleep(0.0)
@@ -252,9 +252,9 @@ async def test_what_a_worker_sheds_is_a_payload_with_its_time_and_the_key_is_ser
     gate.workers.acts.append(SHED)
     shed = await invoked(gate, payload(gate, idempotency_key="k"))
     assert (shed["status"], shed["error"]["code"], shed["retry_after_s"]) == (429, "overloaded", 7.0)
-    told = await fetched(gate, "a", "k")
-    assert (told["id"], told["status"], told["error"]["code"]) == ("k", "failed", "overloaded")
+    status_of_k = await fetched(gate, "a", "k")
+    assert (status_of_k["id"], status_of_k["status"], status_of_k["error"]["code"]) == ("k", "failed", "overloaded")
     served = await invoked(gate, payload(gate, idempotency_key="k"), "r-2")
     assert served["choices"]
-    told = await fetched(gate, "a", "k")
-    assert (told["id"], told["status"], told["response"]) == ("k", "done", served)
+    status_of_k = await fetched(gate, "a", "k")
+    assert (status_of_k["id"], status_of_k["status"], status_of_k["response"]) == ("k", "done", served)

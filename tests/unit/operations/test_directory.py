@@ -1,4 +1,4 @@
-"""Who the tenant is: from the key alone, for at most a minute after it changed, in one answer whatever is wrong."""
+"""The tenant of a key: from the key alone, at most a minute old, and one answer for every kind of wrong key."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_changed_limit_is_in_force_within_a_minute(gate: Gate) -> None:
     assert (await gate.context.directory.tenant_of(gate.keys["a"])).max_tokens_max == 1
 
 
-async def test_terms_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
+async def test_shares_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
     await gate.add_tenant("heavy", Share(weight=5.0))
     assert (await gate.context.directory.share_of("heavy")).weight == 5.0
     assert await gate.context.directory.share_of("gone") == Share()

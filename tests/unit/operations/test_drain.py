@@ -1,4 +1,4 @@
-"""drain: what it ends, whom it tells, and what must not stop it."""
+"""drain: the order of dispatch, overdue requests, wake-ups, and faults that must not stop it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def freed(gate: Gate, *running: Dispatched) -> None:
         gate.context.draining.discard(POOL)
 
 
-async def test_a_line_full_of_overdue_invocations_does_not_leave_slots_idle(gate: Gate) -> None:
-    """Nobody waits for them any more (detached), and someone in time stands behind them: one run finds it."""
+async def test_a_queue_full_of_overdue_invocations_does_not_leave_slots_idle(gate: Gate) -> None:
+    """They are detached, and a request in time waits behind them: one run finds it."""
     running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
     overdue = CONFLICTS_MAX * 3
     assert overdue < EXPIRED_MAX
@@ -50,7 +50,7 @@ async def test_a_line_full_of_overdue_invocations_does_not_leave_slots_idle(gate
     await settle(gate.context, in_time, State.DONE)
 
 
-async def test_one_that_was_dispatched_at_its_deadline_is_not_told_that_it_is_too_late(gate: Gate) -> None:
+async def test_one_dispatched_at_its_deadline_is_not_answered_as_too_late(gate: Gate) -> None:
     """A stale drain wants to end it; the table knows better, and its waiter executes it."""
     running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
     waiting = begun(gate, "a", "k", deadline_s=5.0)
@@ -64,7 +64,7 @@ async def test_one_that_was_dispatched_at_its_deadline_is_not_told_that_it_is_to
     assert got.text == "xxx"
 
 
-async def test_a_message_that_cannot_be_sent_stops_nobody(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_cannot_be_sent_stops_no_drain(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: object) -> None:
         raise ConnectionError
 
@@ -73,14 +73,14 @@ async def test_a_message_that_cannot_be_sent_stops_nobody(gate: Gate, monkeypatc
     await queued(gate, "a", "detached", keep_body=True, detached=True)
     waiting = begun(gate, "a", "held")
     await asyncio.sleep(0.01)
-    await freed(gate, *running)  # only the poll of those who wait drains now
+    await freed(gate, *running)  # only the waiters' poll drains now
     assert isinstance(await waiting, Collected)
     left = await gate.invocation("a", "detached")
-    assert left.state is State.RUNNING  # nobody executes it: the reaper takes it back
+    assert left.state is State.RUNNING  # no process executes it: the sweep reclaims it
     await settle(gate.context, left, State.FAILED)
 
 
-async def test_lines_whose_model_has_no_free_slot_do_not_hold_up_others(gate: Gate) -> None:
+async def test_queues_of_a_model_without_a_free_slot_do_not_delay_others(gate: Gate) -> None:
     await gate.add_worker("n", slots=1, model="n")
     held = [begun(gate, "b", f"r{n}") for n in range(2)]
     other = begun(gate, "b", "n0", request=asked(model="n"))
@@ -92,7 +92,7 @@ async def test_lines_whose_model_has_no_free_slot_do_not_hold_up_others(gate: Ga
 
 
 @pytest.mark.parametrize("order", ["bwfq", "fcfs"])
-async def test_who_is_next(order: str) -> None:
+async def test_the_order_of_dispatch(order: str) -> None:
     gate = await make_gate(slots=1)
     gate.contexts[0] = gate.process(order)
     await gate.add_tenant("owed", Share(rate_per_s=1000, burst=100))
@@ -174,7 +174,7 @@ async def test_a_detached_one_is_launched_and_not_woken(gate: Gate) -> None:
     await settle(gate.context, left, State.FAILED)
 
 
-async def test_a_dispatch_lost_to_another_process_is_looked_at_again(gate: Gate) -> None:
+async def test_two_processes_dispatch_each_invocation_once(gate: Gate) -> None:
     """Two drains see the same free slots and the same lines: each invocation is dispatched once."""
     there = gate.process()
     running = [await dispatched(gate, "b", f"r{n}") for n in range(2)]
@@ -187,7 +187,7 @@ async def test_a_dispatch_lost_to_another_process_is_looked_at_again(gate: Gate)
     assert sorted(order.execution for _, order in gate.workers.orders) == [f"a/{n}#1" for n in range(4)]
 
 
-async def test_a_stale_hint_that_somebody_waits_costs_nobody_its_turn(gate: Gate) -> None:
+async def test_a_stale_hint_of_a_backlog_delays_no_request(gate: Gate) -> None:
     await gate.store.note_pool(POOL, backlogged=True)
     got = await asyncio.gather(begun(gate, "a", "k"), begun(gate, "b", "k"))
     assert all(isinstance(one, Collected) for one in got)

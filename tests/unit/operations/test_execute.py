@@ -1,4 +1,4 @@
-"""execute and settle: lost attempts, duplicates, who may charge, and that every end is one."""
+"""execute and settle: lost attempts, duplicates, one charge, and one end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FailsOnce:
 
 
 async def detached(gate: Gate, invocation_id: str = "k") -> tuple[str, str, int]:
-    """One that nobody holds, dispatched: the message that names it."""
+    """Dispatch a detached invocation, and return the message that names it."""
     await dispatched(gate, "a", invocation_id, keep_body=True, keep_answer=True, detached=True)
     return "a", invocation_id, 1
 
@@ -94,7 +94,7 @@ async def test_a_message_that_names_nothing_does_nothing(gate: Gate, message: tu
     await execute_detached(gate.context, "a", "k", 1, render)
 
 
-async def test_what_somebody_holds_is_not_executed_by_a_message(gate: Gate) -> None:
+async def test_what_a_caller_holds_is_not_executed_by_a_message(gate: Gate) -> None:
     holding = await dispatched(gate, "a", "k", keep_body=True)
     assert not await execute_detached(gate.context, "a", "k", 1, render)
     await settle(gate.context, holding.invocation, State.DONE)
@@ -221,7 +221,7 @@ async def test_a_detached_one_ends_with_what_the_worker_said(gate: Gate) -> None
     assert await gate.spent("a") == 0.0
 
 
-async def test_a_key_that_was_told_to_come_back_is_served_when_it_does(gate: Gate) -> None:
+async def test_a_shed_key_is_served_when_it_comes_back(gate: Gate) -> None:
     gate.workers.acts.extend([SHED, Act(drops_after=0)])
     more = {"keep_answer": True, "keep_body": True}
     assert isinstance(await followed(gate, "a", "k", **more), Refused)

@@ -1,4 +1,4 @@
-"""reap and sweep: what is dead is taken back once, what lives never; the periodic truth behind all hints."""
+"""reap and sweep: an expired lease is reclaimed once, a valid one never; missed hints are repaired."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRACE_S = 10.0
 MARGIN_S = 3.0
 
 
-async def test_what_a_worker_says_it_runs_is_never_taken_however_long_it_runs(gate: Gate) -> None:
+async def test_a_lease_that_the_worker_reports_is_never_reclaimed(gate: Gate) -> None:
     worker = await gate.worker()
     gate.workers.acts.append(Act(token_s=40.0))
     running = begun(gate, "a", "k")
@@ -35,7 +35,7 @@ async def test_what_a_worker_says_it_runs_is_never_taken_however_long_it_runs(ga
 
 
 @pytest.mark.parametrize(("after_s", "reaped"), [(GRACE_S - 0.1, 0), (GRACE_S + 0.1, 1)])
-async def test_what_a_live_worker_does_not_name_is_taken_after_its_grace(
+async def test_a_lease_that_a_live_worker_does_not_report_is_reclaimed_after_its_grace(
     gate: Gate, after_s: float, reaped: int
 ) -> None:
     running = (await dispatched(gate, "a", "k")).invocation
@@ -46,7 +46,7 @@ async def test_what_a_live_worker_does_not_name_is_taken_after_its_grace(
 
 
 @pytest.mark.parametrize(("after_s", "reaped"), [(5 + MARGIN_S - 0.1, 0), (5 + MARGIN_S + 0.1, 1)])
-async def test_a_dead_workers_leases_are_taken_after_a_margin_above_any_skew(
+async def test_a_dead_workers_leases_are_reclaimed_after_a_margin_for_clock_skew(
     gate: Gate, after_s: float, reaped: int
 ) -> None:
     worker = await gate.worker()
@@ -81,7 +81,7 @@ async def test_what_was_kept_is_tried_again_three_times_and_then_refunded(gate: 
 
 
 async def test_what_its_callers_process_held_ends_refunded(gate: Gate) -> None:
-    """The process is gone: nobody has the request any more, and nobody would read the answer."""
+    """The process is gone, and with it the request and the reader of the answer."""
     await dispatched(gate, "a", "k")
     await asyncio.sleep(GRACE_S + 1)
     assert await reap(gate.context, POOL) == 1
@@ -108,7 +108,7 @@ async def test_a_lease_without_its_invocation_is_only_freed(gate: Gate) -> None:
     assert await gate.leases() == {}
 
 
-async def test_freed_slots_go_to_those_who_wait(gate: Gate) -> None:
+async def test_freed_slots_go_to_waiting_requests(gate: Gate) -> None:
     for number in range(2):
         await dispatched(gate, "b", f"{number}")
     waiting = await queued(gate, "a", "k", keep_body=True, detached=True)
@@ -122,7 +122,7 @@ async def test_freed_slots_go_to_those_who_wait(gate: Gate) -> None:
     await settle(gate.context, now, State.DONE)
 
 
-async def test_a_sweep_ends_the_overdue_that_nobody_waits_for(gate: Gate) -> None:
+async def test_a_sweep_ends_overdue_detached_invocations(gate: Gate) -> None:
     busy = [begun(gate, "b", f"{n}", max_tokens=200) for n in range(2)]
     await asyncio.sleep(0.01)
     await queued(gate, "a", "k", deadline_s=5.0, keep_body=True, detached=True)

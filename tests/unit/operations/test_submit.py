@@ -1,4 +1,4 @@
-"""submit: what is refused before anything is written, what goes at once, what waits, and what the pool is told."""
+"""submit: refusals before any write, dispatch at once, queueing, and the hints to the pool."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_what_is_refused_leaves_nothing_behind(
     assert {"admit", "enqueue"} & set(gate.store.requests) == set()
 
 
-async def test_a_model_whose_workers_are_gone_is_not_unknown(gate: Gate) -> None:
+async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
     await gate.add_worker("n", model="n", alive_s=5)
     await asyncio.sleep(6)
     with pytest.raises(NoWorker) as caught:
@@ -104,8 +104,8 @@ async def test_a_worker_that_takes_no_work_is_given_none(gate: Gate, changes: di
     await settle(gate.context, await gate.invocation("a", "k"), State.DONE)
 
 
-async def test_nobody_overtakes_those_who_wait(gate: Gate) -> None:
-    """A slot is free, but the pool knows that somebody waits: the newcomer queues, and the drain decides."""
+async def test_an_arrival_does_not_overtake_waiting_requests(gate: Gate) -> None:
+    """A slot is free, but the pool's hint says that a request waits: the newcomer queues, and the drain decides."""
     running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
     first = begun(gate, "a", "first")
     await asyncio.sleep(0.01)
@@ -175,7 +175,7 @@ async def test_the_same_id_is_known_whatever_became_of_it(gate: Gate) -> None:
 
 
 async def test_the_fast_path_raises_the_pools_virtual_time(gate: Gate) -> None:
-    """So that who comes after an hour of somebody's fast path starts beside it, not an hour behind."""
+    """So a tenant that comes after an hour of another's fast path starts beside it, not an hour behind."""
     for number in range(5):
         await followed(gate, "a", f"{number}")
         await gate.quiet()

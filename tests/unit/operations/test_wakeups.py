@@ -1,4 +1,4 @@
-"""Waiting callers: woken at once, found by polling, let go at their time, and looked after whatever a look meets."""
+"""Waiting callers: notified at once or found by a poll, ended by their timeout, and polled for after any failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def nothing(_: str) -> None: ...
 
 
 async def waiting(gate: Gate, name: str = "k") -> Invocation:
-    """Queued behind two that nobody executes."""
+    """Queue a request behind two that are never executed."""
     for number in range(2):
         if not (await gate.leases()).get(("w", number)):
             await dispatched(gate, "b", f"{number}")
@@ -37,7 +37,7 @@ async def tidied(gate: Gate) -> None:
         await tidied(gate)
 
 
-async def test_told_here_it_wakes_at_once_and_all_who_wait(gate: Gate) -> None:
+async def test_a_notification_wakes_all_its_waiters_at_once(gate: Gate) -> None:
     invocation = await waiting(gate)
     wakeups = gate.context.wakeups
     asks = [asyncio.ensure_future(wakeups.wait(invocation, ANY_CHANGE, 60, nothing)) for _ in range(3)]
@@ -84,7 +84,7 @@ async def test_ended_elsewhere_without_a_dispatch_it_is_found_too(gate: Gate) ->
     await tidied(gate)
 
 
-async def test_nobody_waits_longer_than_asked(gate: Gate) -> None:
+async def test_a_wait_ends_at_its_timeout(gate: Gate) -> None:
     invocation = await waiting(gate)
     started = gate.clock.now()
     for timeout_s in (0.0, -5.0, 3.0):
@@ -113,7 +113,7 @@ async def test_a_poll_costs_the_same_however_many_wait(gate: Gate) -> None:
 
 
 async def test_it_drains_where_a_slot_stays_free(gate: Gate) -> None:
-    """Whoever freed it did not drain: it crashed."""
+    """The process that freed it crashed before it drained."""
     invocation = await waiting(gate)
     drained: list[str] = []
 
@@ -130,7 +130,7 @@ async def test_it_drains_where_a_slot_stays_free(gate: Gate) -> None:
     await tidied_with(gate, invocation)
 
 
-async def test_a_look_that_fails_is_not_the_last(gate: Gate) -> None:
+async def test_a_poll_that_fails_is_not_the_last(gate: Gate) -> None:
     class FailsAtFirst:
         left = 3
 
