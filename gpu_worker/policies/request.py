@@ -1,4 +1,4 @@
-"""What queue policies know of one request: what it says of itself, and how far it has come."""
+"""What a queue policy knows of one request: its description, and how far it has come."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from dispatcher.policies.tiers import Tier
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """One request as a policy sees it. `weight`: its tenant's share, a positive number.
+    """A request as a queue policy sees it; lengths are in tokens.
 
-    `output_tokens`: its true output length where somebody knows it beforehand (a simulator); engines leave None, and
-    say the most that it may be, `output_tokens_max`.
-    `system_tokens` are part of `input_tokens`. `interaction`: which of its tenant's interactions it belongs to, ""
-    for none; `app` and `stage`: what is asked there, and at which of its stages. `deadline_s`: by the clock that the
-    policy is told of, when its answer is worth nothing any more.
+    `weight`: the share of its tenant, a positive number. `system_tokens`: the part of `input_tokens` that is the system
+    prompt. `output_tokens`: the true output length, which only a simulator knows beforehand; an engine leaves it None
+    and sets `output_tokens_max`, the longest output allowed.
+
+    `interaction`: its tenant's name for the interaction that the request belongs to, "" for none. `app`, `stage`: the
+    application and the stage of the interaction. `deadline_s`: when the answer becomes useless, on the clock of the
+    policy.
+
+    Raises ValueError for a weight or a length that is impossible.
     """
 
     request_id: str
@@ -43,13 +47,17 @@ class QueueRequest:
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """A request between `enqueue` and its end.
+    """The state of a request in a queue policy, from `enqueue` to its end.
 
-    `place`: its number in the order of arrival, kept when it returns. `resumed`: it ran before this admission.
-    `output_tokens`: the most that was reported, while it runs as of decode step `since_step` of the policy: each step
-    after that is a token more. `predicted`: its output length as somebody guessed it, charged beforehand. `expected`:
-    what such a request usually costs (WSC). `cached_tokens`: of its prompt, those that came out of a cache and were
-    charged as such.
+    `place`: its number in the order of arrival; a preempted request returns to this place. `prompt_charged`: whether
+    the prompt has been charged. `resumed`: whether the request ran before its current admission.
+
+    `output_tokens`: the largest output length reported so far. While the request runs, it is the length at decode step
+    `since_step` of the policy, and each later step adds one token.
+
+    `predicted`: the predicted output length, charged in advance (vtc_predicted.py). `expected`: the usual cost of such
+    a request, in weighted tokens (wsc.py). `cached_tokens`: prompt tokens found in the prefix cache and charged at the
+    reduced price.
     """
 
     request: QueueRequest

@@ -46,8 +46,8 @@ def test_empty_minutes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         policy.enqueue(QueueRequest(f"r{number}", f"t{number}", 1), float(number))
     policy.enqueue(QueueRequest("late", "late", 1), 109.0)
-    assert list(policy._let_in_s) == ["late"]
+    assert list(policy._accepted_s) == ["late"]
     monkeypatch.setattr(rpm, "WINDOWS_KEPT_MAX", 5)
     for number in range(20):
         policy.enqueue(QueueRequest(f"s{number}", f"t{number}", 1), 110.0)
-    assert len(policy._let_in_s) <= 6
+    assert len(policy._accepted_s) <= 6

@@ -76,7 +76,7 @@ def _may_leave(model: BlockModel, head: QueueRequest) -> list[Resident]:
     for one in model.residents():
         often = one.preemptions >= settings.preemptions_max
         tier_state = policy.tier_state(one.request_id)
-        if one.entered or tier_state.owed or (often and settings.at_limit == "promote") or not settings.preemption:
+        if one.entered or tier_state.for_share or (often and settings.at_limit == "promote") or not settings.preemption:
             continue
         below = one.tier.rank > head.tier.rank and tier_state.rank > policy.rank_of(head.request_id)
         ahead = _counter(model, one.request_id) - _counter(model, head.request_id)

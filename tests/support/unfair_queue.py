@@ -16,6 +16,6 @@ class FavouriteFirst(VirtualTokenCounter):
 class NearlyFair(VirtualTokenCounter):
     """VTC that does not charge one prompt in three of a certain tenant."""
 
-    def _admitted(self, record: RequestRecord) -> None:
+    def _charge_prompt(self, record: RequestRecord) -> None:
         if record.request.tenant != "t0" or record.place % 3:
-            super()._admitted(record)
+            super()._charge_prompt(record)

@@ -264,7 +264,13 @@ def tier_states(alone: Alone) -> dict[str, tuple[Any, ...]]:
     """What counts of those that wait."""
     found = [alone.policy.tier_state(request.request_id) for request in alone.scheduler.waiting]
     return {
-        one.request.request_id: (one.since_s, one.waited_s, one.charged, one.output_tokens, one.preemptions)
+        one.request.request_id: (
+            one.since_s,
+            one.waited_s,
+            one.record.prompt_charged,
+            one.record.output_tokens,
+            one.preemptions,
+        )
         for one in found
     }
 

@@ -227,7 +227,7 @@ def test_every_setting_of_the_tiers_arrives(model: Path) -> None:
         policy.shares.stop_waiting(Tier.BACKGROUND)
         driver.add("one", prompt(20), 2, tenant="a")
         driver.run()
-        assert driver.scheduler.policy._of_tier(Tier.STANDARD).cached_fraction == 0.5
+        assert driver.scheduler.policy._policy_of(Tier.STANDARD).cached_fraction == 0.5
 
 
 def test_of_those_that_outgrow_the_cache_the_least_urgent_goes(model: Path) -> None:

@@ -250,7 +250,7 @@ class TieredSchedulingMixin:
     def _charge_the_last(self, request: Request) -> None:
         """Also of one that was evicted with a token on its way, and ends before it is let in again: it ran for that."""
         request_id, tokens = request.request_id, request.num_output_tokens
-        if not self.policy.is_running(request_id) and tokens > self.policy.tier_state(request_id).output_tokens:
+        if not self.policy.is_running(request_id) and tokens > self.policy.record(request_id).output_tokens:
             self.policy.admit(request_id)
         if self.policy.is_running(request_id):
             self.policy.generated(request_id, tokens)

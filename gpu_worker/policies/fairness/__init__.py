@@ -1,1 +1,1 @@
-"""Queue policies: one interface, one registry, one file an algorithm."""
+"""Queue policies: one interface, one registry, one file for each algorithm."""

@@ -1,6 +1,6 @@
-"""FCFS: first come, first served, whoever comes.
+"""FCFS: the request that arrived first is served first, whatever its tenant.
 
-The order of every engine without a fairness policy, and the first row of the VTC paper's tables (section 5.1).
+This is the order of every engine without a fairness policy, and the first row of the VTC paper's tables (section 5.1).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from gpu_worker.policies.request import RequestRecord
 
 
 class FirstComeFirstServed(TenantQueuePolicy):
-    """One line for all. A request keeps its place in it, also when it comes back."""
+    """One queue for all tenants. A preempted request returns to its old place."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
-        self._all: ArrivalQueue[str] = ArrivalQueue()
+        self._tenants: ArrivalQueue[str] = ArrivalQueue()
+        """The tenant of each waiting request."""
 
-    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
-        self._all.add(record.place, record.request.tenant)
+    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+        self._tenants.add(record.place, record.request.tenant)
 
     def _left_queue(self, record: RequestRecord) -> None:
-        self._all.remove(record.place)
+        self._tenants.remove(record.place)
 
     def _next_tenant(self) -> str | None:
-        return self._all.head() if self._all else None
+        return self._tenants.head() if self._tenants else None
 
 
 register(FirstComeFirstServed, "fcfs")

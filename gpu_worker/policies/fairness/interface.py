@@ -1,19 +1,19 @@
-"""Who enters the engine's batch next: the interface of queue policies.
+"""The interface of queue policies: which waiting request enters the engine's batch next.
 
-A policy is pure and knows no engine. An adapter tells it of every change and asks it whom to admit:
+A policy is pure and knows no engine. An engine adapter reports each change to the policy and asks for the next request:
 
     enqueue ──▶ waiting ──admit──▶ running ──generated*, decoded*──▶ finish
        │           │  ▲               │
-    (False)     cancel ├── put_back ──┤   it did not fit after all: what this admission was charged is returned
-    refused            └── preempt ───┘   it ran and was evicted: what it was charged stands
+    (False)     cancel ├─ undo_admit ─┤   the request did not fit after all; the charge of the admission is refunded
+    refused            └── preempt ───┘   the request ran and was evicted; it keeps its charges
 
-Service is charged when it is given: the prompt's at admission, each output token's as it is generated, by differences
-of h, so the charges of a request add up to h of its final lengths (VTC section 4.2). Nothing is charged twice: a
-request resumed after a preemption pays no second prompt, and tokens that are computed again pay only beyond the most
-that was ever reported.
+Service is charged when it is delivered: the prompt at admission and each output token when it is generated, always as a
+difference of h. The charges of a request therefore add up to h of its final lengths (VTC, section 4.2). No token is
+charged twice: a request that resumes after a preemption does not pay for its prompt again, and its recomputed tokens
+are free up to the largest output length that it has reported.
 
-To add a policy: one file, one class (most extend fairness/tenant_queues.py), one entry in the registry;
-tests/conformance finds it there.
+To add a policy, write one file with one class (most classes extend fairness/tenant_queues.py) and list the file in the
+registry; tests/conformance then tests it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from collections.abc import Collection
 from dispatcher.policies.service import CACHED_FRACTION
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.request import QueueRequest as QueueRequest
+from gpu_worker.policies.request import RequestRecord
 
 Precedence = tuple[float, float]
-"""How far a running request stands behind one that waits: in rank, then in service. The higher, the sooner evicted."""
+"""How far a running request ranks behind a waiting one: tier ranks, then service over weight. The running request with
+the highest precedence is evicted first."""
 
 
 class QueuePolicy(ABC):
-    """Raises KeyError for unknown requests. Times are seconds of any clock that does not go back."""
+    """A method raises KeyError for an unknown request. Times are seconds on any clock that never goes back."""
 
     work_conserving = True
-    """Whether somebody is next wherever somebody waits."""
+    """Whether some request is next whenever a request waits."""
     cached_fraction = CACHED_FRACTION
-    """What a prompt token out of a prefix cache is charged, of one that was computed, 0 to 1."""
+    """Price of a prompt token found in the prefix cache, as a fraction of the price of a computed one, 0 to 1."""
 
     @property
     @abstractmethod
@@ -48,81 +50,92 @@ class QueuePolicy(ABC):
     @property
     @abstractmethod
     def received(self) -> dict[str, TenantService]:
-        """By tenant; of tenants that are gone, the last RECEIVED_KEPT_MAX."""
+        """Service of each tenant so far, as a copy. Of absent tenants only the last ABSENT_KEPT_MAX are kept."""
 
     @abstractmethod
     def waiting_of(self, tenant: str) -> int: ...
 
     @abstractmethod
-    def holds(self, request_id: str) -> bool: ...
+    def holds(self, request_id: str) -> bool:
+        """Return whether the request is waiting or running."""
+
+    @abstractmethod
+    def record(self, request_id: str) -> RequestRecord:
+        """Return the record of a waiting or running request, with its output length up to date."""
 
     @abstractmethod
     def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
-        """A request arrived. False: it is refused, and nothing is kept of it. Raises ValueError for an id that is here
-        already."""
+        """Add a request that arrived. Return False if the policy refuses it; nothing is kept of it then.
+
+        Raises ValueError if a request of this id is waiting or running.
+        """
 
     @abstractmethod
     def peek(self) -> QueueRequest | None:
-        """Who is admitted next; None where nobody waits, or nobody may."""
+        """Return the request to admit next; None if no request waits or none is allowed to run now."""
 
     @abstractmethod
     def admit(self, request_id: str) -> QueueRequest:
-        """It enters the batch: out of its line, its prompt charged (once)."""
+        """Move a request from its queue to the batch, and charge its prompt unless it was charged before."""
 
     @abstractmethod
     def undo_admit(self, request_id: str) -> None:
-        """Its admission came to nothing: in line again at its old place, all that it was charged for it returned.
+        """Return a request to its old place in the queue, and refund all charges of this admission.
 
-        For the pass that admitted it; what ran since is preempted instead. One that was resumed was charged for what
-        it received before it was preempted: that stands.
+        Call it only within the pass that admitted the request; a request that has run is preempted instead. A resumed
+        request keeps the charges from before its preemption.
         """
 
     @abstractmethod
     def preempt(self, request_id: str) -> None:
-        """Evicted after it ran: in line again at its old place; what it received stays charged."""
+        """Return a request that ran to its old place in the queue. It keeps its charges."""
 
     @abstractmethod
     def cached(self, request_id: str, input_tokens: int) -> None:
-        """So many of a running request's prompt tokens came out of a cache: most of their charge is returned, once."""
+        """Report how many prompt tokens of a running request came from the prefix cache.
+
+        The first report refunds the discount on these tokens; later reports change nothing.
+        """
 
     @abstractmethod
     def generated(self, request_id: str, output_tokens: int) -> None:
-        """It has now generated so many tokens in all; charged beyond the most that was ever reported."""
+        """Report the total output length of a running request; tokens beyond the largest report so far are charged."""
 
     @abstractmethod
     def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
-        """Every running request generated so many tokens more, but those named."""
+        """Report that every running request, except those in `excluding`, generated `steps` more tokens."""
 
     @abstractmethod
     def finish(self, request_id: str) -> None:
-        """It left the batch, done or aborted."""
+        """Remove a running request that completed or was aborted."""
 
     @abstractmethod
     def cancel(self, request_id: str) -> None:
-        """It left its line."""
+        """Remove a waiting request."""
 
     @abstractmethod
     def remove(self, request_id: str) -> None:
-        """`finish` or `cancel`, wherever it is."""
+        """Remove a request by `finish` or by `cancel`, as its state requires."""
 
-    # What tiers add; a policy without them has one line and evicts nobody.
+    # The defaults below are for a policy without tiers: it never evicts a request.
 
     def advance_to(self, now_s: float) -> None:
-        """The clock has come so far; told before a pass of admissions."""
+        """Set the time, before a pass of admissions."""
 
     def heads(self) -> list[QueueRequest]:
-        """Who is admitted next, and then who would be if the one before did not fit and may be passed over."""
+        """Return the next request, then the alternatives in order: each is next if those before it do not fit and may
+        be passed over."""
         head = self.peek()
         return [] if head is None else [head]
 
     def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
-        """How far the running one stands behind the waiting one; None: it may not be evicted for it."""
+        """Return how far a running request ranks behind a waiting one; None if it must not be evicted for it."""
         return None
 
     def counter(self, tenant: str) -> float | None:
-        """What decides between tenants, in service units over weight; None where nothing of that kind does."""
+        """Return the tenant's counter, in service units over weight; None if the policy has no counters."""
         return None
 
     def counters(self) -> list[dict[str, float]]:
-        """Of tenants with something waiting; those in one dictionary are kept close by the policy."""
+        """Return the counters of tenants with waiting requests. The policy bounds the differences within each dict."""
         return []

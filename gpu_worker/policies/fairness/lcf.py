@@ -1,14 +1,14 @@
 """LCF, least counter first: VTC without the counter lift.
 
-Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1. Charges and pick as in vtc.py, units too:
+Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1. Charges, choice and units as in vtc.py:
 
-    next    arg min c_i over the tenants with something waiting; c_i is what i has received since it was first seen
+    next    arg min c_i over the tenants with waiting requests; c_i is the service of tenant i since its first request
 
-Invariant: none that bounds the service of tenants who wait. Who was away catches up on all that it did not ask for, at
-the cost of those who were here: that is what the paper shows with it, and why nothing but a comparison should run it.
+Invariant: none that bounds the service of waiting tenants. A tenant that was absent catches up on all service that it
+did not ask for, at the cost of the other tenants. The paper uses LCF to show this; run it for comparison only.
 
-Deviation: the paper keeps a counter for ever. Here those of the last COUNTERS_KEPT_MAX tenants to go are kept; one that
-is gone longer starts at 0 again, as LCF treats a new one.
+Deviation: the paper keeps every counter for ever. Here the counters of the last COUNTERS_KEPT_MAX absent tenants are
+kept; a tenant that is absent for longer restarts at 0, like a new tenant.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LeastCounterFirst(VirtualTokenCounter):
         super().__init__(service)
         self._absent: OrderedDict[str, None] = OrderedDict()
 
-    def _joins(self, request: QueueRequest) -> None:
+    def _tenant_joins(self, request: QueueRequest) -> None:
         self._absent.pop(request.tenant, None)
 
-    def _tenant_gone(self, tenant: str) -> None:
+    def _tenant_absent(self, tenant: str) -> None:
         self._absent[tenant] = None
         if len(self._absent) > COUNTERS_KEPT_MAX:
             self._counters.drop(self._absent.popitem(last=False)[0])

@@ -1,11 +1,12 @@
-"""Queue policies by the names of the command line: `fcfs`, `rpm:60`, `drr:512`, …
+"""Queue policies by name, as the command line and the configuration write them: `fcfs`, `rpm:60`, `drr:512`, …
 
-A policy's file enters it here; what stands after the colon is the policy's own to read.
+A policy's file registers it. The policy itself reads its parameter, the text after the colon.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,8 +30,11 @@ COUNT_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """What a policy is made of. `parameter`: what stands after the colon, "" for nothing. `tiers`: for those that have
-    tiers; None leaves them as they are by default."""
+    """What a policy is made from.
+
+    `parameter`: the text after the colon, "" for none. `random`: for a policy that draws numbers. `tiers`: for a policy
+    with tiers; None means the default settings.
+    """
 
     name: str
     service: ServiceFunction
@@ -39,51 +43,46 @@ class PolicySpec:
     tiers: TierSettings | None = None
 
     def number(self, *, above: float = 0.0, most: float = math.inf) -> float:
-        """The parameter as a number, above < number <= most. Raises ValueError."""
+        """Return the parameter as a finite number, above < number <= most. Raises ValueError."""
         try:
             number = float(self.parameter)
         except ValueError:
             number = math.nan
         if above < number <= most and number < math.inf:
             return number
-        limits = f"a number above {above:g}" + (f" and at most {most:g}" if most < math.inf else "")
-        raise ValueError(f"queue policy {self.name!r} needs {limits} after the colon, not {self.parameter!r}")
+        raise self._wrong_parameter(f"a number above {above:g}" + (f" and at most {most:g}" if most < math.inf else ""))
 
     def count(self) -> int:
-        """The parameter as a whole number, at least 1. Raises ValueError."""
-        if (
-            self.parameter.isascii()
-            and self.parameter.isdigit()
-            and 0 < len(self.parameter.lstrip("0")) <= COUNT_DIGITS
-        ):
+        """Return the parameter as a whole number, at least 1. Raises ValueError."""
+        if re.fullmatch(f"0*[1-9][0-9]{{,{COUNT_DIGITS - 1}}}", self.parameter):
             return int(self.parameter)
-        wanted = f"a whole number of 1 to {COUNT_DIGITS} digits, at least 1,"
-        raise ValueError(f"queue policy {self.name!r} needs {wanted} after the colon, not {self.parameter[:40]!r}")
+        raise self._wrong_parameter(f"a whole number of 1 to {COUNT_DIGITS} digits, at least 1,")
 
     def numbers(self, how_many: int) -> list[float]:
-        """The parameter as numbers with commas between, none negative and not all 0. Raises ValueError."""
+        """Return the parameter as comma-separated numbers, none negative and not all 0. Raises ValueError."""
         try:
             numbers = [float(part) for part in self.parameter.split(",")]
         except ValueError:
             numbers = []
         if len(numbers) == how_many and all(0 <= number < math.inf for number in numbers) and any(numbers):
             return numbers
-        wanted = f"{how_many} numbers with commas between, none negative and not all 0,"
-        raise ValueError(f"queue policy {self.name!r} needs {wanted} after the colon, not {self.parameter!r}")
+        raise self._wrong_parameter(f"{how_many} numbers with commas between, none negative and not all 0,")
+
+    def _wrong_parameter(self, wanted: str) -> ValueError:
+        return ValueError(f"queue policy {self.name!r} needs {wanted} after the colon, not {self.parameter[:40]!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """`usage`: how it is named, with its parameter (`rpm:N`). `example`: a name that makes a usual one."""
+class RegisteredPolicy:
+    """`usage`: how the name is written, with its parameter (`rpm:N`). `example`: a complete name with usual values."""
 
     policy: type[QueuePolicy]
     make: Callable[[PolicySpec], QueuePolicy]
     usage: str
     example: str
-    takes_parameter: bool
 
 
-POLICIES: dict[str, Registered] = {}
+POLICIES: dict[str, RegisteredPolicy] = {}
 """By the name before the colon."""
 
 
@@ -94,14 +93,13 @@ def register(
     make: Callable[[PolicySpec], QueuePolicy] | None = None,
     example: str | None = None,
 ) -> None:
-    """`make` is needed where there is a parameter, or another thing than the service function to hand in."""
-    name, colon, _ = usage.replace("[", "").partition(":")
+    """Register a policy. Pass `make` unless the constructor takes only the service function."""
+    name = re.split(r"[:\[]", usage)[0]
     of_service = cast("Callable[[ServiceFunction], QueuePolicy]", policy)
-    maker = make if make is not None else lambda spec: of_service(spec.service)
-    POLICIES[name] = Registered(policy, maker, usage, example or name, bool(colon))
+    POLICIES[name] = RegisteredPolicy(policy, make or (lambda spec: of_service(spec.service)), usage, example or name)
 
 
-def all_policies() -> dict[str, Registered]:
+def all_policies() -> dict[str, RegisteredPolicy]:
     for module in MODULES:
         import_module(f"gpu_worker.policies.{module}")
     return POLICIES
@@ -114,19 +112,21 @@ def make_policy(
     random: Random | None = None,
     tiers: TierSettings | None = None,
 ) -> QueuePolicy:
-    """A policy by its name, with its parameter after a colon. `random`: for those that draw; by default seeded with 0.
-    `tiers`: settings for one that has tiers, nothing to others.
+    """Make a policy by its name, with its parameter after a colon.
 
-    Raises ValueError, with one sentence for a person, for a name that no policy has and for a parameter that is wrong.
+    `random`: for policies that draw numbers; seeded with 0 by default. `tiers`: settings for a policy with tiers; other
+    policies ignore them.
+
+    Raises ValueError, with one sentence for a person, for an unknown name and for a wrong parameter.
     """
     policies = all_policies()
     base, colon, parameter = name.partition(":")
     if base not in policies:
         usages = ", ".join(policies[known].usage for known in sorted(policies))
         raise ValueError(f"unknown queue policy {name!r}; there are {usages}")
+    registered = policies[base]
     if name.endswith(":"):
-        raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {policies[base].usage}")
-    if colon and not policies[base].takes_parameter:
+        raise ValueError(f"nothing after the colon of queue policy {name!r}; it is written {registered.usage}")
+    if colon and ":" not in registered.usage:
         raise ValueError(f"queue policy {base!r} takes nothing after its name, not {parameter!r}")
-    spec = PolicySpec(base, service, parameter, random if random is not None else Random(0), tiers)
-    return policies[base].make(spec)
+    return registered.make(PolicySpec(base, service, parameter, random or Random(0), tiers))

@@ -1,15 +1,17 @@
-"""RPM(n): at most n requests of a tenant in a trailing minute, the rest refused; who is let in is served first come,
-first served.
+"""RPM(n), requests per minute: accepts at most n requests of a tenant per trailing minute and refuses the rest.
 
-Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1, and every API's rate limit. Unit: requests.
+Accepted requests are served first come, first served.
 
-    an arrival of tenant k at t is let in where fewer than n of k's were let in after t - 60 s
+Source: Fairness in Serving Large Language Models (OSDI 2024), section 5.1, and the usual rate limit of an API. Unit:
+requests.
 
-Invariant: of no tenant more than n are let in within any 60 s. What it is not: fair. A tenant is refused although the
-engine is idle, and n tenants under their limits crowd out one another in the order of their arrival.
+    an arrival of tenant k at time t is accepted if fewer than n requests of k were accepted after t - 60 s
 
-Deviation: where more than WINDOWS_KEPT_MAX tenants had requests let in within a minute, the one that was let in longest
-ago starts with an empty minute.
+Invariant: at most n requests of a tenant are accepted within any 60 s. The policy is not fair: it refuses a tenant
+while the engine is idle, and tenants below their limits delay each other in the order of their arrivals.
+
+Deviation: if more than WINDOWS_KEPT_MAX tenants had requests accepted within a minute, the tenant accepted the longest
+ago restarts with an empty minute.
 """
 
 from __future__ import annotations
@@ -26,33 +28,34 @@ WINDOWS_KEPT_MAX = 100_000
 
 
 class RequestsPerMinute(FirstComeFirstServed):
-    """`most`: n. A request that is refused does not count; one that is let in and then cancelled does."""
+    """`most`: the limit n. A refused request does not count against it; a request that is cancelled later does."""
 
     def __init__(self, most: int, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._most = most
-        self._let_in_s: OrderedDict[str, deque[float]] = OrderedDict()
+        self._accepted_s: OrderedDict[str, deque[float]] = OrderedDict()
+        """Times of the accepted requests of each tenant; the tenant accepted the longest ago is first."""
 
     def _accepts(self, request: QueueRequest, now_s: float) -> bool:
         self._forget(now_s)
-        times = self._let_in_s.get(request.tenant)
+        times = self._accepted_s.get(request.tenant)
         if times is None:
-            times = self._let_in_s[request.tenant] = deque()
+            times = self._accepted_s[request.tenant] = deque()
         while times and now_s - times[0] >= WINDOW_S:
             times.popleft()
         if len(times) >= self._most:
             return False
         times.append(now_s)
-        self._let_in_s.move_to_end(request.tenant)
+        self._accepted_s.move_to_end(request.tenant)
         return True
 
     def _forget(self, now_s: float) -> None:
-        """They stand in the order of who was let in last: the minutes that are empty are in front. O(1) amortized."""
-        while self._let_in_s:
-            tenant, times = next(iter(self._let_in_s.items()))
-            if now_s - times[-1] < WINDOW_S and len(self._let_in_s) <= WINDOWS_KEPT_MAX:
+        """Drop tenants with an empty minute, and tenants beyond WINDOWS_KEPT_MAX. O(1) amortized."""
+        while self._accepted_s:
+            tenant, times = next(iter(self._accepted_s.items()))
+            if now_s - times[-1] < WINDOW_S and len(self._accepted_s) <= WINDOWS_KEPT_MAX:
                 return
-            del self._let_in_s[tenant]
+            del self._accepted_s[tenant]
 
 
 register(RequestsPerMinute, "rpm:N", make=lambda spec: RequestsPerMinute(spec.count(), spec.service), example="rpm:60")

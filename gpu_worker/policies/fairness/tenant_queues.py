@@ -1,11 +1,10 @@
-"""A line for each tenant, first come, first served within it: what most queue policies are made of.
+"""A queue policy with a first-come-first-served queue for each tenant: the base of most policies.
 
-A policy says whose line is next (`_next_tenant`) and is told of all that moves; the lines, who waits and who runs, and
-what each tenant received are kept here.
+A subclass chooses the tenant that is served next (`_next_tenant`) and overrides the hooks that it needs. This base
+class keeps the queues, the waiting and running requests, and the service of each tenant.
 
-`decoded(k)` says in one call what `generated` says of each running request: k tokens more. It is O(1), and O(1) for
-each that it is not about: a request's count and its tenant's figures are brought up to date when somebody asks for
-them.
+`decoded(k)` reports k more tokens for every running request in one call. It costs O(1), plus O(1) for each excluded
+request: the output length of a request and the service of its tenant are brought up to date only when they are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 
 class TenantQueuePolicy(QueuePolicy):
-    """Policies override `_next_tenant`, and what of the hooks below it they need."""
+    """`service`: the function h in which `received` is counted. A subclass usually charges in it too."""
 
     def __init__(self, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         self.service = service
@@ -43,7 +42,7 @@ class TenantQueuePolicy(QueuePolicy):
     @property
     def received(self) -> dict[str, TenantService]:
         for record in self._running.values():
-            self._catch_up(record)
+            self._update_output(record)
         return self._received.by_tenant()
 
     def waiting_of(self, tenant: str) -> int:
@@ -53,14 +52,21 @@ class TenantQueuePolicy(QueuePolicy):
     def holds(self, request_id: str) -> bool:
         return request_id in self._waiting or request_id in self._running
 
+    def record(self, request_id: str) -> RequestRecord:
+        record = self._waiting.get(request_id)
+        if record is None:
+            record = self._running[request_id]
+            self._update_output(record)
+        return record
+
     def enqueue(self, request: QueueRequest, now_s: float = 0.0) -> bool:
         if self.holds(request.request_id):
             raise ValueError(f"request {request.request_id!r} is here already")
         if not self._accepts(request, now_s):
             return False
         self._arrivals += 1
-        self._received.arrived(request.tenant)
-        self._stand_in_line(RequestRecord(request, self._arrivals), lifted=True)
+        self._received.add_request(request.tenant)
+        self._add_to_queue(RequestRecord(request, self._arrivals), tenant_may_join=True)
         return True
 
     def peek(self) -> QueueRequest | None:
@@ -70,7 +76,7 @@ class TenantQueuePolicy(QueuePolicy):
     def admit(self, request_id: str) -> QueueRequest:
         record = self._waiting.pop(request_id)
         self._running[request_id] = record
-        self._take_out(record)
+        self._remove_from_queue(record)
         record.since_step = self._steps
         record.resumed = record.prompt_charged
         request = record.request
@@ -78,164 +84,168 @@ class TenantQueuePolicy(QueuePolicy):
             record.prompt_charged = True
             tokens = request.input_tokens
             self._received.add(request.tenant, self.service(tokens, 0), tokens, 0)
-            self._admitted(record)
+            self._charge_prompt(record)
         self._entered_batch(record)
         return request
 
     def undo_admit(self, request_id: str) -> None:
-        record = self._out_of_batch(request_id)
+        record = self._remove_from_batch(request_id)
         if not record.resumed:
-            self._return_charges(record)
-        self._stand_in_line(record, lifted=False)
+            self._refund_admission(record)
+        self._add_to_queue(record, tenant_may_join=False)
 
     def preempt(self, request_id: str) -> None:
-        self._stand_in_line(self._out_of_batch(request_id), lifted=True)
+        self._add_to_queue(self._remove_from_batch(request_id), tenant_may_join=True)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
-        """A request that was resumed finds its own tokens there: its prompt was paid when they were computed."""
+        """See QueuePolicy. A resumed request gets no discount: the tokens that it finds in the cache are its own."""
         record = self._running[request_id]
         if record.cached_tokens or record.resumed or not input_tokens:
             return
-        self._discounted(record, min(input_tokens, record.request.input_tokens))
-        self._received.add(record.request.tenant, -self._saved(record), 0, 0)
+        self._charge_cached(record, min(input_tokens, record.request.input_tokens))
+        self._received.add(record.request.tenant, -self._cache_discount(record), 0, 0)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
         record = self._running[request_id]
-        self._catch_up(record)
+        self._update_output(record)
         before = record.output_tokens
         if output_tokens > before:
             record.output_tokens = output_tokens
-            self._received_output(record, before)
-            self._generated(record, before)
+            self._add_received_output(record, before)
+            self._charge_output(record, before)
 
     def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
-        stalled = {request_id: self._out_of_batch(request_id) for request_id in excluding}
+        excluded = {request_id: self._remove_from_batch(request_id) for request_id in excluding}
         self._steps += steps
-        self._decoded(steps)
-        for request_id, record in stalled.items():
+        self._charge_steps(steps)
+        for request_id, record in excluded.items():
             record.since_step = self._steps
             self._running[request_id] = record
             self._entered_batch(record)
 
     def finish(self, request_id: str) -> None:
-        record = self._out_of_batch(request_id)
+        record = self._remove_from_batch(request_id)
         self._finished(record)
-        self._gone(record.request)
+        self._remove_request(record.request)
 
     def cancel(self, request_id: str) -> None:
         record = self._waiting.pop(request_id)
-        self._take_out(record)
+        self._remove_from_queue(record)
         if record.prompt_charged:
             self._finished(record)
-        self._gone(record.request)
+        self._remove_request(record.request)
 
     def remove(self, request_id: str) -> None:
         (self.cancel if request_id in self._waiting else self.finish)(request_id)
 
-    def _stand_in_line(self, record: RequestRecord, *, lifted: bool) -> None:
+    def _add_to_queue(self, record: RequestRecord, *, tenant_may_join: bool) -> None:
+        """`tenant_may_join`: call `_tenant_joins` if the tenant has no waiting request yet."""
         request = record.request
         queue = self._queues.get(request.tenant)
-        new_in_queue = queue is None
+        new_queue = queue is None
         if queue is None:
-            if lifted:
-                self._joins(request)
+            if tenant_may_join:
+                self._tenant_joins(request)
             queue = self._queues[request.tenant] = ArrivalQueue()
         queue.add(record.place, record)
         self._waiting[request.request_id] = record
-        self._enqueued(record, new_in_queue)
+        self._entered_queue(record, new_queue)
 
-    def _take_out(self, record: RequestRecord) -> None:
+    def _remove_from_queue(self, record: RequestRecord) -> None:
         tenant = record.request.tenant
         queue = self._queues[tenant]
         queue.remove(record.place)
         self._left_queue(record)
         if not queue:
             del self._queues[tenant]
-            self._leaves(tenant)
+            self._tenant_leaves(tenant)
 
-    def _out_of_batch(self, request_id: str) -> RequestRecord:
+    def _remove_from_batch(self, request_id: str) -> RequestRecord:
         record = self._running.pop(request_id)
-        self._catch_up(record)
+        self._update_output(record)
         self._left_batch(record)
         return record
 
+    def _remove_request(self, request: QueueRequest) -> None:
+        if not self._received.remove_request(request.tenant):
+            self._tenant_absent(request.tenant)
+
     def _output_now(self, record: RequestRecord) -> int:
-        """Output tokens of a running request."""
+        """Return the current output length of a running request."""
         return record.output_tokens + self._steps - record.since_step
 
-    def _catch_up(self, record: RequestRecord) -> None:
-        """Enter the steps since it was last looked at into its count and its tenant's figures."""
+    def _update_output(self, record: RequestRecord) -> None:
+        """Add the steps since the last update to a running request's output and to its tenant's service."""
         new = self._steps - record.since_step
         if new:
             record.since_step = self._steps
             record.output_tokens += new
-            self._received_output(record, record.output_tokens - new)
+            self._add_received_output(record, record.output_tokens - new)
 
-    def _received_output(self, record: RequestRecord, before: int) -> None:
+    def _add_received_output(self, record: RequestRecord, before: int) -> None:
         request, after = record.request, record.output_tokens
         service = service_delta(self.service, request.input_tokens, before, after)
         self._received.add(request.tenant, service, 0, after - before)
 
-    def _return_charges(self, record: RequestRecord) -> None:
+    def _refund_admission(self, record: RequestRecord) -> None:
         tokens, output_tokens = record.request.input_tokens, record.output_tokens
-        charged = self.service(tokens, output_tokens) - self._saved(record)
+        charged = self.service(tokens, output_tokens) - self._cache_discount(record)
         self._received.add(record.request.tenant, -charged, -tokens, -output_tokens)
-        self._returned(record)
+        self._refund_charges(record)
         record.prompt_charged, record.output_tokens, record.cached_tokens = False, 0, 0
 
-    def _saved(self, record: RequestRecord) -> float:
-        """What of its prompt's service was not charged, for it came out of a cache."""
-        whole = self.service(record.cached_tokens, 0) - self.service(0, 0)
-        return (1.0 - self.cached_fraction) * whole if record.cached_tokens else 0.0
-
-    def _gone(self, request: QueueRequest) -> None:
-        if not self._received.gone(request.tenant):
-            self._tenant_gone(request.tenant)
+    def _cache_discount(self, record: RequestRecord) -> float:
+        """Return the service of the prompt that is not charged because tokens came from the prefix cache."""
+        if not record.cached_tokens:
+            return 0.0
+        return (1.0 - self.cached_fraction) * (self.service(record.cached_tokens, 0) - self.service(0, 0))
 
     @abstractmethod
     def _next_tenant(self) -> str | None:
-        """Whose line is served next; None where nobody waits, or nobody may."""
+        """Return the tenant to serve next; None if no request waits or none is allowed to run now."""
+
+    # Hooks for subclasses, in the order in which a request reaches them. By default they charge nothing.
 
     def _accepts(self, request: QueueRequest, now_s: float) -> bool:
-        """Whether an arrival is let in (RPM)."""
+        """Return whether an arriving request may enter the queue."""
         return True
 
-    def _joins(self, request: QueueRequest) -> None:
-        """Its tenant has nothing waiting and is about to (VTC's counter lift)."""
+    def _tenant_joins(self, request: QueueRequest) -> None:
+        """The tenant has no waiting request and is about to get this one."""
 
-    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
-        """The request stands in its line now; `new_in_queue`: as its tenant's only one."""
+    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+        """The request is in its tenant's queue. `new_queue`: it is the only one there."""
 
     def _left_queue(self, record: RequestRecord) -> None:
-        """The request stands in its line no more; its charge, if any, comes after."""
+        """The request left its tenant's queue. A charge for its admission follows."""
 
-    def _leaves(self, tenant: str) -> None:
-        """The tenant's last waiting request left the queue; its charge, if any, comes after."""
+    def _tenant_leaves(self, tenant: str) -> None:
+        """The tenant's last waiting request left its queue. A charge for its admission follows."""
 
-    def _admitted(self, record: RequestRecord) -> None:
-        """The time to charge its prompt."""
-
-    def _discounted(self, record: RequestRecord, cached_tokens: int) -> None:
-        """So many tokens of its prompt were not computed: the time to return what was charged too much."""
-        record.cached_tokens = cached_tokens
+    def _charge_prompt(self, record: RequestRecord) -> None:
+        """Charge the prompt of an admitted request."""
 
     def _entered_batch(self, record: RequestRecord) -> None:
-        """It runs, its prompt charged: from now on `decoded` is about it too."""
+        """The request runs, and its prompt is charged. `decoded` includes it from now on."""
 
-    def _generated(self, record: RequestRecord, before: int) -> None:
-        """A running request was reported to have more than `before` output tokens, beside `decoded`."""
+    def _charge_cached(self, record: RequestRecord, cached_tokens: int) -> None:
+        """Record that prompt tokens came from the cache, and refund the discount on them."""
+        record.cached_tokens = cached_tokens
 
-    def _decoded(self, steps: int) -> None:
-        """Every running request has `steps` output tokens more; `_output_now` knows."""
+    def _charge_output(self, record: RequestRecord, before: int) -> None:
+        """Charge the output of a running request beyond `before` tokens, reported by `generated`."""
+
+    def _charge_steps(self, steps: int) -> None:
+        """Charge `steps` more output tokens to every running request (`_output_now` includes them)."""
 
     def _left_batch(self, record: RequestRecord) -> None:
-        """It runs no more; its count is up to date."""
+        """The request no longer runs; its output length is up to date."""
 
-    def _returned(self, record: RequestRecord) -> None:
-        """The time to return all that it was charged; its count is still what it was charged for."""
+    def _refund_charges(self, record: RequestRecord) -> None:
+        """Refund all charges of the request; its lengths are still those that it was charged for."""
 
     def _finished(self, record: RequestRecord) -> None:
-        """It was admitted once, and is gone: its count is final."""
+        """A request that ran at least once was removed; its output length is final."""
 
-    def _tenant_gone(self, tenant: str) -> None:
-        """The tenant has nothing here any more."""
+    def _tenant_absent(self, tenant: str) -> None:
+        """The tenant's last request was removed."""

@@ -1,22 +1,24 @@
-"""VTC with length prediction: the answer that is expected is charged before it is generated.
+"""VTC with length prediction: charges the predicted output at admission, before it is generated.
 
 Source: Fairness in Serving Large Language Models (OSDI 2024), section 4.4 and Algorithm 3 (Appendix B.3). Counters,
-units, pick and lift as in vtc.py; with p input tokens, q so far and q' predicted for request r of tenant k:
+units, choice and lift as in vtc.py. With p input tokens, q output tokens so far and q' predicted for request r of
+tenant k:
 
     admission             c_k += h(p, q') / w_k                                  (lines 24 and 25)
     an output token       c_k += (h(p, q) - h(p, q - 1)) / w_k where q > q'      (lines 33 to 35)
     the end               c_k += (h(p, q) - h(p, q')) / w_k where q < q'         (lines 36 and 37)
 
-Invariant: at the end of a request its tenant was charged h of its true lengths, whatever was predicted. The bounds of
-Lemma 4.3 and Theorem 4.4 are not claimed of it: a counter runs ahead of what was received.
+Invariant: when a request ends, its tenant has been charged h of the true lengths, whatever was predicted. The bounds of
+Lemma 4.3 and Theorem 4.4 are not claimed, because a counter runs ahead of the service received.
 
-How tokens are charged in O(1) a stretch of decode steps: where h is linear, a request costs nothing until it passes its
-prediction and a constant each step after that; the agenda holds the step at which each running request does, and a
-stretch that goes past it is cut there.
+How decode steps are charged in O(1): where h is linear, a request costs nothing until its output passes the prediction
+and a constant per step from then on. A timer holds the step at which each running request passes its prediction; a
+report of several steps is split at the timers that are due.
 
-Deviations: those of vtc.py. A request is predicted once, when it is first admitted; resumed after a preemption it keeps
-that prediction. Charges are returned at the end of requests and not only within a pass, so the level to which tenants
-are lifted may fall: a tenant forgotten at the old level may find the new one lower, by no more than what was returned.
+Deviations: those of vtc.py. A request is predicted once, at its first admission, and keeps the prediction when it
+resumes after a preemption. Refunds also happen at the end of a request and not only within a pass, so the lift level
+may fall. A tenant that was forgotten at the old level may therefore return below it, by at most the amount of the
+refund.
 """
 
 from __future__ import annotations
@@ -38,37 +40,37 @@ class PredictedTokenCounter(VirtualTokenCounter):
     def __init__(self, predictor: LengthPredictor, service: ServiceFunction = WEIGHTED_TOKENS) -> None:
         super().__init__(service)
         self._predictor = predictor
-        self._passing = StepTimers()
-        """When running requests pass their predictions; only where h is linear."""
+        self._passes_prediction = StepTimers()
+        """The step at which each running request passes its prediction; only used if h is linear."""
 
     def _price(self, record: RequestRecord, output_tokens: int) -> float:
         return super()._price(record, max(output_tokens, record.predicted or 0))
 
-    def _admitted(self, record: RequestRecord) -> None:
+    def _charge_prompt(self, record: RequestRecord) -> None:
         if record.predicted is None:
             record.predicted = self._predictor.predict(record.request)
-        super()._admitted(record)
+        super()._charge_prompt(record)
 
     def _entered_batch(self, record: RequestRecord) -> None:
         if self._tokens_prepaid(record) > 0 and self._linear:
-            self._passing.set(record.request.request_id, self._steps + self._tokens_prepaid(record))
+            self._passes_prediction.set(record.request.request_id, self._steps + self._tokens_prepaid(record))
         else:
             super()._entered_batch(record)
 
     def _left_batch(self, record: RequestRecord) -> None:
-        if not self._passing.cancel(record.request.request_id):
+        if not self._passes_prediction.cancel(record.request.request_id):
             super()._left_batch(record)
 
-    def _generated(self, record: RequestRecord, before: int) -> None:
-        super()._generated(record, before)
-        if self._passing.cancel(record.request.request_id):
+    def _charge_output(self, record: RequestRecord, before: int) -> None:
+        super()._charge_output(record, before)
+        if self._passes_prediction.cancel(record.request.request_id):
             self._entered_batch(record)
 
-    def _decoded(self, steps: int) -> None:
-        while (due := self._passing.pop_due(self._steps)) is not None:
+    def _charge_steps(self, steps: int) -> None:
+        while (due := self._passes_prediction.pop_due(self._steps)) is not None:
             self._counters.step, request_id = due
             super()._entered_batch(self._running[request_id])
-        super()._decoded(steps)
+        super()._charge_steps(steps)
 
     def _finished(self, record: RequestRecord) -> None:
         if self._tokens_prepaid(record) > 0:
@@ -78,7 +80,7 @@ class PredictedTokenCounter(VirtualTokenCounter):
 
     @staticmethod
     def _tokens_prepaid(record: RequestRecord) -> int:
-        """Charged, and not generated as of its count."""
+        """Return the output tokens charged in advance; not positive once the prediction is passed."""
         return (record.predicted or 0) - record.output_tokens
 
 

@@ -1,32 +1,34 @@
-"""WSC, the weighted service counter: the tenant served least goes next, where a request is measured by what is usual
-for its application, and what continues an interaction goes before what begins one.
+"""WSC, the weighted service counter: VTC where the cost of a request is relative to what is usual for its application.
 
-Source: FairServe, section 4.3, equations (2) and (3), Algorithm 1. Counters u_i in requests of the usual size, over the
-tenant's weight (the paper's user priority factor is E_i = 1 / weight). Of request r of tenant i, application app, at
-stage j, with L_I, L_S, L_O its tokens of input without the system's, of the system's, of output, and N those expected
-(expectations.py):
+A request that continues an interaction is served before a request that starts one.
 
-    w = a N_I + b N_S + c N_O                        (2), as of the request's admission
+Source: FairServe, section 4.3, equations (2) and (3), Algorithm 1. The counter u_i of tenant i counts requests of usual
+size over the tenant's weight (the paper's user priority factor is E_i = 1 / weight). For request r of tenant i,
+application app, at stage j: L_I are its input tokens without the system prompt, L_S its system tokens, L_O its output
+tokens, and N the expected ones (expectations.py):
+
+    w = a N_I + b N_S + c N_O                        (2), at the admission of the request
     admission          u_i += E_i (a L_I + b L_S) / w
-    an output token    u_i += E_i c / w              (3) in all, when it ends
-    next               of the tenants with a request waiting of an interaction under way: arg min u_i, that request;
-                       else arg min u_i, its oldest request
-    lift               VTC's (vtc.py)
+    an output token    u_i += E_i c / w              (3) in total, when the request ends
+    next               of the tenants with a waiting request that continues an interaction: arg min u_i, that request;
+                       if there is none, arg min u_i, its oldest request
+    lift               as in VTC (vtc.py)
 
-a = 1, b = 2, c = 1 as the paper prints them, "following OpenAI conventions". They look swapped: those conventions, and
-the paper's own reason ("processing input tokens can be parallelized and hence is much faster compared to processing the
-output tokens"), would have output dearest: 1, 1, 2. `wsc:1,1,2` is that.
+a = 1, b = 2, c = 1 as printed in the paper, "following OpenAI conventions". The last two look swapped: by those
+conventions, and by the paper's own reason ("processing input tokens can be parallelized and hence is much faster
+compared to processing the output tokens"), output is the most expensive: 1, 1, 2. Use `wsc:1,1,2` for that.
 
-Invariant: a request that goes first for its interaction's sake leads the lowest waiting counter by at most LEAD_MAX. So
-counters of waiting tenants stay within VTC's bound (its U in these units) + LEAD_MAX, and nobody starves.
+Invariant: a tenant that is preferred for an interaction is at most LEAD_MAX above the lowest waiting counter. The
+counters of waiting tenants therefore stay within VTC's bound (its U, in these units) + LEAD_MAX, and no tenant starves.
 
 Deviations:
-- The paper charges all when a request ends: until then its tenant looks unserved and is served again. Here input is
-  charged at admission and output as it is generated, as in VTC; the sum is the same.
-- Equation (3) sums an interaction's stages when it ends; here each is charged as it is served, with its own w.
-- The paper puts interactions of the current batch first without end, so one endless interaction starves everybody. Here
-  an interaction is under way from its first admission to its STAGES_FIRST_MAX-th, in the batch or between two stages,
-  and goes first only within LEAD_MAX. Beyond either it is not cut: it is served in its tenant's turn.
+- The paper charges everything when a request ends, so until then its tenant looks unserved and is served again. Here
+  the input is charged at admission and the output while it is generated, as in VTC; the sum is the same.
+- Equation (3) sums the stages of an interaction when it ends; here each stage is charged when it is served, with its
+  own w.
+- The paper prefers the interactions of the current batch without limit, so one endless interaction starves all other
+  requests. Here an interaction is in progress from its first to its STAGES_FIRST_MAX-th admission, in the batch or
+  between two stages, and is preferred only within LEAD_MAX. Beyond either limit it is served in its tenant's turn.
 """
 
 from __future__ import annotations
@@ -39,19 +41,19 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.request import QueueRequest, RequestRecord
 
 STAGES_FIRST_MAX = 30
-"""The longest interactions of the paper's trace are of 21 to 30 calls."""
+"""Admissions. The longest interactions of the paper's trace have 21 to 30 calls."""
 
 LEAD_MAX = 10.0
-"""Requests of the usual size over weight. All but 0.6 % of the paper's are of interactions of at most 10 calls."""
+"""Requests of usual size over weight. Of the paper's requests 99.4 % belong to interactions of at most 10 calls."""
 
 TokenWeights = tuple[float, float, float]
-"""a, b, c: of an input, a system and an output token."""
+"""a, b, c: the weights of an input, a system and an output token."""
 
 PAPER_WEIGHTS: TokenWeights = (1.0, 2.0, 1.0)
 
 
 class WeightedServiceCounter(VirtualTokenCounter):
-    """`service` is what `received` is told in; counters do not depend on it."""
+    """`service`: the unit of `received`; the counters do not depend on it."""
 
     def __init__(
         self,
@@ -69,9 +71,9 @@ class WeightedServiceCounter(VirtualTokenCounter):
         self._interactions = InteractionsInProgress(self._counters.value, stages_first_max)
 
     def peek(self) -> QueueRequest | None:
-        first, lowest = self._interactions.next(), self._by_counter.lowest()
-        if first is not None and lowest is not None and first[0] - lowest[0] <= self._lead_max:
-            return first[1].request
+        preferred, lowest = self._interactions.next(), self._by_counter.lowest()
+        if preferred is not None and lowest is not None and preferred[0] - lowest[0] <= self._lead_max:
+            return preferred[1].request
         return super().peek()
 
     def _weighed(self, lengths: Lengths) -> float:
@@ -86,22 +88,22 @@ class WeightedServiceCounter(VirtualTokenCounter):
     def _price_per_token(self, record: RequestRecord) -> float:
         return self._weights[2] / record.expected / record.request.weight
 
-    def _enqueued(self, record: RequestRecord, new_in_queue: bool) -> None:
-        super()._enqueued(record, new_in_queue)
+    def _entered_queue(self, record: RequestRecord, new_queue: bool) -> None:
+        super()._entered_queue(record, new_queue)
         self._interactions.add_waiting(record)
 
     def _left_queue(self, record: RequestRecord) -> None:
         super()._left_queue(record)
         self._interactions.remove_waiting(record)
 
-    def _admitted(self, record: RequestRecord) -> None:
+    def _charge_prompt(self, record: RequestRecord) -> None:
         expected = self._expectations.of(record.request.app, record.request.stage)
         record.expected = max(self._weighed(expected), 1.0)
-        super()._admitted(record)
+        super()._charge_prompt(record)
         self._interactions.count_admission(record)
 
-    def _returned(self, record: RequestRecord) -> None:
-        super()._returned(record)
+    def _refund_charges(self, record: RequestRecord) -> None:
+        super()._refund_charges(record)
         self._interactions.undo_admission(record)
 
     def _refund(self, tenant: str, amount: float) -> None:

@@ -1,1 +1,1 @@
-"""Tiers: premium, standard and background over any queue policy, with aging and a guaranteed share."""
+"""Tiers over any queue policy: premium, standard and background, with aging and a guaranteed share."""

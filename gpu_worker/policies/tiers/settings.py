@@ -1,7 +1,7 @@
-"""What an operator sets about tiers: shares, aging, preemption and reservation. The defaults are the source's, where it
-is right.
+"""The settings of tiers: shares, aging, preemption and the premium reserve.
 
-Source: the practitioner's design for tiered preemption, sections 2 to 4.
+Source: the practitioner's design for tiered preemption, sections 2 to 4. The defaults are the source's, unless
+state.py, shares.py or preemption/ states a deviation.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ SHARES: Mapping[Tier, float] = MappingProxyType({Tier.PREMIUM: 0.50, Tier.STANDA
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """`shares`: of the service, what a tier gets at least while it has something waiting; 0 gives no such promise, and
-    all together are at most 1. `share_slack`: service units that a tier may be behind its share before it goes first.
+    """`shares`: the fraction of all service that a tier receives at least while it has waiting requests; 0 guarantees
+    nothing, and the sum is at most 1. `share_slack`: service units that a tier may be behind its share before it goes
+    first.
 
-    `aging_per_s`, `aging_max`: ranks that a wait is worth, a second and at most. `deficit_factor`: ranks that a missing
-    share of 1 is worth.
+    `aging_per_s`, `aging_max`: ranks that a waiting request gains per second, and at most. `deficit_factor`: ranks that
+    it gains for each share of 1 that its tier lacks.
 
-    `preemption`: whether a running request may be evicted for one of a more urgent tier. `preemptions_max`: how often
-    that may happen to one request; what then follows is `at_limit`: `promote`, it goes before all tenants' and is not
-    evicted again, or `end`, the next preemption ends it with an error. `may_drop`: tiers whose requests may be ended
-    where that is cheaper than to go on later.
+    `preemption`: whether a running request may be evicted for a request of a more urgent tier. `preemptions_max`: how
+    often one request may be preempted. `at_limit`: what follows then. `promote`: the request goes before those of all
+    tenants and is not evicted again; `end`: the next preemption ends it with an error. `may_drop`: tiers with
+    requests that may be dropped if that is cheaper than to continue them later.
 
-    `lead_max`: service over weight by which a tenant may lead another of its tier before its running requests are
-    evicted for the other's (VTC, Appendix C.3); infinity never does.
+    `lead_max`: service over weight by which a tenant may lead another tenant of its tier before its running requests
+    are evicted for the other's (VTC, Appendix C.3); infinity disables this.
 
-    `premium_reserve`: share of the KV blocks that only premium and system requests may take, 0 to below 1 (the source
-    advises 0.3; it costs throughput). `cached_fraction`: what a prompt token out of a prefix cache is charged, of one
-    that was computed, 0 to 1.
+    `premium_reserve`: fraction of the KV blocks that only premium and system requests may take, 0 to below 1. The
+    source recommends 0.3, which costs throughput. `cached_fraction`: price of a prompt token found in the prefix
+    cache, as a fraction of the price of a computed one, 0 to 1.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for an impossible value.
     """
 
     shares: Mapping[Tier, float] = field(default_factory=lambda: dict(SHARES))
@@ -56,12 +57,12 @@ class TierSettings:
 
     def __post_init__(self) -> None:
         if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
-            raise ValueError("shares must be between 0 and 1, and at most 1 together")
+            raise ValueError("shares must be between 0 and 1, with a sum of at most 1")
         if Tier.SYSTEM in self.shares:
-            raise ValueError("the system tier has no share: it goes first")
+            raise ValueError("the system tier has no share, because it always goes first")
         for name in ("share_slack", "aging_per_s", "aging_max", "deficit_factor"):
             if not 0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
         if self.preemptions_max < 0:
             raise ValueError(f"preemptions_max must not be negative, not {self.preemptions_max!r}")
         if self.at_limit not in ("promote", "end"):
@@ -73,18 +74,18 @@ class TierSettings:
         if not 0 <= self.premium_reserve < 1:
             raise ValueError(f"premium_reserve must be at least 0 and below 1, not {self.premium_reserve!r}")
         if Tier.SYSTEM in self.may_drop or not self.may_drop <= set(Tier):
-            raise ValueError(f"may_drop names tiers out of {', '.join(TENANT_TIERS)}")
+            raise ValueError(f"may_drop may contain only {', '.join(TENANT_TIERS)}")
 
     def share(self, tier: Tier) -> float:
         return self.shares.get(tier, 0.0)
 
 
-def tier_settings(told: Mapping[str, Any]) -> TierSettings:
-    """Out of plain values, as JSON or YAML has them. Raises ValueError, with one sentence for a person."""
+def tier_settings(config: Mapping[str, Any]) -> TierSettings:
+    """Make settings from plain values, as in JSON or YAML. Raises ValueError, with one sentence for a person."""
     known = {setting.name for setting in fields(TierSettings)}
-    if unknown := sorted(set(told) - known):
+    if unknown := sorted(set(config) - known):
         raise ValueError(f"tiers have no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    values = dict(told)
+    values = dict(config)
     try:
         if "shares" in values:
             values["shares"] = {Tier(tier): float(share) for tier, share in values["shares"].items()}
@@ -92,4 +93,4 @@ def tier_settings(told: Mapping[str, Any]) -> TierSettings:
             values["may_drop"] = frozenset(Tier(tier) for tier in values["may_drop"])
         return TierSettings(**values)
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"a setting of the tiers is of the wrong kind: {error}") from None
+        raise ValueError(f"a tier setting has the wrong type: {error}") from None

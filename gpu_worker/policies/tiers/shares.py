@@ -1,23 +1,25 @@
-"""The fair share of each tier: a floor under what it gets while it waits.
+"""The fair share of each tier: the least service that the tier receives while it has waiting requests.
 
-Source: the practitioner's design, section 4.2 (50, 35 and 15 %). With S the service given to all and S_t that to tier
-t, both since t last began to wait, s_t its share:
+Source: the practitioner's design for tiered preemption, section 4.2 (shares of 50, 35 and 15 %). Let S be the service
+given to all tiers and S_t the service given to tier t, both since t last began to wait. With s_t the share of t:
 
-    behind_t = s_t S - S_t            service units; a tier that does not wait is not behind
-    behind_t >= -slack                a greater lead is forgotten
+    behind_t = s_t S - S_t            service units; 0 for a tier without waiting requests
+    behind_t >= -slack                a larger lead is forgotten
 
-Tier t is *owed* where behind_t > slack. Unit: weighted tokens, whatever h the tenants are charged in.
+Tier t is *owed* service if behind_t > slack. Unit: weighted tokens, whatever h the tenants are charged in.
 
-Invariant: a tier's request is admitted next while it is owed and others are not owed more, so it gets, over any stretch
-in which it waits, at least s_t S - 2 slack - U, U what a full batch may still be given before it has room for the tier.
-So a request with B service before it in its tier's lines is admitted by the time that everybody together was given
-(B + 2 slack + U) / s_t; with one slack where its tier began to wait with it. If it was not owed and is evicted, that
-holds again, and preemptions_max times at most; then it runs to its end: background always finishes.
+Invariant: while a tier is owed service and no other tier is owed more, its request is admitted next. Over any interval
+in which it waits, a tier therefore receives at least s_t S - 2 slack - U, where U is the service that a full batch may
+still receive before it has room for the tier. So a request with B service before it in the queues of its tier is
+admitted before all tiers together have received (B + 2 slack + U) / s_t more; one slack is enough if its tier began to
+wait with it. A request that was not admitted for its tier's share may be evicted. The bound then applies again, at
+most preemptions_max times, and after that the request runs to its end: every background request finishes.
 
-Deviations: the source counts the time from arrival to end as GPU time, waits included, so a tier that starves looks
-served; here it is service given. It counts since the server started, so an idle morning makes a tier owed all
-afternoon; here, since the tier began to wait. And what a tier got beyond its share while nobody else wanted it is not
-held against it later: after an idle night's work, background would starve all morning.
+Deviations: the source counts the time from arrival to end as GPU time, waiting included, so a starved tier looks
+served; here only delivered service counts. The source counts since the server started, so after an idle morning a tier
+is owed service all afternoon; here the count starts when the tier begins to wait. Service beyond its share that a tier
+received while no other tier wanted it is not held against it later: otherwise background would starve all morning
+after working through an idle night.
 """
 
 from __future__ import annotations
@@ -32,18 +34,22 @@ from gpu_worker.policies.tiers.settings import TierSettings
 
 @dataclass(frozen=True, slots=True)
 class _Since:
-    """Service by the time that a tier began to wait."""
+    """Service of the tier and of all tiers at the time from which the tier's share is counted."""
 
     own: float
     total: float
 
 
 class TierShares:
+    """Counts the service of each tier. Amounts are in weighted tokens."""
+
     def __init__(self, settings: TierSettings) -> None:
         self._settings = settings
         self._given = TenantCounters()
         self._since: dict[Tier, _Since] = {}
-        self._before: dict[Tier, _Since] = {}
+        """For each tier with waiting requests."""
+        self._ended: dict[Tier, _Since] = {}
+        """For each tier that stopped waiting, what `_since` was."""
         self.total = 0.0
         """Service given to all tiers."""
         self._running = 0
@@ -52,19 +58,19 @@ class TierShares:
         return self._given.value(tier)
 
     def start_waiting(self, tier: Tier) -> None:
-        """Something of it waits; nothing did."""
+        """Start to count the tier's share: it got its first waiting request."""
         self._since[tier] = _Since(self.given(tier), self.total)
 
     def stop_waiting(self, tier: Tier) -> None:
         if tier in self._since:
-            self._before[tier] = self._since.pop(tier)
+            self._ended[tier] = self._since.pop(tier)
 
     def undo_stop_waiting(self, tier: Tier) -> None:
-        """What ended its wait came to nothing: it was never away."""
-        self._since[tier] = self._before.pop(tier)
+        """Continue the count as if the tier had not stopped waiting: the admission that stopped it was undone."""
+        self._since[tier] = self._ended.pop(tier)
 
     def charge_prompt(self, tier: Tier, tokens: int) -> None:
-        """Of a request admitted; negative where that came to nothing."""
+        """Count the prompt of an admitted request; negative tokens refund an undone admission."""
         self._give(tier, WEIGHTED_TOKENS.input_weight * tokens)
 
     def charge_output(self, tier: Tier, tokens: int) -> None:
@@ -73,7 +79,7 @@ class TierShares:
             self._forget_leads()
 
     def start_running(self, tier: Tier) -> None:
-        """One more request of it is in the batch: `decoded` is about it too."""
+        """Include one more running request of the tier in `decoded`."""
         self._given.run(tier, WEIGHTED_TOKENS.output_weight)
         self._running += 1
 
@@ -82,19 +88,21 @@ class TierShares:
         self._running -= 1
 
     def decoded(self, steps: int) -> None:
+        """Count one output token for each step and running request."""
         self._given.step += steps
         self.total += WEIGHTED_TOKENS.output_weight * self._running * steps
         self._forget_leads()
 
     def behind(self, tier: Tier) -> float:
-        """Service units; negative where it has more than its share."""
+        """Return the service that the tier lacks of its share; negative if it received more."""
         since = self._since.get(tier)
         if since is None:
             return 0.0
         return self._settings.share(tier) * (self.total - since.total) - (self.given(tier) - since.own)
 
     def deficit(self, tier: Tier) -> float:
-        """The part of its share that it did not get, in shares of the whole: 0 to the share."""
+        """Return the lacking service as a fraction of all service given since the tier began to wait, 0 to its
+        share."""
         since = self._since.get(tier)
         if since is None or self.total <= since.total:
             return 0.0
@@ -104,7 +112,7 @@ class TierShares:
         return self._settings.share(tier) > 0 and self.behind(tier) > self._settings.share_slack
 
     def _forget_leads(self) -> None:
-        """Beyond the slack. Not at an admission: it may come to nothing yet."""
+        """Reduce larger leads to the slack. An admission does not call this, because it may still be undone."""
         slack = self._settings.share_slack
         for tier in self._since:
             if self.behind(tier) < -slack:

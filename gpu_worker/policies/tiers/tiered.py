@@ -1,19 +1,22 @@
-"""Tiers over a queue policy: which tier goes next by effective rank, which tenant of it by the policy inside.
+"""Tiers over a queue policy: the most urgent tier goes next, and the policy inside the tier chooses the tenant.
 
-Source: the practitioner's design for tiered preemption; standing.py and tiers/shares.py have the formulas.
+Source: the practitioner's design for tiered preemption; state.py and shares.py have the formulas.
 
-    next    the system's; else who was promoted (standing.py); else of the tiers that are owed their share the one owed
-            most, measured in shares; else the tier whose next request has the lowest effective rank
-    inside  a policy of its own for each tier: VTC, WSC or any other, with its own counters and lift; but who was
-            promoted is the next of its tier
+    next tier    the system tier; else the tier of a promoted request (state.py); else, of the tiers that are owed
+                 service, the one furthest behind relative to its share; else the tier of the request with the
+                 lowest effective rank
+    in the tier  its promoted request, if any; else the choice of its own policy: VTC, WSC or any other, with counters
+                 and lift of its own
 
-Who may be evicted for whom (`precedence`), both strictly: a running request of a less urgent tier whose rank at its
-admission is behind the waiting one's now; nobody for a background request; nobody that is protected (standing.py).
-Within a tier, where `lead_max` is finite, one of a tenant that leads the waiting one's by more than that in the inner
-policy's counters (VTC, Appendix C.3): the paper evicts the tenant with the highest counter, and so does this.
+`precedence` decides which running request may be evicted for a waiting one. The running request must be of a less
+urgent tier, and its rank at its admission must be above the current rank of the waiting one. Within a tier, if
+`lead_max` is finite, its tenant must instead lead the waiting tenant by more than `lead_max` in the counters of the
+tier's policy (VTC, Appendix C.3: the paper evicts the tenant with the highest counter, and so does this). A protected
+request (state.py) is never evicted. A background request never evicts a request of another tier.
 
-Invariants: no inversion by effective rank, but for what a tier is owed and what is protected; at most preemptions_max
-preemptions a request; every tier with a share gets at least it (tiers/shares.py), so every request is admitted.
+Invariants: no inversion of effective ranks, except for owed tiers and protected requests; at most preemptions_max
+preemptions of a request; every tier with a share receives at least this share (shares.py), so every request is
+admitted.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.fairness.interface import Precedence, QueuePolicy
 from gpu_worker.policies.fairness.registry import PolicySpec, make_policy, register
-from gpu_worker.policies.request import QueueRequest
+from gpu_worker.policies.request import QueueRequest, RequestRecord
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.shares import TierShares
 from gpu_worker.policies.tiers.state import TierState
 
 
 class TieredQueue(QueuePolicy):
-    """`inner`: makes the policy of one tier, charging `service`."""
+    """`inner`: makes the policy of one tier, which charges `service`."""
 
     def __init__(
         self,
@@ -48,16 +51,15 @@ class TieredQueue(QueuePolicy):
         self.shares = TierShares(self.settings)
         self.work_conserving = inner().work_conserving
         self.admissions = 0
-        """So far; each has its number."""
+        """Number of admissions so far."""
         self._inner = inner
         self._tiers: dict[Tier, QueuePolicy] = {}
-        self._tier_states: dict[str, TierState] = {}
+        self._states: dict[str, TierState] = {}
         self._evictable: Counter[Tier] = Counter()
-        """Running requests that somebody might be let in for, by tier."""
+        """Running requests that are not protected, by tier."""
         self._promoted: dict[str, TierState] = {}
-        """Those that wait, the first promoted first."""
+        """Waiting requests that are promoted, in the order of their promotion."""
         self._now_s = 0.0
-        self._steps = 0
 
     @property
     def waiting(self) -> int:
@@ -69,11 +71,11 @@ class TieredQueue(QueuePolicy):
 
     @property
     def received(self) -> dict[str, TenantService]:
-        """A tenant whose tier was changed is the sum of what it got in either."""
+        """The sum over the tiers: a tenant that changed its tier has service in several."""
         tenants: dict[str, TenantService] = {}
         for policy in self._tiers.values():
-            for tenant, got in policy.received.items():
-                tenants[tenant] = tenants[tenant] + got if tenant in tenants else got
+            for tenant, service in policy.received.items():
+                tenants[tenant] = tenants[tenant] + service if tenant in tenants else service
         return tenants
 
     def waiting_of(self, tenant: str) -> int:
@@ -82,11 +84,25 @@ class TieredQueue(QueuePolicy):
     def waiting_in(self, tier: Tier) -> int:
         return self._tiers[tier].waiting if tier in self._tiers else 0
 
-    def tier_state(self, request_id: str) -> TierState:
-        return self._tier_states[request_id]
-
     def holds(self, request_id: str) -> bool:
-        return request_id in self._tier_states
+        return request_id in self._states
+
+    def is_running(self, request_id: str) -> bool:
+        return self._states[request_id].running
+
+    def record(self, request_id: str) -> RequestRecord:
+        return self._tiers[self._states[request_id].tier].record(request_id)
+
+    def tier_state(self, request_id: str) -> TierState:
+        return self._states[request_id]
+
+    def counter(self, tenant: str) -> float | None:
+        """Return the highest counter of the tenant in any tier."""
+        found = [policy.counter(tenant) for policy in self._tiers.values()]
+        return max((counter for counter in found if counter is not None), default=None)
+
+    def counters(self) -> list[dict[str, float]]:
+        return [counters for policy in self._tiers.values() for counters in policy.counters()]
 
     def advance_to(self, now_s: float) -> None:
         self._now_s = max(self._now_s, now_s)
@@ -95,15 +111,15 @@ class TieredQueue(QueuePolicy):
         if self.holds(request.request_id):
             raise ValueError(f"request {request.request_id!r} is here already")
         self.advance_to(now_s)
-        policy = self._of_tier(request.tier)
+        policy = self._policy_of(request.tier)
         if not policy.enqueue(request, now_s):
             return False
-        self._tier_states[request.request_id] = TierState(request, self._now_s)
-        self._begins_to_wait(request.tier)
+        self._states[request.request_id] = TierState(policy.record(request.request_id), self._now_s)
+        self._after_joining(request.tier)
         return True
 
     def heads(self) -> list[QueueRequest]:
-        """The next of each tier, the most urgent first."""
+        """Return the next request of each tier, the most urgent first."""
         return sorted(self._heads(), key=self._urgency)
 
     def peek(self) -> QueueRequest | None:
@@ -111,24 +127,24 @@ class TieredQueue(QueuePolicy):
         return found[0] if len(found) == 1 else min(found, key=self._urgency, default=None)
 
     def rank_of(self, request_id: str) -> float:
-        """Effective: of a waiting request now, of a running one at its admission."""
-        tier_state = self._tier_states[request_id]
-        return tier_state.rank if tier_state.running else self._rank_now(tier_state)
+        """Return the effective rank: of a waiting request now, of a running request at its admission."""
+        state = self._states[request_id]
+        return state.rank if state.running else self._rank_now(state)
 
     def precedence(self, waiting: QueueRequest, running_id: str) -> Precedence | None:
-        victim = self._tier_states[running_id]
+        victim = self._states[running_id]
         if not self.settings.preemption or victim.protected(self.settings):
             return None
-        steps = victim.tier.rank - waiting.tier.rank
-        if steps == 0:
+        ranks = victim.tier.rank - waiting.tier.rank
+        if ranks == 0:
             lead = self._lead(victim.request, waiting)
             return (0.0, lead) if lead > self.settings.lead_max else None
-        if steps < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
+        if ranks < 0 or waiting.tier is Tier.BACKGROUND or victim.rank <= self.rank_of(waiting.request_id):
             return None
-        return float(steps), 0.0
+        return float(ranks), 0.0
 
     def may_preempt(self) -> bool:
-        """Whether anybody runs who could be evicted for anybody who waits: cheap, and most often no."""
+        """Return False if certainly no running request can be evicted for a waiting one: a fast pre-check."""
         if not self.settings.preemption:
             return False
         waiting = [tier.rank for tier, policy in self._tiers.items() if policy.waiting]
@@ -138,113 +154,102 @@ class TieredQueue(QueuePolicy):
         return bool(waiting) and bool(running) and min(waiting) < max(running)
 
     def eviction_key(self, request_id: str) -> tuple[bool, float, int]:
-        """Running requests in this order are kept from the first to the last: who may not be evicted, by rank at the
-        admission, those who came first."""
-        tier_state = self._tier_states[request_id]
-        return not tier_state.protected(self.settings), tier_state.rank, tier_state.admission
+        """Return a sort key for running requests: an engine that runs out of blocks evicts the last one first.
 
-    def is_running(self, request_id: str) -> bool:
-        return self._tier_states[request_id].running
-
-    def counter(self, tenant: str) -> float | None:
-        """The highest of its tiers."""
-        found = [policy.counter(tenant) for policy in self._tiers.values()]
-        return max((counter for counter in found if counter is not None), default=None)
-
-    def counters(self) -> list[dict[str, float]]:
-        return [counters for policy in self._tiers.values() for counters in policy.counters()]
+        Protected requests come first; then the lowest rank at admission, then the earliest admission.
+        """
+        state = self._states[request_id]
+        return not state.protected(self.settings), state.rank, state.admission
 
     def admit(self, request_id: str) -> QueueRequest:
-        tier_state = self._tier_states[request_id]
-        tier = tier_state.tier
-        tier_state.rank, tier_state.owed = self._rank_now(tier_state), self.shares.is_owed(tier)
-        tier_state.waited_s += max(0.0, self._now_s - tier_state.since_s)
-        tier_state.running, tier_state.resumed, tier_state.since_step = True, tier_state.charged, self._steps
+        state = self._states[request_id]
+        tier = state.tier
+        state.rank, state.for_share = self._rank_now(state), self.shares.is_owed(tier)
+        state.waited_s += max(0.0, self._now_s - state.since_s)
+        state.running = True
         self.admissions += 1
-        tier_state.admission = self.admissions
-        self._evictable[tier] += not tier_state.protected(self.settings)
+        state.admission = self.admissions
+        self._evictable[tier] += not state.protected(self.settings)
         request = self._tiers[tier].admit(request_id)
         self._promoted.pop(request_id, None)
-        if not tier_state.charged:
-            tier_state.charged = True
+        if not state.record.resumed:
             self.shares.charge_prompt(tier, request.input_tokens)
         self.shares.start_running(tier)
-        self._ends_waiting(tier)
+        self._after_leaving(tier)
         return request
 
     def undo_admit(self, request_id: str) -> None:
-        tier_state = self._out_of_batch(request_id)
-        if not tier_state.resumed:
-            self.shares.charge_prompt(tier_state.tier, -tier_state.request.input_tokens)
-            self.shares.charge_output(tier_state.tier, -tier_state.output_tokens)
-            tier_state.charged, tier_state.output_tokens = False, 0
-        self._tiers[tier_state.tier].undo_admit(request_id)
-        if tier_state.promoted(self.settings):  # where it stood: those that are put back come last first
-            self._promoted = {request_id: tier_state, **self._promoted}
-        if self._tiers[tier_state.tier].waiting == 1:
-            self.shares.undo_stop_waiting(tier_state.tier)
+        state = self._remove_from_batch(request_id)
+        tier, policy = state.tier, self._tiers[state.tier]
+        record = policy.record(request_id)
+        if not record.resumed:
+            self.shares.charge_prompt(tier, -record.request.input_tokens)
+            self.shares.charge_output(tier, -record.output_tokens)
+        policy.undo_admit(request_id)
+        if state.promoted(self.settings):  # back to its old place: admissions are undone in reverse order
+            self._promoted = {request_id: state, **self._promoted}
+        if policy.waiting == 1:
+            self.shares.undo_stop_waiting(tier)
 
     def preempt(self, request_id: str) -> None:
-        tier_state = self._out_of_batch(request_id)
-        tier_state.preemptions += 1
-        self._tiers[tier_state.tier].preempt(request_id)
-        if tier_state.promoted(self.settings):
-            self._promoted[request_id] = tier_state
-        self._begins_to_wait(tier_state.tier)
+        state = self._remove_from_batch(request_id)
+        state.preemptions += 1
+        self._tiers[state.tier].preempt(request_id)
+        if state.promoted(self.settings):
+            self._promoted[request_id] = state
+        self._after_joining(state.tier)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
-        self._tiers[self._tier_states[request_id].tier].cached(request_id, input_tokens)
+        self._tiers[self._states[request_id].tier].cached(request_id, input_tokens)
 
     def generated(self, request_id: str, output_tokens: int) -> None:
-        tier_state = self._tier_states[request_id]
-        self._catch_up(tier_state)
-        if output_tokens > tier_state.output_tokens:
-            self.shares.charge_output(tier_state.tier, output_tokens - tier_state.output_tokens)
-            tier_state.output_tokens = output_tokens
-        self._tiers[tier_state.tier].generated(request_id, output_tokens)
+        tier = self._states[request_id].tier
+        policy = self._tiers[tier]
+        before = policy.record(request_id).output_tokens
+        policy.generated(request_id, output_tokens)
+        if output_tokens > before:
+            self.shares.charge_output(tier, output_tokens - before)
 
     def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
-        stalled = [self._tier_states[request_id] for request_id in excluding]
-        for tier_state in stalled:
-            self._catch_up(tier_state)
-            self.shares.stop_running(tier_state.tier)
-        self._steps += steps
+        excluded = [self._states[request_id] for request_id in excluding]
+        for state in excluded:
+            self.shares.stop_running(state.tier)
         self.shares.decoded(steps)
         for tier, policy in self._tiers.items():
-            policy.decoded(steps, [one.request.request_id for one in stalled if one.tier is tier])
-        for tier_state in stalled:
-            tier_state.since_step = self._steps
-            self.shares.start_running(tier_state.tier)
+            policy.decoded(steps, [state.request.request_id for state in excluded if state.tier is tier])
+        for state in excluded:
+            self.shares.start_running(state.tier)
 
     def finish(self, request_id: str) -> None:
-        tier_state = self._out_of_batch(request_id)
-        del self._tier_states[request_id]
-        self._tiers[tier_state.tier].finish(request_id)
+        state = self._remove_from_batch(request_id)
+        del self._states[request_id]
+        self._tiers[state.tier].finish(request_id)
 
     def cancel(self, request_id: str) -> None:
-        tier_state = self._tier_states[request_id]
-        self._tiers[tier_state.tier].cancel(request_id)
-        del self._tier_states[request_id]
+        state = self._states[request_id]
+        self._tiers[state.tier].cancel(request_id)
+        del self._states[request_id]
         self._promoted.pop(request_id, None)
-        self._ends_waiting(tier_state.tier)
+        self._after_leaving(state.tier)
 
     def remove(self, request_id: str) -> None:
-        (self.finish if self._tier_states[request_id].running else self.cancel)(request_id)
+        (self.finish if self._states[request_id].running else self.cancel)(request_id)
 
-    def _of_tier(self, tier: Tier) -> QueuePolicy:
+    def _policy_of(self, tier: Tier) -> QueuePolicy:
         if tier not in self._tiers:
             self._tiers[tier] = policy = self._inner()
             policy.cached_fraction = self.settings.cached_fraction
         return self._tiers[tier]
 
     def _head(self, tier: Tier) -> QueueRequest | None:
-        promoted = next((tier_state.request for tier_state in self._promoted.values() if tier_state.tier is tier), None)
+        promoted = next((state.request for state in self._promoted.values() if state.tier is tier), None)
         return promoted or self._tiers[tier].peek()
 
     def _heads(self) -> list[QueueRequest]:
         return [head for tier in self._tiers if (head := self._head(tier)) is not None]
 
     def _urgency(self, head: QueueRequest) -> tuple[int, float, int]:
+        """Return a sort key, the most urgent first, in the order of `next tier` in the module's description."""
         tier = head.tier
         if tier is Tier.SYSTEM:
             return 0, 0.0, tier.rank
@@ -252,44 +257,39 @@ class TieredQueue(QueuePolicy):
             return 1, 0.0, tier.rank
         if self.shares.is_owed(tier):
             return 2, -self.shares.behind(tier) / self.settings.share(tier), tier.rank
-        return 3, self._rank_now(self._tier_states[head.request_id]), tier.rank
+        return 3, self._rank_now(self._states[head.request_id]), tier.rank
 
-    def _rank_now(self, tier_state: TierState) -> float:
-        return tier_state.rank_now(self.settings, self._now_s, self.shares.deficit(tier_state.tier))
+    def _rank_now(self, state: TierState) -> float:
+        return state.rank_now(self.settings, self._now_s, self.shares.deficit(state.tier))
 
     def _lead(self, victim: QueueRequest, waiting: QueueRequest) -> float:
-        """How far the victim's tenant is ahead of the waiting one's; minus infinity where nothing tells."""
+        """Return the victim's tenant's counter minus the waiting one's; minus infinity if there are no counters."""
         policy = self._tiers[victim.tier]
         ahead, behind = policy.counter(victim.tenant), policy.counter(waiting.tenant)
         return -inf if ahead is None or behind is None else ahead - behind
 
-    def _begins_to_wait(self, tier: Tier) -> None:
+    def _after_joining(self, tier: Tier) -> None:
         if self._tiers[tier].waiting == 1:
             self.shares.start_waiting(tier)
 
-    def _ends_waiting(self, tier: Tier) -> None:
+    def _after_leaving(self, tier: Tier) -> None:
         if not self._tiers[tier].waiting:
             self.shares.stop_waiting(tier)
 
-    def _out_of_batch(self, request_id: str) -> TierState:
-        tier_state = self._tier_states[request_id]
-        self._catch_up(tier_state)
-        self.shares.stop_running(tier_state.tier)
-        self._evictable[tier_state.tier] -= not tier_state.protected(self.settings)
-        tier_state.running, tier_state.since_s = False, self._now_s
-        return tier_state
-
-    def _catch_up(self, tier_state: TierState) -> None:
-        """Steps that `decoded` told of: the shares know of them already."""
-        tier_state.output_tokens += self._steps - tier_state.since_step
-        tier_state.since_step = self._steps
+    def _remove_from_batch(self, request_id: str) -> TierState:
+        """Stop the tiers' accounts of a running request; the tier's policy still has it in the batch."""
+        state = self._states[request_id]
+        self.shares.stop_running(state.tier)
+        self._evictable[state.tier] -= not state.protected(self.settings)
+        state.running, state.since_s = False, self._now_s
+        return state
 
 
 def _make(spec: PolicySpec) -> TieredQueue:
     name = spec.parameter or "vtc"
     if name.startswith("tiered"):
         raise ValueError(f"queue policy {spec.name!r} takes another policy after the colon, not {name!r}")
-    make_policy(name, spec.service)  # a wrong name is refused now, not at the first request
+    make_policy(name, spec.service)  # refuse a wrong name now, not at the first request
     inner = partial(make_policy, name, spec.service, random=spec.random)
     return TieredQueue(inner, spec.tiers, spec.service)
 

@@ -21,12 +21,12 @@ def test_the_defaults_are_the_sources() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"shares": {Tier.PREMIUM: 0.6, Tier.STANDARD: 0.5}}, "at most 1 together"),
+        ({"shares": {Tier.PREMIUM: 0.6, Tier.STANDARD: 0.5}}, "with a sum of at most 1"),
         ({"shares": {Tier.PREMIUM: -0.1}}, "shares must be between 0 and 1"),
         ({"shares": {Tier.PREMIUM: 1.1}}, "shares must be between 0 and 1"),
         ({"shares": {Tier.PREMIUM: nan}}, "shares must be between 0 and 1"),
         ({"shares": {Tier.SYSTEM: 0.1}}, "the system tier has no share"),
-        ({"share_slack": -1.0}, "share_slack must be a number that is not negative, not -1.0"),
+        ({"share_slack": -1.0}, "share_slack must be a finite number of at least 0, not -1.0"),
         ({"share_slack": inf}, "share_slack .* not inf"),
         ({"aging_per_s": -0.1}, "aging_per_s"),
         ({"aging_max": nan}, "aging_max .* not nan"),
@@ -37,8 +37,8 @@ def test_the_defaults_are_the_sources() -> None:
         ({"lead_max": nan}, "lead_max"),
         ({"premium_reserve": 1.0}, "premium_reserve must be at least 0 and below 1, not 1.0"),
         ({"premium_reserve": -0.1}, "premium_reserve"),
-        ({"may_drop": frozenset({Tier.SYSTEM})}, "may_drop names tiers out of premium, standard, background"),
-        ({"may_drop": frozenset({"gold"})}, "may_drop names tiers out of"),
+        ({"may_drop": frozenset({Tier.SYSTEM})}, "may_drop may contain only premium, standard, background"),
+        ({"may_drop": frozenset({"gold"})}, "may_drop may contain only"),
     ],
 )
 def test_what_cannot_be_is_refused(said: dict[str, Any], sentence: str) -> None:
@@ -64,9 +64,9 @@ def test_plain_values_are_read_as_json_has_them() -> None:
     [
         ({"agin_max": 1.0}, "tiers have no setting 'agin_max'; there are aging_max, aging_per_s"),
         ({"shares": {"gold": 0.5}}, "gold"),
-        ({"shares": [0.5]}, "of the wrong kind"),
+        ({"shares": [0.5]}, "has the wrong type"),
         ({"may_drop": ["gold"]}, "gold"),
-        ({"aging_max": "much"}, "of the wrong kind"),
+        ({"aging_max": "much"}, "has the wrong type"),
         ({"preemptions_max": -1}, "preemptions_max must not be negative"),
     ],
 )

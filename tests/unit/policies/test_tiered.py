@@ -87,7 +87,7 @@ def test_who_was_admitted_for_its_tiers_share_is_evicted_for_nobody() -> None:
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
     queue.admit("ba1")
-    assert queue.tier_state("ba1").owed
+    assert queue.tier_state("ba1").for_share
     assert queue.may_evict("pb1", "ba1") is None
 
 

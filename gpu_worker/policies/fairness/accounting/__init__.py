@@ -1,1 +1,1 @@
-"""Data structures that several queue policies share: queues, counters, predictions."""
+"""Data structures that several queue policies share: queues, heaps, counters and predictions."""

@@ -1,4 +1,4 @@
-"""A line: what waits, in the order of arrival. Leaving from the middle is as cheap as from the head."""
+"""A queue in the order of arrival, from which a member can also leave in the middle."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-GARBAGE_MAX = 16
-"""Places of those who left that the heap may keep, beyond as many as are still in line."""
+STALE_PLACES_MAX = 16
+"""Stale places that the heap may keep beyond the number of members."""
 
 
 class ArrivalQueue(Generic[T]):
-    """A heap of places, and who stands there: a place whose holder left is dropped when it comes to the head, or when
-    such places outnumber the others. One number a member: there may be a million lines with one member each."""
+    """Members by place, the number in the order of arrival. Adding and removing are O(log n) amortized.
+
+    The places form a heap. The place of a member that left becomes stale; it is dropped when it reaches the head, or
+    when stale places outnumber the members. Each member costs one number, because there may be a million queues of one
+    member.
+    """
 
     __slots__ = ("_members", "_places")
 
@@ -25,12 +29,12 @@ class ArrivalQueue(Generic[T]):
         return len(self._members)
 
     def add(self, place: int, member: T) -> None:
-        """O(log n), also for one that returns to an earlier place."""
+        """Add a member, which may return to an earlier place."""
         self._members[place] = member
         heappush(self._places, place)
 
     def head(self) -> T:
-        """Raises IndexError if nobody is in line."""
+        """Return the member of the lowest place. Raises IndexError if the queue is empty."""
         while self._places[0] not in self._members:
             heappop(self._places)
         return self._members[self._places[0]]
@@ -39,7 +43,7 @@ class ArrivalQueue(Generic[T]):
         member = self._members.pop(place)
         if self._places[0] == place:
             heappop(self._places)
-        elif len(self._places) > 2 * len(self._members) + GARBAGE_MAX:
+        elif len(self._places) > 2 * len(self._members) + STALE_PLACES_MAX:
             self._places = list(self._members)
             heapify(self._places)
         return member

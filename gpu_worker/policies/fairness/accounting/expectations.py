@@ -1,11 +1,12 @@
-"""What a request of an application usually is like at a stage of an interaction, learned from those that ended.
+"""The usual lengths of a request, by application and stage of an interaction, learned from requests that ended.
 
 Source: FairServe, section 4.3 ("the expectation of the number of input, system, and output tokens respectively for the
 app a at stage j of an interaction", "calculated based on analysis on historical data").
 
-Deviations: the paper has a history before it starts. Here means are kept as requests end; a stage that nobody has
-finished yet is expected to be like its application, an application like everything, and the first of all like PRIOR.
-After MEMORY requests a mean forgets as fast as it learns, so that it follows an application that changes.
+Deviations: the paper has this history before it starts; here the means are learned while requests end. Until a stage
+has an ended request, the mean of its application is used; then the mean of all requests; for the very first request,
+PRIOR. After MEMORY requests a mean gives each new request the weight 1 / MEMORY, so that it follows an application
+that changes.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 MEMORY = 1_000
-"""Requests that a mean is taken of; those before fade."""
+"""Requests over which a mean is taken; the influence of older requests fades."""
 
 STAGES_KEPT_MAX = 10_000
-"""Applications and stages that are remembered; beyond it, those longest without a request that ended are forgotten."""
+"""Means that are remembered. Beyond it, the mean that was updated the longest ago is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """In tokens. `input_tokens`: what the user says, without the system's part."""
+    """Lengths of a request in tokens. `input_tokens`: the input without the system prompt."""
 
     input_tokens: float
     system_tokens: float
@@ -48,16 +49,20 @@ class _Mean:
 
 
 class Expectations:
+    """Mean lengths by application and stage."""
+
     def __init__(self) -> None:
         self._all = _Mean(PRIOR)
         self._means: OrderedDict[tuple[str, int | None], _Mean] = OrderedDict()
-        """By application and stage; stage None: whatever the stage."""
+        """By application and stage; the stage None stands for all stages of the application."""
 
     def of(self, app: str, stage: int) -> Lengths:
+        """Return the expected lengths of a request."""
         mean = self._means.get((app, stage)) or self._means.get((app, None)) or self._all
         return mean.lengths
 
     def learn(self, app: str, stage: int, lengths: Lengths) -> None:
+        """Add the true lengths of a request that ended."""
         self._all.learn(lengths)
         for key in ((app, stage), (app, None)):
             if key not in self._means:

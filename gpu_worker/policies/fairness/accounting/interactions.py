@@ -1,4 +1,8 @@
-"""Who waits for the next stage of an interaction that is under way: some of it was admitted, not too much of it."""
+"""Waiting requests that continue an interaction in progress, by tenant.
+
+An interaction is in progress from its first admission until it has had `stages_max` admissions. A later request of it
+is treated like any other request.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,17 @@ from gpu_worker.policies.fairness.accounting.lazy_min_heap import LazyMinHeap
 from gpu_worker.policies.request import RequestRecord
 
 INTERACTIONS_KEPT_MAX = 10_000
-"""Interactions whose admissions are counted; beyond it, those longest without one are forgotten: not under way."""
+"""Interactions with an admission count. Beyond it, the interaction admitted the longest ago is forgotten, which ends
+its progress."""
 
 Interaction = tuple[str, str]
-"""Tenant, and its name for the interaction: tenants cannot speed up or slow down one another's."""
+"""A tenant and its name for the interaction, so that no tenant can affect the interactions of another."""
 
 
 class InteractionsInProgress:
-    """`counter`: of a tenant. `stages_max`: an interaction with so many admissions is like any request again.
+    """`counter`: returns the counter of a tenant. `stages_max`: admissions for which an interaction is in progress.
 
-    Nobody tells where an interaction ends: one that nothing more is asked of stays until it is forgotten.
+    No event reports the end of an interaction. One without further requests stays until it is forgotten.
     """
 
     def __init__(self, counter: Callable[[str], float], stages_max: int) -> None:
@@ -28,10 +33,11 @@ class InteractionsInProgress:
         self._waiting: dict[Interaction, dict[int, RequestRecord]] = {}
         self._in_progress: set[Interaction] = set()
         self._queues: dict[str, ArrivalQueue[RequestRecord]] = {}
+        """By tenant, the waiting requests of interactions in progress."""
         self._tenants = LazyMinHeap(counter)
 
     def next(self) -> tuple[float, RequestRecord] | None:
-        """The lowest counter of a tenant with such a request waiting, and its oldest."""
+        """Return the lowest counter of a tenant in `_queues`, and the oldest request there; None if all are empty."""
         lowest = self._tenants.lowest()
         return None if lowest is None else (lowest[0], self._queues[lowest[1]].head())
 
@@ -61,7 +67,6 @@ class InteractionsInProgress:
                 self._update_progress(self._admissions.popitem(last=False)[0])
 
     def undo_admission(self, record: RequestRecord) -> None:
-        """Its admission came to nothing."""
         interaction = _interaction(record)
         if interaction in self._admissions:
             self._admissions[interaction] -= 1
@@ -70,11 +75,11 @@ class InteractionsInProgress:
             self._update_progress(interaction)
 
     def counter_decreased(self, tenant: str) -> None:
-        """Its counter is lower than it was."""
         self._tenants.key_decreased(tenant)
 
     def _update_progress(self, interaction: Interaction) -> None:
-        """Begun, or exhausted, or neither: all of it that waits goes to its tenant's line, or out of it."""
+        """Decide whether the interaction is in progress; if that changed, move its waiting requests in or out of
+        `_queues`."""
         in_progress = 0 < self._admissions.get(interaction, 0) < self._stages_max
         if in_progress == (interaction in self._in_progress):
             return

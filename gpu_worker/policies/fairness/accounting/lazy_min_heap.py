@@ -1,9 +1,10 @@
-"""Who has the lowest number, where numbers mostly rise: a heap whose keys may be stale, corrected at the top.
+"""A heap of names with keys that mostly rise: a stale entry is corrected only when it reaches the top.
 
-An entry is the number when it was pushed: a lower bound, as long as numbers only rise. A stale one at the top is
-replaced by today's. Each rise causes at most one such replacement, whatever else rose meanwhile: O(log members)
-amortized, and no cost at all while a number changes. Where a number falls, a fresh entry is pushed; the old one is
-dropped when it comes up, or when such entries outnumber the others.
+An entry holds the key at the time of its push. While keys only rise, this is a lower bound of the current key. When a
+stale entry is at the top, the current key replaces it. A rise costs at most one such replacement, whatever the
+other keys do, so `lowest` is O(log names) amortized and a rising key costs nothing at all. A key that falls
+must be announced (`key_decreased`), which pushes a fresh entry. Its old entry is dropped when it reaches the top, or
+when stale entries outnumber the names.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 SLACK = 64
-"""Entries kept beyond twice the members, before they are tidied."""
+"""Entries that the heap may hold beyond twice the number of names."""
 
 
 class LazyMinHeap:
-    """Names by `key(name)`, ties by name: the same events give the same order."""
+    """Orders names by `key(name)` and ties by name, so that the same events give the same order."""
 
     __slots__ = ("_heap", "_key", "_members")
 
@@ -32,7 +33,7 @@ class LazyMinHeap:
         return name in self._members
 
     def entries(self) -> int:
-        """Of the heap, stale ones too."""
+        """Return the number of heap entries, stale ones included."""
         return len(self._heap)
 
     def add(self, name: str) -> None:
@@ -40,16 +41,16 @@ class LazyMinHeap:
         self._push(name)
 
     def remove(self, name: str) -> None:
-        """Nothing happens where it is not there."""
+        """Remove a name if it is present."""
         self._members.discard(name)
 
     def key_decreased(self, name: str) -> None:
-        """Its key is lower than it was. Nothing happens where it is not there."""
+        """Correct the position of a name after its key fell. An absent name is ignored."""
         if name in self._members:
             self._push(name)
 
     def lowest(self) -> tuple[float, str] | None:
-        """Left where it is."""
+        """Return the lowest key and its name, which stays in the heap; None if the heap is empty."""
         heap, members, key_of = self._heap, self._members, self._key
         while heap:
             pushed, name = heap[0]

@@ -1,10 +1,11 @@
-"""How long an answer will be: guesses of a request's output length, in tokens.
+"""Predictors of a request's output length, in tokens.
 
 Source: Fairness in Serving Large Language Models (OSDI 2024), sections 4.4 and 5.1: the mean of the tenant's last five
-("predict"), the true length ("oracle"), and the true length within a margin ("50%").
+outputs ("predict"), the true length ("oracle"), and the true length with an error ("50%").
 
-Deviations: guesses are whole tokens, rounded. Where nothing is known, of a tenant's first request or of a length that
-nobody handed in, the guess is 0: nothing is charged beforehand, and VTC with prediction is plain VTC there.
+Deviations: predictions are rounded to whole tokens. Where nothing is known, for a tenant's first request or when the
+request does not state its true length, the prediction is 0: nothing is charged in advance, and VTC with prediction
+equals plain VTC there.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from typing import Protocol
 from gpu_worker.policies.request import QueueRequest
 
 LAST = 5
-"""Output lengths of a tenant that its next one is guessed from."""
+"""Outputs of a tenant from which its next one is predicted."""
 
 TENANTS_KEPT_MAX = 10_000
-"""Tenants whose last lengths are kept; beyond it, those longest without a request that ended start anew."""
+"""Tenants with remembered outputs. Beyond it, the tenant without an ended request for the longest time
+restarts."""
 
 
 class LengthPredictor(Protocol):
     def predict(self, request: QueueRequest) -> int:
-        """Tokens, not negative."""
+        """Return the predicted output length in tokens, not negative."""
 
     def learn(self, request: QueueRequest, output_tokens: int) -> None:
-        """The request has ended with so many."""
+        """Record the final output length of a request that ended."""
 
 
 class MeanOfLast:
-    """Of the tenant's last five, aborted ones with what they had generated: no more was paid for."""
+    """The mean of the tenant's last five outputs. An aborted request counts with the tokens that it generated, because
+    those are what the tenant was charged for."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, deque[int]] = OrderedDict()
@@ -51,17 +54,17 @@ class MeanOfLast:
 
 
 class TrueLength:
-    """What the request says of itself."""
+    """The true output length, as the request states it."""
 
     def predict(self, request: QueueRequest) -> int:
         return request.output_tokens or 0
 
     def learn(self, request: QueueRequest, output_tokens: int) -> None:
-        """It knows already."""
+        """Do nothing: the true length is known beforehand."""
 
 
 class NoisyLength(TrueLength):
-    """The true length times a number drawn evenly from 1 - within to 1 + within, 0 < within <= 1."""
+    """The true length times a factor drawn uniformly from 1 - within to 1 + within, 0 < within <= 1."""
 
     def __init__(self, within: float, random: Random) -> None:
         self._within = within

@@ -1,16 +1,20 @@
-"""What is due at which decode step. Moving an entry and striking it out are as cheap as entering it."""
+"""Timers that fire at a decode step."""
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
 SLACK = 64
-"""Entries that were moved or struck out and may be kept, beyond as many as there are valid ones."""
+"""Entries that the heap may hold beyond twice the number of timers."""
 
 
 class StepTimers:
-    """One step for each name: a heap whose entries that are no longer valid are dropped at the top, or when they
-    outnumber the others. O(log names) an entry, O(1) to see that nothing is due."""
+    """At most one timer for each name. Setting, moving and cancelling are O(log timers) amortized; finding that no
+    timer is due is O(1).
+
+    A moved or cancelled timer leaves a stale heap entry, which is dropped when it reaches the top or when stale entries
+    outnumber the timers.
+    """
 
     __slots__ = ("_heap", "_steps")
 
@@ -22,7 +26,7 @@ class StepTimers:
         return name in self._steps
 
     def set(self, name: str, step: int) -> None:
-        """Due at `step`, and no longer when it was."""
+        """Set or move the timer of a name."""
         self._steps[name] = step
         heappush(self._heap, (step, name))
         if len(self._heap) > 2 * len(self._steps) + SLACK:
@@ -30,11 +34,11 @@ class StepTimers:
             heapify(self._heap)
 
     def cancel(self, name: str) -> bool:
-        """Whether it was there."""
+        """Return whether the name had a timer."""
         return self._steps.pop(name, None) is not None
 
     def pop_due(self, by_step: int) -> tuple[int, str] | None:
-        """The first that is due at `by_step` or before, taken out; ties by name."""
+        """Remove and return the earliest timer due at `by_step` or before, ties by name; None if no timer is due."""
         heap = self._heap
         while heap and heap[0][0] <= by_step:
             step, name = heappop(heap)
