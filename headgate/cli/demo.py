@@ -23,11 +23,11 @@ from headgate.local.options import START_TIMEOUT_S, stack_options
 def demo(
     quiet: Annotated[
         Path | None,
-        typer.Option(help="CSV of the quiet tenant's requests, headgate's or Azure's format; default: made."),
+        typer.Option(help="CSV of the quiet tenant's requests, headgate's or Azure's format; default: generated."),
     ] = None,
-    flood: Annotated[Path | None, typer.Option(help="CSV of the flooding tenant's requests; default: made.")] = None,
+    flood: Annotated[Path | None, typer.Option(help="CSV of the flooding tenant's requests; default: generated.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds in which requests arrive.", min=5, max=60)] = 15.0,
-    seed: Annotated[int, typer.Option(help="Seed of the requests that are made.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the generated requests.")] = 1,
     engine: Annotated[
         str, typer.Option(help="Engine of the worker: transformers, or modelled, which needs no torch.")
     ] = "transformers",

@@ -1,4 +1,4 @@
-"""One endpoint for every service: the SDK is told AWS_ENDPOINT_URL and nothing else."""
+"""One endpoint for every service: the SDK needs AWS_ENDPOINT_URL and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_nothing_else_names_one(authorization: str | None, credential: str | Non
 
 
 @pytest.mark.parametrize("authorization", [None, "Bearer hg-key", "AWS key:signature"])
-async def test_unsigned_requests_are_told_so_in_aws_s_shape(tmp_path: Path, authorization: str | None) -> None:
+async def test_unsigned_requests_are_refused_in_aws_s_shape(tmp_path: Path, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
     async with local_aws(tmp_path, []) as (_, url), httpx.AsyncClient(timeout=HANG_S) as http:
         answer = await http.post(url + "/2015-03-31/functions/echo/invocations", json={}, headers=headers)

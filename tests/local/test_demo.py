@@ -29,19 +29,19 @@ def test_the_result_is_one_object_with_stable_keys(tmp_path: Path) -> None:
         timeout=HANG_S,
         check=False,
     )
-    told = json.loads(ended.stdout)
-    assert set(told) == {"runs", "verdict"}
-    assert set(told["runs"]) == {"fcfs", "headgate"}
-    for run in told["runs"].values():
+    result = json.loads(ended.stdout)
+    assert set(result) == {"runs", "verdict"}
+    assert set(result["runs"]) == {"fcfs", "headgate"}
+    for run in result["runs"].values():
         assert set(run) == {"tenants", "total_time_s", "throughput_tokens_per_s", "backlogged_s"}
         assert set(run["tenants"]) == {"quiet", "flood"}
         assert {"requests", "served", "failed", "ttft_p50_s", "ttft_p99_s", "share_while_backlogged"} <= set(
             run["tenants"]["quiet"]
         )
-    asked = [sum(tenant["requests"] for tenant in run["tenants"].values()) for run in told["runs"].values()]
-    assert asked[0] == asked[1] > 10  # the same workload, twice
-    assert {check["name"] for check in told["verdict"]["checks"]} == {"quiet_ttft_p99", "throughput", "all_answered"}
-    assert ended.returncode == (0 if told["verdict"]["passed"] else 1)
+    sent = [sum(tenant["requests"] for tenant in run["tenants"].values()) for run in result["runs"].values()]
+    assert sent[0] == sent[1] > 10  # the same workload, twice
+    assert {check["name"] for check in result["verdict"]["checks"]} == {"quiet_ttft_p99", "throughput", "all_answered"}
+    assert ended.returncode == (0 if result["verdict"]["passed"] else 1)
 
 
 def test_ctrl_c_stops_it_cleanly_and_leaves_nothing(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_ctrl_c_stops_it_cleanly_and_leaves_nothing(tmp_path: Path) -> None:
     )
     family = _family_once_it_plays(demo)
     demo.send_signal(signal.SIGINT)
-    said, _ = demo.communicate(timeout=HANG_S)
+    output, _ = demo.communicate(timeout=HANG_S)
     assert demo.returncode == 130
-    assert "stopped" in said
-    assert "Traceback" not in said
+    assert "stopped" in output
+    assert "Traceback" not in output
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 

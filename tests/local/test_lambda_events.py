@@ -42,13 +42,13 @@ def test_what_is_not_reported_as_failed_is_handled(failed: set[str]) -> None:
     assert done == {"0", "1", "2", "3"} - failed
 
 
-@pytest.mark.parametrize("said", [answer(None), answer({}), answer({"batchItemFailures": None}), failures()])
-def test_an_answer_that_reports_nothing_handled_everything(said: LambdaAnswer) -> None:
-    assert handled(BATCH, said, report_failures=True) == BATCH
+@pytest.mark.parametrize("reply", [answer(None), answer({}), answer({"batchItemFailures": None}), failures()])
+def test_an_answer_that_reports_nothing_handled_everything(reply: LambdaAnswer) -> None:
+    assert handled(BATCH, reply, report_failures=True) == BATCH
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         failures("9"),
         failures("0", ""),
@@ -60,8 +60,8 @@ def test_an_answer_that_reports_nothing_handled_everything(said: LambdaAnswer) -
         answer({}, "Unhandled"),
     ],
 )
-def test_an_answer_that_makes_no_sense_handled_nothing(said: LambdaAnswer) -> None:
-    assert handled(BATCH, said, report_failures=True) == []
+def test_an_answer_that_makes_no_sense_handled_nothing(reply: LambdaAnswer) -> None:
+    assert handled(BATCH, reply, report_failures=True) == []
 
 
 def test_without_reports_only_an_error_counts() -> None:

@@ -63,15 +63,15 @@ async def test_a_handler_sees_none_of_this_machine_s_credentials(
     assert not {"AWS_PROFILE", "AWS_SESSION_TOKEN"} & set(seen)
 
 
-async def test_an_unhandled_error_is_told_and_the_environment_kept(tmp_path: Path) -> None:
+async def test_an_unhandled_error_is_answered_and_the_environment_kept(tmp_path: Path) -> None:
     async with local_aws(tmp_path, [function("fail")]) as (_, url):
         api = aws_client("lambda", url)
         for what in ("bread", "milk"):
             answer = await invoke(api, "fail", {"what": what}, LogType="Tail")
             assert (answer["StatusCode"], answer["FunctionError"]) == (200, "Unhandled")
-            said = await body_of(answer)
-            assert (said["errorType"], said["errorMessage"]) == ("ValueError", f"no {what} here")
-            assert "stackTrace" in said
+            payload = await body_of(answer)
+            assert (payload["errorType"], payload["errorMessage"]) == ("ValueError", f"no {what} here")
+            assert "stackTrace" in payload
             assert f"no {what} here" in base64.b64decode(answer["LogResult"]).decode()
     assert len(list((tmp_path / "logs").glob("lambda-fail-*.log"))) == 1
 
@@ -91,10 +91,10 @@ async def test_a_timeout_kills_and_the_next_caller_gets_a_new_environment(tmp_pa
         for _ in range(2):
             answer = await invoke(api, "hang")
             assert answer["FunctionError"] == "Unhandled"
-            said = await body_of(answer)
-            assert said["errorType"] == "Sandbox.Timedout"
+            payload = await body_of(answer)
+            assert payload["errorType"] == "Sandbox.Timedout"
             request_id = answer["ResponseMetadata"]["RequestId"]
-            assert said["errorMessage"] == f"RequestId: {request_id} Error: Task timed out after 0.50 seconds"
+            assert payload["errorMessage"] == f"RequestId: {request_id} Error: Task timed out after 0.50 seconds"
 
 
 async def test_a_crash_in_the_middle_is_an_exit_error(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ async def test_a_crash_in_the_middle_is_an_exit_error(tmp_path: Path) -> None:
         api = aws_client("lambda", url)
         for status in (7, 0):
             answer = await invoke(api, "leave", {"status": status})
-            said = await body_of(answer)
+            payload = await body_of(answer)
             assert answer["FunctionError"] == "Unhandled"
-            assert said["errorType"] == "Runtime.ExitError"
-            assert said["errorMessage"].endswith(f"Error: Runtime exited with error: exit status {status}")
+            assert payload["errorType"] == "Runtime.ExitError"
+            assert payload["errorMessage"].endswith(f"Error: Runtime exited with error: exit status {status}")
 
 
 @pytest.mark.parametrize(

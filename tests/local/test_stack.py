@@ -65,7 +65,7 @@ class TestOpenAI:
         assert stack.openai().models.retrieve(stack.model).id == stack.model
 
     def test_wrong_key(self, stack: Running) -> None:
-        client = OpenAI(base_url=stack.openai_base_url, api_key="hg-nobody", max_retries=0)
+        client = OpenAI(base_url=stack.openai_base_url, api_key="hg-unknown", max_retries=0)
         with pytest.raises(openai.AuthenticationError) as caught:
             client.models.list()
         assert caught.value.code == "invalid_api_key"
@@ -224,9 +224,9 @@ class TestLambda:
             FunctionName="headgate-invoke", InvocationType="Event", Payload=json.dumps(self.ask(stack)).encode()
         )
         assert accepted["StatusCode"] == 202
-        told = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "quiet")
-        assert told["status"] == "done"
-        assert told["response"]["usage"]["completion_tokens"] == 6
+        found = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "quiet")
+        assert found["status"] == "done"
+        assert found["response"]["usage"]["completion_tokens"] == 6
         other = self.result(stack, accepted["ResponseMetadata"]["RequestId"], "flood", wait=False)
         unknown = self.result(stack, "never-was", "flood", wait=False)
         assert other == unknown

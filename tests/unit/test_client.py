@@ -234,7 +234,7 @@ def full(after: str) -> httpx.Response:
 
 
 class TestPatience:
-    def test_comes_back_when_told_with_the_same_key(self) -> None:
+    def test_tries_again_after_retry_after_with_the_same_key(self) -> None:
         pauses, seen = Pauses(), []
         replies = iter([full("2"), full("3"), httpx.Response(200, json=ANSWER)])
 
@@ -247,7 +247,7 @@ class TestPatience:
         assert len(seen) == 3
         assert len(set(seen)) == 1
 
-    def test_ends_within_its_bound_even_where_told_to_come_at_once(self) -> None:
+    def test_ends_within_its_bound_even_if_retry_after_is_zero(self) -> None:
         pauses = Pauses()
         with pytest.raises(openai.RateLimitError):
             client(full("0"), patience=pauses.patience(1.0)).chat("x")
@@ -417,7 +417,7 @@ class TestLambda:
         assert config.read_timeout == LAMBDA_READ_TIMEOUT_S > 900
         assert config.retries["total_max_attempts"] == 1
 
-    def test_no_region_is_said_in_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_region_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")

@@ -25,14 +25,14 @@ def headgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def test_help_and_version() -> None:
-    told = headgate("--help")
-    assert told.returncode == 0
-    assert all(name in told.stdout for name in ("demo", "local", "invoke", "tenants"))
+    ended = headgate("--help")
+    assert ended.returncode == 0
+    assert all(name in ended.stdout for name in ("demo", "local", "invoke", "tenants"))
     assert headgate("--version").returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("bogus",), "bogus"),
         (("demo", "--seconds", "soon"), "--seconds"),
@@ -57,10 +57,10 @@ def test_help_and_version() -> None:
         (("tenants", "create", "a", "--tier", "royal"), "royal"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     ended = headgate(*arguments, AWS_DEFAULT_REGION="us-east-1", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x")
     assert ended.returncode == 2, ended.stderr
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert ended.stdout == ""
 
@@ -80,7 +80,7 @@ def test_a_home_that_cannot_be_made_is_named() -> None:
     assert ended.stderr.splitlines()[-1].startswith(f"headgate: {__file__}/under")
 
 
-def test_a_trace_too_short_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_a_trace_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,1,1\n")
     ended = headgate("demo", "--quiet", str(trace), "--engine", "modelled")
