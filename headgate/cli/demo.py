@@ -25,7 +25,7 @@ def demo(
         Path | None,
         typer.Option(help="CSV of the quiet tenant's requests, headgate's or Azure's format; default: generated."),
     ] = None,
-    flood: Annotated[Path | None, typer.Option(help="CSV of the flooding tenant's requests; default: generated.")] = None,
+    flood: Annotated[Path | None, typer.Option(help="CSV of the flooding tenant; default: generated.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds in which requests arrive.", min=5, max=60)] = 15.0,
     seed: Annotated[int, typer.Option(help="Seed of the generated requests.")] = 1,
     engine: Annotated[

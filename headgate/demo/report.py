@@ -42,9 +42,7 @@ def _table(runs: Mapping[str, RunReport]) -> Table:
     for name, run in runs.items():
         for number, (tenant, figures) in enumerate(run.tenants.items()):
             table.add_row(name if number == 0 else "", tenant, *_cells(figures))
-    table.caption = (
-        "TTFT: time from arrival to the first token; total: to the last; share: while both tenants were backlogged"
-    )
+    table.caption = "TTFT: arrival to first token; total: to last token; share: while both backlogged"
     return table
 
 

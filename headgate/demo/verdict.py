@@ -39,14 +39,14 @@ def _quiet_is_served(without: RunReport, with_headgate: RunReport, quiet: str) -
     if before is None or after is None:
         return Check("quiet_ttft_p99", False, f"{quiet} got no first token in one of the runs")
     ratio = after / before if before else 1.0
-    detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate ({ratio:.2f} times)"
+    detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate (ratio {ratio:.2f})"
     return Check("quiet_ttft_p99", ratio <= TTFT_RATIO_MAX, detail)
 
 
 def _throughput_is_kept(without: RunReport, with_headgate: RunReport) -> Check:
     before, after = without.throughput_tokens_per_s, with_headgate.throughput_tokens_per_s
     ratio = after / before if before else 0.0
-    detail = f"throughput: {before:.0f} tokens/s without, {after:.0f} with headgate ({ratio:.2f} times)"
+    detail = f"throughput: {before:.0f} tokens/s without, {after:.0f} with headgate (ratio {ratio:.2f})"
     return Check("throughput", ratio >= THROUGHPUT_RATIO_MIN, detail)
 
 
