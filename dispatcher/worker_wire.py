@@ -15,6 +15,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 
@@ -37,7 +38,8 @@ def parse_order(body: bytes) -> WorkOrder:
         return _ORDER.validate_json(body, strict=True, extra="forbid")
     except ValidationError as error:
         finding = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise OrderRefused(f"{'.'.join(map(str, finding['loc']))}: {finding['type']}") from None
+        field = ".".join(map(str, finding["loc"])) or "order"
+        raise OrderRefused(f"{field}: {finding['type']}") from None
 
 
 def encode_event(event: WorkEvent | Alive) -> bytes:
@@ -52,7 +54,7 @@ def parse_event(line: bytes) -> WorkEvent | Alive:
 
 def _prompt_or_messages(order: WorkOrder) -> WorkOrder:
     if (order.prompt is None) == (order.messages is None):
-        raise ValueError("an order has either prompt or messages")
+        raise PydanticCustomError("prompt_or_messages", "an order has either prompt or messages")
     return order
 
 

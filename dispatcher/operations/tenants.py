@@ -46,7 +46,7 @@ async def change(store: Store, name: str, how: Change) -> Tenant:
     tenant = await existing(store, name)
     changed = replace(how(tenant), version=tenant.version + 1)
     if await store.put_tenant(changed, expected_version=tenant.version) is not Written.DONE:
-        raise ConfigurationError(f"tenant {name!r} was changed by someone else just now; look and try again")
+        raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
     return changed
 
 

@@ -94,6 +94,6 @@ async def test_two_changes_at_once_are_not_both_made(gate: Gate) -> None:
             return there
 
     await tenants.change(gate.store, "a", lambda old: replace(old, queue_items_max=7))
-    with pytest.raises(ConfigurationError, match="someone else"):
+    with pytest.raises(ConfigurationError, match="another operator"):
         await tenants.change(Late(), "a", lambda old: replace(old, queue_items_max=9))  # type: ignore[arg-type]
     assert (await tenants.existing(gate.store, "a")).queue_items_max == 7

@@ -1,4 +1,4 @@
-"""The gate's client of a worker: how it reads the worker's lines, and lines that make no sense."""
+"""The gate's client: the events that it makes of a worker's answer, also of a broken or silent one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = [
 EVENTS = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
 
 
-def said(
+def events_from(
     answer: httpx.Response | Callable[[httpx.Request], httpx.Response], worker: Worker = WORKER
 ) -> list[WorkEvent]:
     handler = answer if callable(answer) else lambda _: answer
@@ -50,29 +50,29 @@ def streamed(*chunks: bytes) -> httpx.Response:
     return httpx.Response(200, content=content())
 
 
-def test_events_come_as_they_were_said_and_signs_of_life_are_none() -> None:
-    assert said(streamed(*WHOLE)) == EVENTS
+def test_events_come_through_and_signs_of_life_are_dropped() -> None:
+    assert events_from(streamed(*WHOLE)) == EVENTS
 
 
 @given(st.integers(1, 40))
 def test_however_the_network_cuts_them(size: int) -> None:
     whole = b"".join(WHOLE)
-    assert said(streamed(*(whole[at : at + size] for at in range(0, len(whole), size)))) == EVENTS
+    assert events_from(streamed(*(whole[at : at + size] for at in range(0, len(whole), size)))) == EVENTS
 
 
 @given(st.text())
 def test_any_text_comes_through(text: str) -> None:
-    assert said(streamed(encode_event(Token(text, 1)), WHOLE[-1]))[0] == Token(text, 1)
+    assert events_from(streamed(encode_event(Token(text, 1)), WHOLE[-1]))[0] == Token(text, 1)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c", "\r", "\n"])
 def test_what_ends_a_line_elsewhere_ends_none_here(separator: str) -> None:
     raw = json.dumps({"event": "token", "text": f"a{separator}b", "output_tokens": 1}, ensure_ascii=False).encode()
-    assert said(streamed(raw + b"\n", WHOLE[-1]))[0] == Token(f"a{separator}b", 1)
+    assert events_from(streamed(raw + b"\n", WHOLE[-1]))[0] == Token(f"a{separator}b", 1)
 
 
 def test_nothing_counts_after_the_end() -> None:
-    assert said(streamed(*WHOLE, encode_event(Token("b", 2)))) == EVENTS
+    assert events_from(streamed(*WHOLE, encode_event(Token("b", 2)))) == EVENTS
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_nothing_counts_after_the_end() -> None:
 )
 def test_a_stream_that_breaks_off_or_makes_no_sense_is_a_failure(lines: list[bytes]) -> None:
     with pytest.raises(WorkerFailed):
-        said(streamed(*lines))
+        events_from(streamed(*lines))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_worker_that_cannot_be_reached_is_a_failure(error: type[httpx.Transpor
         raise error("refused")
 
     with pytest.raises(WorkerFailed, match=error.__name__):
-        said(refuse)
+        events_from(refuse)
 
 
 @pytest.mark.parametrize("url", ["", "http://[", "nonsense", "ftp://w", "http://\n"])
@@ -126,18 +126,18 @@ def test_an_address_that_is_none_is_a_failure(url: str) -> None:
 @pytest.mark.parametrize("status", [401, 404, 409, 413, 422, 503])
 def test_a_refusal_keeps_its_status_and_code(status: int) -> None:
     answer = httpx.Response(status, json={"event": "refused", "status": 1, "code": "c", "message": "m"})
-    assert said(answer) == [WorkRefused(status, "c", "m")]
+    assert events_from(answer) == [WorkRefused(status, "c", "m")]
 
 
 @pytest.mark.parametrize(
     ("sent", "known"),
     [(7, 7.0), (0.5, 0.5), (0, 0.0), (-1, None), (1e9, None), ("7", None), (True, None), (None, None)],
 )
-def test_when_to_come_back_is_passed_on_where_it_makes_sense(sent: object, known: float | None) -> None:
+def test_a_valid_retry_after_is_passed_on(sent: object, known: float | None) -> None:
     fields = {"status": 429, "code": "overloaded", "message": "m", "retry_after_s": sent}
     whole = WorkRefused(429, "overloaded", "m", known)
-    assert said(httpx.Response(429, json={"event": "refused", **fields})) == [whole]
-    assert said(streamed(WHOLE[0], json.dumps({"event": "refused", **fields}).encode() + b"\n"))[1] == whole
+    assert events_from(httpx.Response(429, json={"event": "refused", **fields})) == [whole]
+    assert events_from(streamed(WHOLE[0], json.dumps({"event": "refused", **fields}).encode() + b"\n"))[1] == whole
 
 
 def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
@@ -154,8 +154,8 @@ def test_a_tenants_cache_salt_is_its_own_and_the_secrets() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b"[" * 100_000, b"\xff"])
-def test_a_refusal_in_words_of_others_too(content: bytes) -> None:
-    (refused,) = said(httpx.Response(502, content=content))
+def test_a_refusal_that_is_no_event_is_one_too(content: bytes) -> None:
+    (refused,) = events_from(httpx.Response(502, content=content))
     assert isinstance(refused, WorkRefused)
     assert (refused.status, refused.code) == (502, "worker_refused")
 
@@ -167,7 +167,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
         seen.append(request)
         return streamed(*WHOLE)
 
-    said(take)
+    events_from(take)
     token = seen[0].headers["authorization"].removeprefix("Bearer ")
     opened = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
     assert (opened.execution, opened.slot, opened.expires_at) == (order().execution, 0, START + EXECUTION_TOKEN_TTL_S)
@@ -190,7 +190,7 @@ def test_a_line_that_does_not_end_is_not_kept() -> None:
             yield b"x" * (LINE_BYTES_MAX // 10)
 
     with pytest.raises(WorkerFailed):
-        said(httpx.Response(200, content=content()))
+        events_from(httpx.Response(200, content=content()))
     assert read < 2 * LINE_BYTES_MAX
 
 

@@ -1,4 +1,4 @@
-"""A work order at the worker's door: within bounds, or refused by the field's name and never its value."""
+"""The wire between gate and worker: an order within its bounds or refused by the field's name, an event as one line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.worker_protocol import SEED_MAX, Token
+from dispatcher.model.worker_protocol import SEED_MAX, Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.policies.tiers import Tier
-from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_order
+from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.engine_request import engine_request
 from tests.support.virtual_time import START
 from tests.support.worker_harness import order
@@ -19,14 +19,14 @@ from tests.support.worker_harness import order
 GOOD = json.loads(encode_order(order()))
 
 
-def test_a_gates_order_is_read_as_it_was_meant() -> None:
+def test_the_engine_gets_what_the_gate_ordered() -> None:
     work = order(seed=-SEED_MAX, stop=("\n", "END"), temperature=0.0)
     request = engine_request(parse_order(encode_order(work)), "hello", START)
     assert (request.request_id, request.tenant, request.prompt) == (work.execution, "a", "hello")
     assert (request.seed, request.stop, request.temperature) == (-SEED_MAX, ("\n", "END"), 0.0)
 
 
-def test_what_orders_and_bounds_it_reaches_the_engine() -> None:
+def test_tier_stage_salt_and_time_limit_reach_the_engine() -> None:
     work = order(tier=Tier.PREMIUM, app="chat", stage=2, interaction="i-7", cache_salt="s", deadline_at=START + 9)
     request = engine_request(parse_order(encode_order(work)), "hello", START + 2)
     assert (request.tier, request.stage, request.interaction, request.cache_salt) == (Tier.PREMIUM, 2, "i-7", "s")
@@ -88,8 +88,8 @@ def test_what_is_out_of_bounds_is_refused_by_name(name: str, value: object) -> N
 
 
 @pytest.mark.parametrize("both", [{"prompt": None}, {"messages": [{"role": "user", "content": "x"}]}])
-def test_one_form_of_prompt_and_one_only(both: dict[str, object]) -> None:
-    with pytest.raises(OrderRefused):
+def test_an_order_has_a_prompt_or_messages(both: dict[str, object]) -> None:
+    with pytest.raises(OrderRefused, match=r"^order: prompt_or_messages$"):
         parse_order(json.dumps({**GOOD, **both}).encode())
 
 
@@ -103,6 +103,13 @@ def test_a_refusal_never_repeats_the_value() -> None:
     with pytest.raises(OrderRefused) as refused:
         parse_order(json.dumps({**asdict(order()), "prompt": ["canary"]}).encode())
     assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("event", [Started(1), Finished("stop", 1, 2), Alive(), WorkRefused(429, "c", "m", 1.5)])
+def test_an_event_is_read_as_it_was_written_and_a_newer_field_is_ignored(event: WorkEvent | Alive) -> None:
+    raw = encode_event(event)
+    assert parse_event(raw) == event
+    assert parse_event(raw.replace(b"{", b'{"newer":[1],', 1)) == event
 
 
 @given(st.text())
