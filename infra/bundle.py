@@ -1,7 +1,8 @@
-"""The functions' asset, built without Docker: wheels for Lambda's arm64, and our packages beside them.
+"""Build the asset of the Lambda functions without Docker: wheels for Lambda's arm64, and headgate's packages.
 
-`build` writes build/lambda. Its dependencies are pinned, with hashes, in infra/functions.lock, and are installed again
-only when that file changes. `python -m infra.bundle lock` writes the lock anew from what pyproject.toml allows.
+`build` writes build/lambda. infra/functions.lock pins its dependencies with their hashes; they are installed again only
+when that file changes. `python -m infra.bundle lock` renews the lock, with the versions of constraints/headgate.txt, so
+that the functions run with what the tests run with; `make constraints` renews both.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 """Lambda's python3.14 on arm64 (Amazon Linux 2023). infra/functions.py names the same runtime."""
 PACKAGES = ("dispatcher", "functions")
 NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client")
-"""Dependencies of the command line, the simulator and the worker alone."""
+"""Dependencies that only the command line, the simulator and the worker need."""
 LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
+CONSTRAINTS = Path("constraints/headgate.txt")
 BUILD = Path("build/lambda")
 
 Pip = Callable[[Sequence[str]], None]
@@ -30,7 +32,7 @@ Pip = Callable[[Sequence[str]], None]
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that Lambda can run, and a digest that changes exactly when its content does."""
+    """A folder that Lambda can run, and a digest that changes if and only if its content changes."""
 
     path: Path
     digest: str
@@ -41,7 +43,7 @@ def run_pip(arguments: Sequence[str]) -> None:
 
 
 def build(root: Path, pip: Pip = run_pip) -> Bundle:
-    """Raises CalledProcessError where a dependency cannot be had."""
+    """Build the asset in `root`/build/lambda. Raises CalledProcessError if pip cannot install a dependency."""
     target, stamp = root / BUILD, root / BUILD.with_suffix(".lock-digest")
     wanted = _digest([root / LOCK], root)
     if not (target.is_dir() and stamp.is_file() and stamp.read_text() == wanted):
@@ -55,26 +57,26 @@ def build(root: Path, pip: Pip = run_pip) -> Bundle:
 
 
 def sources(root: Path) -> list[Path]:
-    """Everything that the bundle is made of."""
+    """List the files that the bundle is made of, sorted."""
     files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
     return sorted([root / LOCK, root / FRONT, *(path for path in files if "__pycache__" not in path.parts)])
 
 
 def requirements(root: Path) -> list[str]:
-    """Of the project's dependencies those that the functions need."""
+    """Return the project's dependencies that the functions need."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     return [each for each in project["dependencies"] if not each.startswith(NOT_IN_FUNCTIONS)]
 
 
 def lock(root: Path, pip: Pip = run_pip) -> None:
-    """Resolve the requirements anew and write infra/functions.lock."""
+    """Resolve the requirements within constraints/headgate.txt and write infra/functions.lock."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
-        options = ["--dry-run", "--ignore-installed", "--report", str(report)]
+        options = ["--constraint", str(root / CONSTRAINTS), "--dry-run", "--ignore-installed", "--report", str(report)]
         pip(["install", *_target_options(Path(place)), *options, *requirements(root)])
         found = json.loads(report.read_text())["install"]
     lines = [_pin(each["metadata"], each["download_info"]["archive_info"]["hashes"]["sha256"]) for each in found]
-    head = "# Written by `python -m infra.bundle lock`: what the functions run with.\n"
+    head = "# Written by `make constraints`: the exact packages that the Lambda functions run with.\n"
     (root / LOCK).write_text(head + "".join(sorted(lines, key=str.lower)))
 
 
@@ -95,7 +97,7 @@ def _target_options(target: Path) -> list[str]:
 
 
 def _digest(files: Sequence[Path], root: Path) -> str:
-    """Over names and contents."""
+    """Digest the names and the contents of `files`, with the target platform."""
     digest = hashlib.sha256(f"{PYTHON} {PLATFORMS}".encode())
     for path in files:
         content = path.read_bytes()
