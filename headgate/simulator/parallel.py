@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 from traceback import format_exc
 from types import TracebackType
 from typing import Any, TypeVar
@@ -150,7 +151,7 @@ class Processes:
         while len(self._workers) < count:
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=_serve, args=(theirs,), daemon=True, name="headgate-simulate")
-            process.start()
+            _start_uninterrupted(process)
             theirs.close()
             self._workers.append(_Worker(process, ours))
 
@@ -159,14 +160,22 @@ class Processes:
             self.on_done(done, total)
 
 
+def _start_uninterrupted(process: BaseProcess) -> None:
+    """Start it with SIGINT blocked, here until it has started and there for good: a process that Ctrl-C finds half
+    started prints a traceback. The resource tracker comes first, because starting it unblocks SIGINT."""
+    ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # ── In the other process ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _serve(connection: Connection) -> None:
     """Run one job after another until the connection closes."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process; the starter acts on it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
