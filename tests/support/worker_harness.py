@@ -104,9 +104,9 @@ class WorkerHarness:
         """Return the request as a server sees it: a connection that can stop reading, and break."""
         raw = encode_order(work)
         expires_at = self.clock.now() + 30
-        grant = ExecutionToken("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
+        token = ExecutionToken("w", work.tenant, work.invocation, work.attempt, work.slot, expires_at, digest(raw))
         return Call(
-            self.app, "POST", "/v1/execute", headers={"authorization": f"Bearer {sign(grant, SECRET)}"}, body=raw
+            self.app, "POST", "/v1/execute", headers={"authorization": f"Bearer {sign(token, SECRET)}"}, body=raw
         )
 
     def start(self, work: WorkOrder) -> asyncio.Future[list[bytes]]:

@@ -14,7 +14,7 @@ from dispatcher.stores.dynamodb.requests import Requests
 BATCH_MAX = 100
 """Most keys of one BatchGetItem."""
 ROUNDS_MAX = 8
-"""How often keys left unprocessed (throttling) are asked for again."""
+"""Most further requests for keys that a throttled request left unprocessed."""
 ROUND_PAUSE_S = 0.05
 
 

@@ -144,7 +144,7 @@ def _answer(method: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     except HTTPClientError as error:  # it broke, or nothing came back in time
         raise _Retry(perhaps_applied=True) from error
     except BotoCoreError as error:
-        raise StoreUnavailable(f"The tenant store cannot be asked: {type(error).__name__}.") from error
+        raise StoreUnavailable(f"The tenant store cannot be used: {type(error).__name__}.") from error
 
 
 def _meaning(error: ClientError) -> Exception:

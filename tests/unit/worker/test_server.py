@@ -105,8 +105,8 @@ def test_a_grant_for_another_execution_is_refused(other: dict[str, Any]) -> None
     async def story() -> int:
         harness = WorkerHarness()
         raw, asked = encode_order(order()), order(**other)
-        grant = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
-        headers = {"authorization": f"Bearer {sign(grant, SECRET)}"}
+        token = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
+        headers = {"authorization": f"Bearer {sign(token, SECRET)}"}
         return (await Call(harness.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
 
     assert run(story()) == 401
