@@ -6,98 +6,96 @@ import json as json_module
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import openai
 import typer
 
 from dispatcher.model.errors import ConfigurationError
-from headgate.client import Answer, Headgate, LambdaHeadgate, Outcome
+from headgate.cli.one_object import takes
+from headgate.client import Headgate, LambdaHeadgate, Outcome
 
 
-def invoke(
-    prompt: Annotated[str, typer.Argument(help="The user's text; - reads it from standard input.")] = "",
-    base_url: Annotated[str | None, typer.Option(help="OpenAI base URL; default: HEADGATE_BASE_URL.")] = None,
-    over_lambda: Annotated[bool, typer.Option("--lambda", help="Use lambda.invoke, with AWS's variables.")] = False,
-    key: Annotated[str | None, typer.Option(help="API key; default: HEADGATE_API_KEY.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model; default: the only one that the service has.")] = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    completion: Annotated[bool, typer.Option("--completion", help="Plain completion instead of chat.")] = False,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 always takes the likeliest token.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeat for several.")] = None,
+@dataclass(frozen=True)
+class InvokeOptions:
+    prompt: Annotated[str, typer.Argument(help="The user's text; - reads it from standard input.")] = ""
+    base_url: Annotated[str | None, typer.Option(help="OpenAI base URL; default: HEADGATE_BASE_URL.")] = None
+    over_lambda: Annotated[bool, typer.Option("--lambda", help="Use lambda.invoke, with AWS's variables.")] = False
+    key: Annotated[str | None, typer.Option(help="API key; default: HEADGATE_API_KEY.")] = None
+    model: Annotated[str | None, typer.Option(help="Model; default: the only one that the service has.")] = None
+    system: Annotated[str | None, typer.Option(help="System message.")] = None
+    completion: Annotated[bool, typer.Option("--completion", help="Plain completion instead of chat.")] = False
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 always takes the likeliest token.")] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeat for several.")] = None
     idempotency_key: Annotated[
         str | None, typer.Option(help="A call with a key used before is the same invocation: one charge, one answer.")
-    ] = None,
-    stream: Annotated[bool, typer.Option(help="Print the text as it arrives (HTTP only).")] = True,
-    later: Annotated[bool, typer.Option("--later", help="Start it and print its id (with --lambda).")] = False,
-    result: Annotated[str | None, typer.Option(help="Print the outcome of this id (with --lambda).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print OpenAI's body.")] = False,
-) -> None:
+    ] = None
+    stream: Annotated[bool, typer.Option(help="Print the text as it arrives (HTTP only).")] = True
+    later: Annotated[bool, typer.Option("--later", help="Start it and print its id (with --lambda).")] = False
+    result: Annotated[str | None, typer.Option(help="Print the outcome of this id (with --lambda).")] = None
+    json: Annotated[bool, typer.Option("--json", help="Print OpenAI's body.")] = False
+
+    def check(self) -> None:
+        """Raise typer.BadParameter for options that do not go together."""
+        if (self.later or self.result) and not self.over_lambda:
+            raise typer.BadParameter("--later and --result work over lambda.invoke only: add --lambda")
+        if not self.prompt and not self.result:
+            raise typer.BadParameter("give a prompt, or - to read it from standard input")
+        if self.completion and self.system:
+            raise typer.BadParameter("--system works with a chat only: leave out --completion")
+        if self.over_lambda and self.model is None and not self.result:
+            raise typer.BadParameter("lambda.invoke lists no models: name one with --model")
+
+    def content(self) -> Any:
+        """Return the text of a completion, or the messages of a chat."""
+        text = sys.stdin.read() if self.prompt == "-" else self.prompt
+        if self.completion:
+            return text
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": text}]
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "idempotency_key": self.idempotency_key,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "stop": self.stop or None,
+        }
+
+
+@takes(InvokeOptions)
+def invoke(options: InvokeOptions) -> None:
     """Call the service once and print the answer."""
-    if (later or result) and not over_lambda:
-        raise typer.BadParameter("--later and --result work over lambda.invoke only: add --lambda")
-    if not prompt and not result:
-        raise typer.BadParameter("give a prompt, or - to read it from standard input")
-    if completion and system:
-        raise typer.BadParameter("--system works with a chat only: leave out --completion")
-    text = sys.stdin.read() if prompt == "-" else prompt
-    content: Any = text if completion else [*([{"role": "system", "content": system}] if system else []), _user(text)]
-    fields: dict[str, Any] = {
-        "idempotency_key": idempotency_key,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": seed,
-        "stop": stop or None,
-    }
+    options.check()
     with _one_line_errors():
-        if over_lambda:
-            _over_lambda(content, key, model, completion, later, result, json, fields)
+        if not options.over_lambda:
+            client = Headgate(options.base_url, options.key, model=options.model)
+            _stream(client, options) if options.stream and not options.json else _answer(client, options)
+            return
+        over_lambda = LambdaHeadgate(options.key, model=options.model)
+        if options.result:
+            _outcome(over_lambda.result(options.result), options.json)
+        elif options.later:
+            started = over_lambda.later(options.content(), chat=not options.completion, **options.fields())
+            _print(json_module.dumps({"id": started}) if options.json else started)
         else:
-            _over_http(content, base_url, key, model, completion, stream, json, fields)
+            _answer(over_lambda, options)
 
 
-def _over_http(
-    content: Any,
-    base_url: str | None,
-    key: str | None,
-    model: str | None,
-    completion: bool,
-    stream: bool,
-    json: bool,
-    fields: dict[str, Any],
-) -> None:
-    client = Headgate(base_url, key, model=model)
-    if stream and not json:
-        for piece in client.stream(content, chat=not completion, **fields):
-            _print(piece, end="")
-        _print("")
-    else:
-        _answer((client.complete if completion else client.chat)(content, **fields), json)
+def _stream(client: Headgate, options: InvokeOptions) -> None:
+    for piece in client.stream(options.content(), chat=not options.completion, **options.fields()):
+        _print(piece, end="")
+    _print("")
 
 
-def _over_lambda(
-    content: Any,
-    key: str | None,
-    model: str | None,
-    completion: bool,
-    later: bool,
-    result: str | None,
-    json: bool,
-    fields: dict[str, Any],
-) -> None:
-    if model is None and not result:
-        raise typer.BadParameter("lambda.invoke lists no models: name one with --model")
-    client = LambdaHeadgate(key, model=model)
-    if result:
-        _outcome(client.result(result), json)
-    elif later:
-        started = client.later(content, chat=not completion, **fields)
-        _print(json_module.dumps({"id": started}) if json else started)
-    else:
-        _answer((client.complete if completion else client.chat)(content, **fields), json)
+def _answer(client: Headgate, options: InvokeOptions) -> None:
+    call = client.complete if options.completion else client.chat
+    answer = call(options.content(), **options.fields())
+    _print(json_module.dumps(answer.raw) if options.json else answer.text)
 
 
 @contextmanager
@@ -112,14 +110,6 @@ def _one_line_errors() -> Iterator[None]:
         raise ConfigurationError(f"the service cannot be reached: {error.__cause__ or error}") from None
     except openai.OpenAIError as error:
         raise ConfigurationError(str(error)) from None
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def _answer(answer: Answer, json: bool) -> None:
-    _print(json_module.dumps(answer.raw) if json else answer.text)
 
 
 def _outcome(outcome: Outcome, json: bool) -> None:

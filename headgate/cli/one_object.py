@@ -16,7 +16,7 @@ def takes(options: type[O]) -> Callable[[Callable[[O], None]], Callable[..., Non
         def command(**values: Any) -> None:
             function(options(**values))
 
-        command.__doc__ = function.__doc__
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
         return command
 

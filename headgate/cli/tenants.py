@@ -6,7 +6,7 @@ import asyncio
 import json as json_module
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -20,44 +20,70 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store
+from headgate.cli.one_object import takes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
-Weight = Annotated[float | None, typer.Option(help="Weight in sharing the capacity that no guarantee uses; default 1.")]
-Rate = Annotated[float | None, typer.Option(help="Guaranteed service units per second; 0 is no guarantee.")]
-Burst = Annotated[float | None, typer.Option(help="Service units that may be used at once under the guarantee.")]
-TierName = Annotated[str | None, typer.Option(help="premium, standard or background.")]
-QueueMax = Annotated[int | None, typer.Option(help="Most requests that may wait in the queue.")]
-MaxTokens = Annotated[int | None, typer.Option(help="Highest max_tokens of a request.")]
-Models = Annotated[
-    list[str] | None, typer.Option("--model", help="Model that the tenant may use; repeat for several; default: all.")
-]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of create and set. None leaves a setting as it is."""
+
+    name: Name
+    weight: Annotated[
+        float | None, typer.Option(help="Weight in sharing the capacity that no guarantee uses; default 1.")
+    ] = None
+    rate: Annotated[float | None, typer.Option(help="Guaranteed service units per second; 0 is no guarantee.")] = None
+    burst: Annotated[float | None, typer.Option(help="Service units that may be used at once under the guarantee.")] = (
+        None
+    )
+    tier: Annotated[str | None, typer.Option(help="premium, standard or background.")] = None
+    queue_max: Annotated[int | None, typer.Option(help="Most requests that may wait in the queue.")] = None
+    max_tokens: Annotated[int | None, typer.Option(help="Highest max_tokens of a request.")] = None
+    model: Annotated[
+        list[str] | None, typer.Option(help="Model that the tenant may use; repeat for several; default: all.")
+    ] = None
+    json: Json = False
+
+    def changed(self, tenant: Tenant) -> Tenant:
+        """Return the tenant with these settings. Raises ConfigurationError."""
+        if self.tier is not None and self.tier not in TENANT_TIERS:
+            raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
+        if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:
+            raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
+        old = tenant.share
+        share = operations.share(
+            old.weight if self.weight is None else self.weight,
+            old.rate_per_s if self.rate is None else self.rate,
+            old.burst if self.burst is None else self.burst,
+        )
+        return replace(
+            tenant,
+            share=share,
+            tier=tenant.tier if self.tier is None else Tier(self.tier),
+            queue_items_max=tenant.queue_items_max if self.queue_max is None else self.queue_max,
+            max_tokens_max=tenant.max_tokens_max if self.max_tokens is None else self.max_tokens,
+            models=tuple(self.model) if self.model else tenant.models,
+        )
 
 
 @app.command()
-def create(
-    name: Name,
-    weight: Weight = None,
-    rate: Rate = None,
-    burst: Burst = None,
-    tier: TierName = None,
-    queue_max: QueueMax = None,
-    max_tokens: MaxTokens = None,
-    model: Models = None,
-    json: Json = False,
-) -> None:
+@takes(Settings)
+def create(settings: Settings) -> None:
     """Create a tenant and print its API key. The key is shown only now; it cannot be read later."""
+    name = settings.name
 
     async def run(store: Store) -> tuple[str, operations.Booking]:
-        tenant = _changed(Tenant(name, name), weight, rate, burst, tier, queue_max, max_tokens, model)
+        tenant = settings.changed(Tenant(name, name))
         key = await operations.create(store, RealIds(), RealClock(), tenant)
         return key, await operations.booking(store, RealClock(), tenant.pool)
 
     key, booked = _with_store(run)
-    _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
+    _print({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
     _warn(booked)
 
 
@@ -95,27 +121,16 @@ def show(name: Name, json: Json = False) -> None:
 
 
 @app.command("set")
-def set_(
-    name: Name,
-    weight: Weight = None,
-    rate: Rate = None,
-    burst: Burst = None,
-    tier: TierName = None,
-    queue_max: QueueMax = None,
-    max_tokens: MaxTokens = None,
-    model: Models = None,
-    json: Json = False,
-) -> None:
+@takes(Settings)
+def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
     async def run(store: Store) -> tuple[Tenant, operations.Booking]:
-        tenant = await operations.change(
-            store, name, lambda old: _changed(old, weight, rate, burst, tier, queue_max, max_tokens, model)
-        )
+        tenant = await operations.change(store, settings.name, settings.changed)
         return tenant, await operations.booking(store, RealClock(), tenant.pool)
 
     tenant, booked = _with_store(run)
-    _print(_as_json(tenant), json, f"{name}: changed")
+    _print(_as_json(tenant), settings.json, f"{settings.name}: changed")
     _warn(booked)
 
 
@@ -131,37 +146,6 @@ def delete(name: Name, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
     _with_store(lambda store: operations.delete(store, name))
     _print({"tenant": name, "deleted": True}, json, f"{name}: deleted")
-
-
-def _changed(
-    tenant: Tenant,
-    weight: float | None,
-    rate: float | None,
-    burst: float | None,
-    tier: str | None,
-    queue_max: int | None,
-    max_tokens: int | None,
-    models: list[str] | None,
-) -> Tenant:
-    """Return the tenant with the given settings changed. Raises ConfigurationError."""
-    if tier is not None and tier not in TENANT_TIERS:
-        raise ConfigurationError(f"--tier: {tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
-    if (queue_max or 0) < 0 or (max_tokens or 0) < 0:
-        raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
-    old = tenant.share
-    share = operations.share(
-        old.weight if weight is None else weight,
-        old.rate_per_s if rate is None else rate,
-        old.burst if burst is None else burst,
-    )
-    return replace(
-        tenant,
-        share=share,
-        tier=tenant.tier if tier is None else Tier(tier),
-        queue_items_max=tenant.queue_items_max if queue_max is None else queue_max,
-        max_tokens_max=tenant.max_tokens_max if max_tokens is None else max_tokens,
-        models=tuple(models) if models else tenant.models,
-    )
 
 
 def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,21 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.local.aws_gateway import service_of
-from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import call, function, local_aws
 from tests.support.aws_client import aws_client
 from tests.support.hang_guard import HANG_S
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/{}/aws4_request, SignedHeaders=host, Signature=0"
-
-
-@pytest.fixture(scope="module")
-def moto_url() -> Iterator[str]:
-    server = make_server("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
-    server.server_close()
 
 
 def test_the_signature_names_the_service() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from headgate.local.aws_lambda.invocation import LambdaAnswer
 from headgate.local.aws_lambda.pool import TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, carry_batch, handled, sqs_event
-from headgate.local.moto.server import make_server
 from tests.local.aws_fixtures import function, local_aws
 from tests.support.aws_client import aws_client
 from tests.support.hang_guard import HANG_S
@@ -73,15 +70,6 @@ def test_the_event_has_lambda_s_shape() -> None:
     record = json.loads(sqs_event(BATCH[:1], "http://here/123456789012/work"))["Records"][0]
     assert (record["messageId"], record["body"], record["eventSource"]) == ("0", "b", "aws:sqs")
     assert record["eventSourceARN"] == "arn:aws:sqs:us-east-1:123456789012:work"
-
-
-@pytest.fixture(scope="module")
-def moto_url() -> Iterator[str]:
-    server = make_server("127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture

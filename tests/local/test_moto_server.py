@@ -13,21 +13,9 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.dynamodb.models import DynamoDBBackend
 
-from headgate.local.moto.server import make_server
 from tests.support.aws_client import aws_client
 
 TABLE = "things"
-
-
-@pytest.fixture(scope="module")
-def moto_url() -> Iterator[str]:
-    server = make_server("127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 
 import boto3
 import pytest
 
 from dispatcher.stores.dynamodb.store import create_table
-from headgate.local.moto.server import make_server
+from tests.support.moto_server import moto_server
 from tests.unit.cli.command import headgate
 
 JSON_KEYS = {
@@ -22,13 +21,8 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def endpoint_url() -> Iterator[str]:
-    server = make_server("127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)
