@@ -1,7 +1,7 @@
-"""The HTTP face: an API Gateway REST API that streams what headgate-front answers.
+"""The HTTP interface: an API Gateway REST API that streams the answers of headgate-front.
 
-REST, because of all gateways it alone streams for 15 minutes and into a VPC. Who the tenant is, its limits and the
-shape of a request are headgate-front's to check: the gateway knows neither keys nor tenants.
+A REST API, because no other AWS gateway streams for 15 minutes and into a VPC. headgate-front checks the tenant's key,
+its limits and the request's shape; the gateway knows neither keys nor tenants.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from infra.observability import log_group
 
 STREAM_MAX = Duration.minutes(15)
 REQUESTS_PER_S, REQUESTS_BURST = 1000, 2000
-"""A stop against floods of the whole API; shares between tenants are the gate's."""
+"""Limits of the whole API against floods. The gate enforces the shares between tenants."""
 STAGE = "live"
 
 ACKNOWLEDGED = {
-    "AwsSolutions-APIG2": "Validated by the app, which answers in OpenAI's error shape; a gateway model would not.",
-    "AwsSolutions-APIG3": "A web ACL is the account's choice and cost; the app limits bodies, depth and rates itself.",
-    "AwsSolutions-APIG4": "Tenants are known by their API key, which the app checks; clients are any OpenAI SDK.",
-    "AwsSolutions-COG4": "Tenants are known by their API key, not by a Cognito user pool.",
+    "AwsSolutions-APIG2": "The app validates and answers in OpenAI's error shape, which a gateway model cannot.",
+    "AwsSolutions-APIG3": "A web ACL is the account's choice and cost. The app limits body size, depth and rates.",
+    "AwsSolutions-APIG4": "The app authenticates each tenant by its API key, as any OpenAI SDK sends it.",
+    "AwsSolutions-COG4": "The app authenticates each tenant by its API key, not by a Cognito user pool.",
 }
 
 
 class Api(Construct):
-    """`front`: the function behind it."""
+    """The gateway. `front` is the function that answers its requests."""
 
     def __init__(self, scope: Construct, construct_id: str, *, front: lambda_.Function) -> None:
         super().__init__(scope, construct_id)
@@ -35,7 +35,7 @@ class Api(Construct):
             self,
             "Rest",
             rest_api_name="headgate",
-            endpoint_types=[apigateway.EndpointType.REGIONAL],  # streams may idle 5 minutes; at an edge 30 s
+            endpoint_types=[apigateway.EndpointType.REGIONAL],  # streams may idle for 5 minutes; at an edge for 30 s
             cloud_watch_role=True,
             deploy_options=self._stage(),
         )
@@ -65,7 +65,7 @@ class Api(Construct):
         )
 
     def _acknowledge_log_role(self) -> None:
-        """API Gateway writes its logs by one role an account, for which AWS has a policy."""
+        """Accept AWS's managed policy for the one role per account with which API Gateway writes its logs."""
         arn = "arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs"
         reason = "The policy that API Gateway documents for its account role."
         rule = f"AwsSolutions-IAM4[Policy::{arn}]"
@@ -73,7 +73,7 @@ class Api(Construct):
 
 
 def _access_log_format() -> apigateway.AccessLogFormat:
-    """Neither who called nor from where: tenants are named in the functions' own log."""
+    """Return a format without caller and address. The functions' own logs name the tenant."""
     return apigateway.AccessLogFormat.json_with_standard_fields(
         caller=False,
         http_method=True,

@@ -1,4 +1,4 @@
-"""The CDK app: `make synth`, or `cdk deploy` from the project's root. Needs no credentials to synthesise."""
+"""The CDK app: `make synth`, or `cdk deploy` from the project's root. Synthesis needs no credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_app(code: lambda_.Code, outdir: str | None = None) -> App:
-    """The app with AWS's own checks, which fail the synthesis where a finding has no stated reason."""
+    """Make the app with AWS's own checks. They fail the synthesis if a finding has no stated reason."""
     app = App(outdir=outdir)
     HeadgateStack(app, "Headgate", code=code)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))

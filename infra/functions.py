@@ -1,4 +1,4 @@
-"""The Lambda functions: one asset, one role each. The handlers are in functions/."""
+"""The Lambda functions. They share one asset; each has a role of its own. The handlers are in functions/."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from infra.queue import ExecutionQueue
 from infra.roles import allow_gate, allow_result, function_role
 from infra.state import State
 
-RUNTIME = lambda_.Runtime.PYTHON_3_14  # the bundle's wheels are for it: infra/bundle.py
+RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)
-"""Lambda's longest, and the longest deadline of an invocation (dispatcher/config.py)."""
+"""The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/config.py)."""
 WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
-"""AWS's Lambda Web Adapter 1.0.0, as published in the commercial regions; China's have accounts of their own."""
+"""AWS's Lambda Web Adapter 1.0.0 in the commercial regions. The regions in China use other accounts."""
 FRONT_PORT = "8080"
 EXECUTIONS_MAX = 100
-"""Detached executions under way at once, below the account's 1,000: callers who wait must find room."""
+"""Detached executions that run at once. Below the account's 1,000, so that waiting callers get functions too."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One function. `concurrency_max`: reserved, taken from the account's; None reserves nothing."""
+    """One function. `concurrency_max` is reserved and reduces the account's limit; None reserves nothing. `recurs`: its
+    execution may start another one."""
 
     name: str
     handler: str
@@ -48,7 +49,7 @@ FRONT = Spec("front", "run.sh", LONGEST, 1024)
 
 
 class Functions(Construct):
-    """All functions, wired to table, queue and schedule."""
+    """All functions, connected to the table, the queue and the schedule."""
 
     def __init__(
         self,
@@ -115,7 +116,8 @@ class Functions(Construct):
         return function, role
 
     def _serve_http(self, front: lambda_.Function) -> None:
-        """Managed Python does not stream: the adapter runs the ASGI app as a server, and streams what it answers."""
+        """Add the Lambda Web Adapter, because the managed Python runtime does not stream. The adapter runs the ASGI app
+        as a server and streams its answers."""
         arn = f"arn:{Aws.PARTITION}:lambda:{Aws.REGION}:{WEB_ADAPTER_ACCOUNT}:layer:{WEB_ADAPTER_LAYER}"
         front.add_layers(lambda_.LayerVersion.from_layer_version_arn(self, "WebAdapter", arn))
         front.add_environment("AWS_LAMBDA_EXEC_WRAPPER", "/opt/bootstrap")
@@ -124,13 +126,14 @@ class Functions(Construct):
         front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
 
     def _accept_events(self) -> None:
-        # No dead-letter queue on purpose: it would keep the whole payload, prompt and API key. What Lambda drops is
-        # counted by an alarm, and answers `headgate-result` as unknown.
+        # No dead-letter queue, because it would keep the whole payload with prompt and API key. An alarm counts the
+        # events that Lambda drops, and `headgate-result` answers that it does not know them.
         self.invoke.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
 
     def _consume(self, execution: ExecutionQueue) -> None:
-        # An execution that ends drains, and so sends the next message: a chain by design, as long as the backlog.
-        # Lambda would cut it after 16 links; hence RecursiveLoop.ALLOW. Each link is an invocation that was charged.
+        # An execution that ends dispatches the next invocation and so sends the next message. By design the chain is as
+        # long as the backlog. Lambda would stop it after 16 executions; RecursiveLoop.ALLOW prevents that. Each of its
+        # executions is an invocation that was charged.
         source = event_sources.SqsEventSource(
             execution.queue, batch_size=1, report_batch_item_failures=True, max_concurrency=EXECUTIONS_MAX
         )
@@ -138,7 +141,7 @@ class Functions(Construct):
 
     def _sweep_each_minute(self) -> None:
         rule = events.Rule(self, "EachMinute", schedule=events.Schedule.rate(Duration.minutes(1)))
-        # One that is late is of no use: the next one does its work.
+        # A late sweep is useless, because the next sweep does its work.
         target = targets.LambdaFunction(self.sweep, retry_attempts=0, max_event_age=Duration.minutes(1))
         rule.add_target(target)
         self.sweep.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))

@@ -1,4 +1,4 @@
-"""What an operator sees: logs that end, a dashboard, and alarms on what needs a person."""
+"""What an operator sees: logs that expire, a dashboard, and alarms on what needs a person."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 NAMESPACE = "headgate"
-"""Of the metrics that the functions write themselves, with Powertools: functions/observability.py."""
+"""Namespace of the metrics that the functions write with Powertools (functions/observability.py)."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 BACKLOG_AGE_MAX = Duration.minutes(5)
 
 
 def log_group(scope: Construct, construct_id: str) -> logs.LogGroup:
-    """Kept for a month. Prompts and keys are in none (functions/observability.py)."""
+    """Make a log group that keeps a month. Logs contain no prompt and no key (functions/observability.py)."""
     return logs.LogGroup(
         scope, construct_id, retention=logs.RetentionDays.ONE_MONTH, removal_policy=RemovalPolicy.DESTROY
     )
@@ -32,7 +32,7 @@ def log_group(scope: Construct, construct_id: str) -> logs.LogGroup:
 
 @dataclass(frozen=True)
 class Watched:
-    """What the alarms and the dashboard look at."""
+    """The resources that the alarms and the dashboard watch."""
 
     rest_api: apigateway.RestApi
     functions: Sequence[lambda_.Function]
@@ -44,20 +44,20 @@ class Watched:
 
 
 class Observability(Construct):
-    """Alarms tell the topic `alarms`; whoever operates the stack subscribes to it."""
+    """Alarms publish to the topic `alarms`; the operator of the stack subscribes to it."""
 
     def __init__(self, scope: Construct, construct_id: str, *, watched: Watched) -> None:
         super().__init__(scope, construct_id)
         self.alarms = sns.Topic(self, "Alarms", enforce_ssl=True)
         _allow_alarms(self.alarms)
-        CfnOutput(self, "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to hear of alarms")
+        CfnOutput(self, "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to receive alarms")
         self._alarms(watched)
         self._dashboard(watched)
 
     def _alarms(self, watched: Watched) -> None:
         swept = watched.sweep.metric_invocations(period=FIVE_MINUTES)
-        # A sweep that does not run at all leaves no data: that, too, is the alarm.
-        self._alarm("SweepStopped", swept, "The sweep did not run: dead leases stay.", below=1)
+        # A sweep that does not run leaves no data, so missing data raises this alarm too.
+        self._alarm("SweepStopped", swept, "The sweep did not run: the leases of dead workers stay.", below=1)
         self._alarm("SweepFails", watched.sweep.metric_errors(period=FIVE_MINUTES), "The sweep failed.", above=1)
         dead = watched.dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE)
         self._alarm("DeadLetters", dead, "A detached execution could not be started five times.")
@@ -66,9 +66,9 @@ class Observability(Construct):
         dropped = watched.invoke.metric("AsyncEventsDropped", statistic="Sum", period=FIVE_MINUTES)
         self._alarm("EventsDropped", dropped, "Lambda dropped Event invokes before they reached the gate.")
         failed = watched.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES)
-        self._alarm("HttpFails", failed, "The HTTP face answers 5xx.", above=5)
+        self._alarm("HttpFails", failed, "The HTTP interface answers 5xx.", above=5)
         throttled = _table_metric(watched.table, "ThrottledRequests")
-        self._alarm("TableThrottled", throttled, "DynamoDB throttles: admission fails closed.", above=10)
+        self._alarm("TableThrottled", throttled, "DynamoDB throttles: requests are refused.", above=10)
 
     def _alarm(
         self,
@@ -79,8 +79,8 @@ class Observability(Construct):
         above: float = 0,
         below: float | None = None,
     ) -> None:
-        """Tells the topic where the metric is above `above`, or below `below`; then missing data counts as below."""
-        waits_for_life = below is not None
+        """Publish to the topic while the metric is above `above`, or, if `below` is given, below it or missing."""
+        missing_is_alarm = below is not None
         alarm = cloudwatch.Alarm(
             self,
             name,
@@ -89,10 +89,10 @@ class Observability(Construct):
             threshold=below if below is not None else above,
             evaluation_periods=1,
             comparison_operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD
-            if waits_for_life
+            if missing_is_alarm
             else cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING
-            if waits_for_life
+            if missing_is_alarm
             else cloudwatch.TreatMissingData.NOT_BREACHING,
         )
         alarm.add_alarm_action(actions.SnsAction(self.alarms))
@@ -152,7 +152,7 @@ def _own_metric(name: str) -> cloudwatch.Metric:
 
 
 def _table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression:
-    """Over the operations that the gate uses: DynamoDB counts each apart."""
+    """Sum a metric over the operations that the gate uses, because DynamoDB counts each of them separately."""
     operations = ["GetItem", "BatchGetItem", "Query", "PutItem", "UpdateItem", "TransactWriteItems"]
     using = {
         f"m{number}": table.metric(
@@ -166,7 +166,7 @@ def _table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression
 
 
 def _by_tenant(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
-    """A line for each tenant that there is: a search, so that new ones appear by themselves."""
+    """Draw a line for each tenant. It is a search, so that new tenants appear without a change."""
     search = f"SEARCH('{{{NAMESPACE},service,tenant}} MetricName=\"{metric}\"', '{statistic}', 60)"
     return _graph(title, [cloudwatch.MathExpression(expression=search, using_metrics={}, label="", period=MINUTE)])
 

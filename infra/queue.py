@@ -1,7 +1,7 @@
-"""The queue of detached executions, and where its messages end that nobody could handle.
+"""The queue of detached executions, and the dead-letter queue of the messages that could not be handled.
 
-A message is only a hint: it names an invocation and its attempt, never a prompt. The sweep takes back what a lost
-message would have started, so a dead letter needs no handling; it is kept for whoever looks into why.
+A message is only a hint: it names an invocation and its attempt, never a prompt. If a message is lost, the sweep takes
+its invocation back, so a dead letter needs no handling. It is kept so that an operator can find the cause.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 VISIBILITY_FACTOR = 6
-"""Lambda's own advice: a message must not come back while a throttled function still retries it."""
+"""AWS's advice for Lambda: a message must not reappear while a throttled function still retries it."""
 RECEIVES_MAX = 5
-"""More than the three attempts of an invocation: throttled receives count here too."""
+"""More than the three attempts of an invocation, because a throttled receive counts too."""
 
 
 class ExecutionQueue(Construct):
-    """`consumer_timeout`: the timeout of the function that consumes it."""
+    """The queue and its dead-letter queue. `consumer_timeout` is the timeout of the function that reads it."""
 
     def __init__(self, scope: Construct, construct_id: str, *, consumer_timeout: Duration) -> None:
         super().__init__(scope, construct_id)

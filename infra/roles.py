@@ -1,9 +1,9 @@
-"""What each function may do: a role of its own, named actions on named things, and no Scan for anybody.
+"""What each function may do: each has a role of its own, with named actions on named resources. No role allows Scan.
 
-The gate (front, invoke, execute, sweep) reads the table, writes invocations, lines and pools, and starts detached
-executions. `headgate-result` only reads. Nobody here may write an API key or the tenants' listing: those are the
-administrator's, by a role that this stack does not make. Drain runs in whoever frees capacity, the reaper only in the
-sweep; their roles are separate, so that either can be revoked alone.
+The gate's functions (front, invoke, execute, sweep) read the table, write invocations, queues and pools, and start
+detached executions. `headgate-result` only reads. No function may write an API key or the list of tenants; an
+administrator's role may, and this stack does not make it. Drain runs in every function that frees capacity, the reaper
+only in the sweep. Their roles are separate, so that each can be revoked alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infra.state import State
 
 READS = ["dynamodb:GetItem", "dynamodb:BatchGetItem"]
 WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"]
-"""A transaction is authorized by the actions of its parts."""
+"""IAM authorizes a transaction by the actions of its parts."""
 LEADING_KEYS = "dynamodb:LeadingKeys"
 WRITTEN_BY_THE_GATE = ["TENANT#*", "LINE#*", "POOL#*"]
 READ_BY_RESULT = ["TENANT#*", "KEY#*"]
@@ -28,17 +28,17 @@ READ_BY_RESULT = ["TENANT#*", "KEY#*"]
 def function_role(
     scope: Construct, construct_id: str, *, log_group: logs.LogGroup, worker_secret: secretsmanager.Secret
 ) -> iam.Role:
-    """A role that may write its own log and trace, and read the secret that every dispatcher is made with."""
+    """Make a role that may write its own log and trace, and read the secret that every dispatcher needs."""
     role = iam.Role(scope, construct_id, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
     _allow(role, ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.log_group_arn])
     _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
-    reason = "X-Ray's PutTraceSegments and PutTelemetryRecords know no resource."
+    reason = "X-Ray's PutTraceSegments and PutTelemetryRecords cannot be limited to a resource."
     Validations.of(role).acknowledge(Acknowledgment(id="AwsSolutions-IAM5[Resource::*]", reason=reason))
     return role
 
 
 def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
-    """Submit, drain, execute, settle."""
+    """Allow what the gate does: submit, drain, execute, settle."""
     _allow(role, READS, [state.table.table_arn])
     _allow(role, ["dynamodb:Query"], [state.table.table_arn, *state.index_arns])
     _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_THE_GATE))
@@ -46,7 +46,7 @@ def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
 
 
 def allow_result(role: iam.Role, state: State) -> None:
-    """Look up a key, its tenant, and that tenant's invocation."""
+    """Allow to look up an API key, its tenant, and an invocation of that tenant."""
     _allow(role, ["dynamodb:GetItem"], [state.table.table_arn], _partitions(READ_BY_RESULT))
 
 

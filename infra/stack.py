@@ -1,4 +1,4 @@
-"""The stack: what is deployed, unit by unit."""
+"""The stack: one construct for each unit that is deployed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.state import State
 
 
 class HeadgateStack(Stack):
-    """headgate in one account and region. `code`: the functions' asset (infra/bundle.py)."""
+    """headgate in one account and region. `code` is the functions' asset (infra/bundle.py)."""
 
     def __init__(self, scope: Construct, construct_id: str, *, code: lambda_.Code) -> None:
         super().__init__(scope, construct_id, description="headgate: fair shares of a GPU fleet for every tenant")

@@ -1,7 +1,7 @@
 """The state of the gate: one DynamoDB table.
 
-Its layout is that of dispatcher/stores/dynamodb/layout.py, named here again because infra imports aws_cdk alone;
-tests/infra/test_state.py holds the two together.
+It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports only aws_cdk.
+tests/infra/test_state.py compares the two.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ INDEXES = {
     "waiting-by-vft": ("vft", ["line", "tat", "waiting"]),
     "waiting-by-tat": ("tat", ["line", "vft", "waiting"]),
 }
-"""Index: the number that it sorts by, and what it carries besides the keys."""
+"""By index: the number that it sorts by, and the attributes that it has besides the keys."""
 
 
 class State(Construct):
-    """The table: on demand, restorable to any second of the last 35 days, kept when the stack goes."""
+    """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
@@ -31,7 +31,8 @@ class State(Construct):
             sort_key=dynamodb.Attribute(name=SORT, type=dynamodb.AttributeType.STRING),
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             time_to_live_attribute=EXPIRY,
-            # Prompts and answers rest here. AWS's key of this account: visible in CloudTrail, no key to operate.
+            # The table holds prompts and answers. AWS's key of this account: its use is in CloudTrail, and it needs no
+            # operation.
             encryption=dynamodb.TableEncryption.AWS_MANAGED,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
