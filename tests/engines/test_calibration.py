@@ -12,6 +12,7 @@ from gpu_worker.engines.interface import EngineRequest
 from gpu_worker.engines.measured.step_times import StepTimes, fit
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Strategy
+from tests.engines.engine_hold import EngineHold
 from tests.engines.engine_kinds import needs_torch
 from tests.engines.test_tiers import COPIES_ARE_DEAR, Listening, background, premium, tiered_engine
 
@@ -58,11 +59,12 @@ async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
         engine._admission.calibration = COPIES_ARE_DEAR
         listening = Listening(engine)
         long = background(0, prompt="Background: " + "who is served next, and who after that? " * 20)
-        victim = asyncio.create_task(listening.listen(long))
-        while not listening.counts.get("b0"):
-            await asyncio.sleep(0)
-        await listening.listen(premium())
-        await victim
+        with EngineHold(engine, lambda tokens: bool(tokens.get("b0"))) as hold:
+            victim = asyncio.create_task(listening.listen(long))
+            await hold.held()
+            paying = asyncio.create_task(listening.listen(premium()))
+            await hold.entered("premium")
+        await asyncio.gather(paying, victim)
         stats = engine.stats()
     assert stats.tenants["batch"].input_tokens > 3 * 64
     assert stats.counts.recomputed_tokens >= stats.tenants["batch"].input_tokens

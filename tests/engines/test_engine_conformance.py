@@ -66,7 +66,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_it_is_queued(kind: s
 @every_kind
 async def test_an_id_that_is_here_already_is_refused(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home) as engine:
-        stream = engine.generate(request("r", max_tokens=500))
+        stream = engine.generate(request("r", max_tokens=1500))
         await past_first_token(stream)
         with pytest.raises(EngineError):
             await anext(engine.generate(request("r")))
