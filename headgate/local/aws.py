@@ -25,7 +25,7 @@ from headgate.local.aws_lambda.invoke_api import InvokeApi, LambdaFunction
 from headgate.local.aws_lambda.pool import EVENT_RETRY_DELAYS_S, EventQueue, FunctionPool, TooManyRequests
 from headgate.local.aws_lambda.schedule import Schedule, tick
 from headgate.local.aws_lambda.sqs_poller import QueueMapping, SqsQueue, poll
-from headgate.local.embedded_server import EmbeddedServer
+from headgate.local.embedded_server import EmbeddedServer, log_failure
 from headgate.local.processes import Children
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class LocalAws:
         work = [self._poll(mapping) for mapping in self._wiring.queues]
         work += [self._tick(schedule) for schedule in self._wiring.schedules]
         for task in map(asyncio.create_task, work):
-            task.add_done_callback(_report)
+            task.add_done_callback(log_failure)
             self._tasks.append(task)
         return f"http://{address}"
 
@@ -143,8 +143,3 @@ class LocalAws:
                 logger.warning("scheduled %s failed: see its log", schedule.function_name)
 
         await tick(schedule, fire, sleep=self._clock.sleep, now=self._clock.now, new_id=self._ids.new)
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("a part of the local AWS ended", exc_info=task.exception())

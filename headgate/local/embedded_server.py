@@ -38,7 +38,7 @@ class EmbeddedServer:
         """Start to serve and return host:port. Raises OSError if the port is in use."""
         listening = _listen(*self._address)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
-        self._serving.add_done_callback(_report)
+        self._serving.add_done_callback(log_failure)
         return f"{self._address[0]}:{listening.getsockname()[1]}"
 
     async def stop(self) -> None:
@@ -66,9 +66,10 @@ async def body_within(request: Request, bytes_max: int) -> bytes | None:
     return bytes(body)
 
 
-def _report(serving: asyncio.Task[None]) -> None:
-    if not serving.cancelled() and serving.exception() is not None:
-        logger.error("an HTTP server of the local stack ended", exc_info=serving.exception())
+def log_failure(task: asyncio.Task[None]) -> None:
+    """Log the error of a background task that failed."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a part of the local AWS failed", exc_info=task.exception())
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -60,8 +61,10 @@ class RuntimeApi:
         self._init_error: bytes | None = None
         routes = [
             Route(f"{PREFIX}/invocation/next", self._next, methods=["GET"]),
-            Route(f"{PREFIX}/invocation/{{request_id}}/response", self._response, methods=["POST"]),
-            Route(f"{PREFIX}/invocation/{{request_id}}/error", self._error, methods=["POST"]),
+            Route(
+                f"{PREFIX}/invocation/{{request_id}}/response", partial(self._finish, is_error=False), methods=["POST"]
+            ),
+            Route(f"{PREFIX}/invocation/{{request_id}}/error", partial(self._finish, is_error=True), methods=["POST"]),
             Route(f"{PREFIX}/init/error", self._init_failed, methods=["POST"]),
         ]
         self._server = EmbeddedServer(
@@ -100,12 +103,6 @@ class RuntimeApi:
             return JSONResponse({"errorType": "Stopped"}, 410)
         self._current = event
         return Response(event.payload, headers=event.headers, media_type="application/json")
-
-    async def _response(self, request: Request) -> Response:
-        return await self._finish(request, is_error=False)
-
-    async def _error(self, request: Request) -> Response:
-        return await self._finish(request, is_error=True)
 
     async def _finish(self, request: Request, *, is_error: bool) -> Response:
         body = await body_within(request, BODY_BYTES_MAX)
