@@ -1,4 +1,4 @@
-"""Make a queue policy from plain configuration: its name, and the settings of its tiers."""
+"""Make a queue policy from plain configuration: the policy's name and the settings of its tiers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
 def make_queue(policy: str, tiers: Mapping[str, Any] | None = None) -> QueuePolicy:
-    """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for policies that have tiers.
+    """Make a queue policy by its name. `tiers`: fields of TierSettings as plain values, for a policy with tiers.
 
-    Raises ValueError for an unknown policy, and for tier settings that the policy does not have.
+    Raises ValueError for an unknown policy, for a wrong setting, and for settings of tiers that the policy lacks.
     """
     queue = make_policy(policy, tiers=None if tiers is None else tier_settings(tiers))
     if tiers is not None and not isinstance(queue, TieredQueue):

@@ -1,4 +1,4 @@
-"""What the scheduler did, counted: for people and their alarms; no decision depends on it. Counts never fall."""
+"""Counts and gauges of the scheduler, for metrics and alarms; no decision depends on them. Counts never fall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_worker.policies.preemption.costs import Eviction, Strategy
 
 @dataclass(slots=True)
 class ObservedCosts:
-    """Of one strategy, beside what was predicted of the same ones: seconds, summed."""
+    """Measured costs of one strategy beside the predictions for the same preemptions: sums, in seconds."""
 
     measured: int = 0
     predicted_s: float = 0.0
@@ -24,8 +24,12 @@ class ObservedCosts:
 
 @dataclass(slots=True)
 class SchedulingStats:
-    """`preemptions`: for waiting requests. `native`: evictions that the engine made by itself, for running requests
-    that grew. `resumed`: requests that came back. Tokens and bytes since the engine started."""
+    """Counts since the engine started.
+
+    `preemptions`: evictions for a waiting request. `native`: evictions by the engine itself, when a running request
+    needed a block and none was free. `resumed`: requests that ran again after an eviction. `exhausted`: requests
+    dropped because they were preempted as often as allowed. `expired`: requests ended at their deadline.
+    """
 
     preemptions: Counter[tuple[Strategy, Tier]] = field(default_factory=Counter)
     native: int = 0
@@ -38,19 +42,19 @@ class SchedulingStats:
     costs: dict[Strategy, ObservedCosts] = field(default_factory=dict)
 
     def count_eviction(self, eviction: Eviction, strategy: Strategy | None = None) -> None:
-        """`strategy`: where it was another than planned."""
+        """Count an eviction. `strategy`: the one that was used, if it differs from the plan."""
         self.preemptions[strategy or eviction.strategy, eviction.resident.tier] += 1
         self.exhausted += eviction.exhausted
 
     def record_cost(self, strategy: Strategy, *, predicted_s: float, measured_s: float) -> None:
-        """What a preemption by it was thought to take, and took."""
+        """Add the predicted and the measured cost of one preemption."""
         seen = self.costs.setdefault(strategy, ObservedCosts())
         seen.measured += 1
         seen.predicted_s += predicted_s
         seen.measured_s += measured_s
 
     def __add__(self, other: SchedulingStats) -> SchedulingStats:
-        """Of two engines, one after the other."""
+        """Add the counts of an engine and of its predecessor."""
         costs = {
             strategy: self.costs.get(strategy, ObservedCosts()) + other.costs.get(strategy, ObservedCosts())
             for strategy in {**self.costs, **other.costs}
@@ -71,9 +75,12 @@ class TierGauges:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingGauges:
-    """How things stand. `counters`: of tenants with something waiting, in service over weight. `difference`: the most
-    by which two of them differ within a tier; `difference_bound`: VTC's for it (Lemma 4.3), 0 where there is none.
-    `reserve_blocks`: kept for premium, and of those held by it `reserve_used`."""
+    """The present state of the scheduler.
+
+    `counters`: of tenants with waiting requests, in service over weight. `difference`: the largest difference of two
+    such counters within a tier. `difference_bound`: VTC's bound for it (Lemma 4.3), 0 if the policy has none.
+    `reserve_blocks`: blocks of the premium reserve; `reserve_used`: those in use.
+    """
 
     tiers: dict[Tier, TierGauges] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from gpu_worker.engines.modelled.paged.batch import PagedBatch
 from gpu_worker.engines.modelled.paged.copies import Copies
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.admission import Admission
-from gpu_worker.policies.preemption.victims import Resident, keep_order
+from gpu_worker.policies.preemption.victims import Resident, sort_by_protection
 from gpu_worker.policies.request import QueueRequest
 from headgate.simulator.engines.paged import paged_profile
 from headgate.simulator.engines.profile import load_profile
@@ -30,14 +30,14 @@ def names(residents: list[Resident]) -> str:
 def test_the_protected_are_kept_longest_then_by_rank_then_by_progress() -> None:
     residents = [resident("a", 5), resident("b", 9), resident("c", 9, 1), resident("d", 0), resident("e", 0)]
     ranks = {"a": 0.0, "b": 1.0, "c": 1.0, "d": 2.0, "e": 1.0}
-    assert names(keep_order(residents, lambda name: ranks[name], lambda name: name == "d")) == "dabce"
+    assert names(sort_by_protection(residents, lambda name: ranks[name], lambda name: name == "d")) == "dabce"
 
 
 def test_where_tenants_are_kept_close_the_leader_is_last_of_its_rank() -> None:
     residents = [resident("a", 90), resident("b", 5), resident("c", 0)]
     ranks, had = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 500.0, "b": 20.0, "c": 900.0}
-    assert names(keep_order(residents, ranks.__getitem__, lambda _: False)) == "cab"
-    assert names(keep_order(residents, ranks.__getitem__, lambda _: False, had.__getitem__)) == "cba"
+    assert names(sort_by_protection(residents, ranks.__getitem__, lambda _: False)) == "cab"
+    assert names(sort_by_protection(residents, ranks.__getitem__, lambda _: False, had.__getitem__)) == "cba"
 
 
 def test_copies_of_one_direction_follow_one_another_and_none_comes_back_before_it_is_out() -> None:

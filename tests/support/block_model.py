@@ -1,8 +1,8 @@
 """A model engine with KV blocks, batch slots and a host memory to swap to: it does what admission.py tells it.
 
-A step: whoever is past its deadline leaves, a pass of admissions, then a token for each that runs. Blocks are taken as
-tokens come; where none is free the engine evicts natively, the last of `keep_order`. What is true of it whatever
-happens is in `check`; what must hold of a plan when it is made, in plan_rules.py.
+A step removes expired requests, runs a pass of admissions, and then adds a token to each running request. Blocks are
+taken as tokens come. If none is free, the engine natively evicts the last request of `sort_by_protection`. `check`
+holds the invariants of the model; plan_rules.py holds what must be true of a plan when it is made.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan
 from gpu_worker.policies.preemption.costs import Calibration, Eviction, Strategy
-from gpu_worker.policies.preemption.victims import Resident, keep_order
+from gpu_worker.policies.preemption.victims import Resident, sort_by_protection
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
@@ -173,7 +173,7 @@ class BlockModel:
 
     def kept(self) -> list[Live]:
         tier_state = self.policy.tier_state
-        order = keep_order(
+        order = sort_by_protection(
             self.residents(), self.policy.rank_of, lambda request_id: tier_state(request_id).protected(self.settings)
         )
         return [self.running[resident.request_id] for resident in order]

@@ -1,1 +1,1 @@
-"""Preemption: which waiting requests are admitted, which running requests make room, and by which strategy."""
+"""Preemption: which waiting requests are admitted, which running requests are evicted for them, and how."""

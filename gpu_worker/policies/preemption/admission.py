@@ -1,17 +1,18 @@
-"""One pass of admissions: who enters the batch now, and who leaves it for that.
+"""One pass of admissions: which requests enter the batch now, and which running requests are evicted for them.
 
-An adapter asks again and again until nobody more can enter, and does what it is told in between:
+An engine adapter asks for one plan after another and carries each out, until no more request can enter:
 
     admission.begin_pass(now_s)
-    while (plan := admission.next_plan(room)) is not None:
-        evict plan.evictions, each by its strategy      policy.preempt, or policy.finish for one that is dropped
-        let plan.request in                             policy.admit
+    while (plan := admission.next_plan(budget)) is not None:
+        evict plan.evictions, each by its strategy      policy.preempt, or policy.finish if the request is dropped
+        admit plan.request                              policy.admit
 
-The first of the policy's order that does not fit ends the pass (VTC, Algorithm 2, line 22): whoever is passed over so
-that room can gather for it would wait the longer. But a block reserved for premium is nothing that anybody else waits
-for: where a request does not fit beside the reserve, those that may use the reserve go on. Nor does anybody wait for
-what a later one makes for itself: one that evicts all that it needs goes on too, and takes nothing of the room that
-gathers.
+The first request in the policy's order that does not fit ends the pass (VTC, Algorithm 2, line 22): if later requests
+took the free blocks, it would wait even longer. There are two exceptions, in which a later request cannot delay it:
+
+- The premium reserve withholds free blocks from it. It does not wait for these, so requests that may use the reserve
+  continue.
+- A later request evicts enough for all its blocks and its slot. It then takes nothing of what is free.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ RESERVED_FOR = frozenset({Tier.PREMIUM, Tier.SYSTEM})
 
 
 class KvBudget(Protocol):
-    """What the engine has, as of now: it changes as its adapter evicts and admits."""
+    """The free capacity of an engine. It changes while the adapter evicts and admits."""
 
     @property
     def blocks_total(self) -> int: ...
 
     @property
     def blocks_free(self) -> int:
-        """Those that are being freed, and will be free before they are needed, are counted."""
+        """Free KV blocks, and blocks that will be free before they are needed."""
         ...
 
     @property
@@ -51,22 +52,28 @@ class KvBudget(Protocol):
     def swap_bytes_free(self) -> float: ...
 
     def blocks_needed(self, request_id: str) -> int:
-        """Blocks that a waiting request takes to enter."""
+        """Return the blocks that a waiting request takes when it enters."""
         ...
 
     def residents(self) -> Iterable[Resident]:
-        """Who runs; those that this pass admitted say that they `entered`, or they fill the reserve unseen."""
+        """Return the running requests. Those admitted in this pass are included and marked as `entered`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPlan:
+    """A request to admit, and the evictions that must come first."""
+
     request: QueueRequest
     evictions: tuple[Eviction, ...] = ()
 
 
 class Admission:
-    """`settings`: of its tiers, where the policy has them. `calibration` may be replaced once it was measured."""
+    """Plans the admissions of one engine, and watches deadlines.
+
+    `calibration` may be replaced when it has been measured. `settings`: the tiers of the policy; a policy without tiers
+    never preempts.
+    """
 
     def __init__(self, policy: QueuePolicy, calibration: Calibration = UNCALIBRATED) -> None:
         self.policy = policy
@@ -75,10 +82,10 @@ class Admission:
         self._now_s = 0.0
         self._deadlines: list[tuple[float, str]] = []
         self._deadline_of: dict[str, float] = {}
-        """An id may come again: what was said of it last holds."""
+        """An id may be used again; only its latest deadline is valid."""
 
     def enqueue(self, request: QueueRequest, now_s: float) -> bool:
-        """As the policy's own; the deadline is watched from here on."""
+        """Enqueue a request in the policy, and watch its deadline. Return False if the policy refuses it."""
         if not self.policy.enqueue(request, now_s):
             return False
         self._deadline_of.pop(request.request_id, None)
@@ -92,7 +99,7 @@ class Admission:
         self.policy.advance_to(now_s)
 
     def pop_expired(self) -> list[str]:
-        """Requests here whose deadline has passed, waiting or running, each once: nothing they get is of use."""
+        """Return, each once, the waiting and running requests past their deadline: their answers are useless now."""
         found: list[str] = []
         while self._deadlines and self._deadlines[0][0] <= self._now_s:
             deadline_s, request_id = heappop(self._deadlines)
@@ -104,77 +111,81 @@ class Admission:
         return found
 
     def preemptions(self, request_id: str) -> int:
-        """So far, of a request that is here."""
+        """Return how often a waiting or running request was preempted."""
         return self.policy.tier_state(request_id).preemptions if isinstance(self.policy, TieredQueue) else 0
 
     def blocks_max(self, tier: Tier, blocks_total: int) -> int:
-        """The most that a request of this tier can ever have."""
+        """Return the most blocks that a request of this tier can ever have."""
         return blocks_total - (0 if tier in RESERVED_FOR else self._reserve(blocks_total))
 
-    def next_plan(self, room: KvBudget) -> AdmissionPlan | None:
-        """Who enters now; None ends the pass. Changes nothing."""
-        kept_out = waits_for_room = False
+    def next_plan(self, budget: KvBudget) -> AdmissionPlan | None:
+        """Return the next admission, or None to end the pass. Changes nothing."""
+        reserved_tiers_only = must_evict_all = False
         for head in self.policy.heads():
-            if kept_out and head.tier not in RESERVED_FOR:
+            if reserved_tiers_only and head.tier not in RESERVED_FOR:
                 continue
-            shortage = _all_of_it(head, room) if waits_for_room else self._shortage(head, room)
-            if shortage.none:
+            shortage = _shortage_without_free(head, budget) if must_evict_all else self._shortage(head, budget)
+            if shortage.is_covered:
                 return AdmissionPlan(head)
-            if (evictions := self._evictions(head, shortage, room)) is not None:
+            if (evictions := self._evictions(head, shortage, budget)) is not None:
                 return AdmissionPlan(head, evictions)
-            kept_out = shortage.slots <= 0 and self._only_the_reserve_is_free(head, room)
-            waits_for_room = not kept_out
+            reserved_tiers_only = shortage.slots <= 0 and self._is_kept_from_reserve(head, budget)
+            must_evict_all = not reserved_tiers_only
         return None
 
-    def _shortage(self, head: QueueRequest, room: KvBudget) -> Shortage:
-        free = room.blocks_free - (0 if head.tier in RESERVED_FOR else self._reserved_still(room))
-        return Shortage(room.blocks_needed(head.request_id) - free, 1 - room.slots_free)
+    def _shortage(self, head: QueueRequest, budget: KvBudget) -> Shortage:
+        unusable = 0 if head.tier in RESERVED_FOR else self._reserve_unused(budget)
+        return Shortage(
+            blocks=budget.blocks_needed(head.request_id) - (budget.blocks_free - unusable),
+            slots=1 - budget.slots_free,
+        )
 
-    def _only_the_reserve_is_free(self, head: QueueRequest, room: KvBudget) -> bool:
-        return head.tier not in RESERVED_FOR and self._reserved_still(room) > 0
+    def _is_kept_from_reserve(self, head: QueueRequest, budget: KvBudget) -> bool:
+        return head.tier not in RESERVED_FOR and self._reserve_unused(budget) > 0
 
     def _reserve(self, blocks_total: int) -> int:
         return ceil(self.settings.premium_reserve * blocks_total)
 
-    def _reserved_still(self, room: KvBudget) -> int:
-        """Blocks of the reserve that those whom it is for do not hold yet."""
+    def _reserve_unused(self, budget: KvBudget) -> int:
+        """Return the blocks of the premium reserve that are not in use."""
         if not self.settings.premium_reserve:
             return 0
-        held = sum(resident.blocks for resident in room.residents() if resident.tier in RESERVED_FOR)
-        return max(0, self._reserve(room.blocks_total) - held)
+        used = sum(resident.blocks for resident in budget.residents() if resident.tier in RESERVED_FOR)
+        return max(0, self._reserve(budget.blocks_total) - used)
 
-    def _evictions(self, head: QueueRequest, shortage: Shortage, room: KvBudget) -> tuple[Eviction, ...] | None:
+    def _evictions(self, head: QueueRequest, shortage: Shortage, budget: KvBudget) -> tuple[Eviction, ...] | None:
+        """Return the evictions that make room for the request; None if no allowed set of victims does."""
         if not self.settings.preemption:
             return None
         victims = choose_victims(
-            shortage, room.residents(), lambda request_id: self.policy.precedence(head, request_id)
+            shortage, budget.residents(), lambda request_id: self.policy.precedence(head, request_id)
         )
         if victims is None:
             return None
         evictions: list[Eviction] = []
-        swap_left = room.swap_bytes_free
+        swap_bytes_free = budget.swap_bytes_free
         for victim in victims:
-            eviction = self._eviction(victim, swap_left)
+            eviction = self._eviction(victim, swap_bytes_free)
             if eviction.strategy is Strategy.SWAP:
-                swap_left -= self.calibration.swap_bytes(victim.kv_tokens)
+                swap_bytes_free -= self.calibration.swap_bytes(victim.kv_tokens)
             evictions.append(eviction)
         return tuple(evictions)
 
-    def _eviction(self, victim: Resident, swap_left: float) -> Eviction:
-        tier_state = self._tiered().tier_state(victim.request_id)
-        costs = costs_s(self.calibration, victim, tier_state.request, self._now_s)
-        if tier_state.exhausted(self.settings):
+    def _eviction(self, victim: Resident, swap_bytes_free: float) -> Eviction:
+        """Choose the strategy for a victim."""
+        assert isinstance(self.policy, TieredQueue)  # noqa: S101 - only a policy with tiers has victims
+        state = self.policy.tier_state(victim.request_id)
+        costs = costs_s(self.calibration, victim, state.request, self._now_s)
+        if state.exhausted(self.settings):
             return Eviction(victim, Strategy.DROP, costs, exhausted=True)
-        may_swap = 0 < self.calibration.swap_bytes(victim.kv_tokens) <= swap_left
+        may_swap = 0 < self.calibration.swap_bytes(victim.kv_tokens) <= swap_bytes_free
         strategy = cheapest(costs, tier=victim.tier, may_drop=self.settings.may_drop, may_swap=may_swap)
         return Eviction(victim, strategy, costs)
 
-    def _tiered(self) -> TieredQueue:
-        """Only a policy with tiers lets anybody be evicted."""
-        assert isinstance(self.policy, TieredQueue)  # noqa: S101
-        return self.policy
 
-
-def _all_of_it(head: QueueRequest, room: KvBudget) -> Shortage:
-    """What one lacks that may use no room but what it makes: what is promised beyond what there is, it makes up too."""
-    return Shortage(room.blocks_needed(head.request_id) - min(0, room.blocks_free), 1 - min(0, room.slots_free))
+def _shortage_without_free(head: QueueRequest, budget: KvBudget) -> Shortage:
+    """Return the shortage of a request that may use only what its victims free, and must also cover any deficit."""
+    return Shortage(
+        blocks=budget.blocks_needed(head.request_id) - min(0, budget.blocks_free),
+        slots=1 - min(0, budget.slots_free),
+    )

@@ -1,16 +1,16 @@
-"""Whom to evict so that a waiting request fits: as few as do, the least urgent first.
+"""Choose the victims of a waiting request: as few running requests as possible, the least urgent first.
 
-Source: the practitioner's design for tiered preemption, section 2.2: lowest tier first, then least progress, then
-fewest preemptions so far. Units: KV blocks, batch slots. Who may be evicted for whom is the policy's word
-(`QueuePolicy.precedence`).
+Source: the practitioner's design for tiered preemption, section 2.2: the lowest tier first, then the least progress,
+then the fewest preemptions so far. Units: KV blocks and batch slots. `QueuePolicy.precedence` decides which running
+request may be evicted for which waiting one.
 
-Invariants: nobody is evicted where it would not make room; no victim could be spared; none is of a rank that may not be
+Invariants: no request is evicted unless the evictions make enough room; every victim is needed; every victim may be
 evicted for this request.
 
-Deviations: the source's choice of several victims forgets whom it makes room for, and can evict premium for anybody;
-its count of freed blocks is taken after they were cleared. Here every victim is one that may be evicted for this
-request, and what it frees is read before. In a choice of several, those that turn out not to be needed are spared,
-which its greedy choice does not look at.
+Deviations: when the source chooses several victims, it ignores the rank of the waiting request, so that premium can be
+evicted for any request; and it counts the freed blocks after they were cleared. Here every victim may be evicted for
+this request, and its blocks are counted before the eviction. The source's greedy choice may also include victims that
+later choices make unnecessary; here these are spared.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from gpu_worker.policies.fairness.interface import Precedence
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A running request as an adapter sees it. `blocks`: what evicting it frees. `kv_tokens`: what a swap would move.
-    `generated`: its progress, output tokens. `preemptions`: so far. `entered`: in this very pass, so it stays in it."""
+    """A running request with its KV blocks, as an engine adapter sees it.
+
+    `blocks`: KV blocks that its eviction frees. `kv_tokens`: tokens that a swap copies. `generated`: its output tokens
+    so far. `preemptions`: how often it was preempted. `entered`: it was admitted in this pass, so it is no victim.
+    """
 
     request_id: str
     tier: Tier
@@ -38,44 +41,44 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is missing; not above 0 where nothing is."""
+    """The blocks and slots that a request lacks; 0 or less if it lacks none."""
 
     blocks: int
     slots: int
 
     @property
-    def none(self) -> bool:
+    def is_covered(self) -> bool:
         return self.blocks <= 0 and self.slots <= 0
 
-    def relieved_by(self, victims: Iterable[Resident]) -> bool:
+    def is_covered_by(self, victims: Iterable[Resident]) -> bool:
         chosen = list(victims)
         return sum(victim.blocks for victim in chosen) >= self.blocks and len(chosen) >= self.slots
 
 
-def keep_order(
+def sort_by_protection(
     residents: Iterable[Resident],
     rank: Callable[[str], float],
     protected: Callable[[str], bool],
     lead: Callable[[str], float] | None = None,
 ) -> list[Resident]:
-    """Running requests, those that keep their place the longest first: where one needs a block more and there is none,
-    the engine takes it from the last.
+    """Sort running requests by how long they keep their blocks: an engine without free blocks evicts the last one.
 
-    By (protected, rank at admission, most progress), then fewest preemptions and the id, so that it is one order. The
-    first always goes on, since nobody stands before it to take from it, and who is evicted keeps its progress: so
-    everybody ends. `rank`, `protected`: of a resident, by its id. `lead`: where tenants are to be kept close, the
-    service over weight of its tenant, which comes before the progress: an eviction that must be takes from whoever had
-    the most.
+    The order is protected requests first, then the lowest rank at admission, then the most progress, then the fewest
+    preemptions, then the id, which makes the order unique. The first request always continues, because no request is
+    before it to take its blocks, and an evicted request keeps its progress; so every request finishes.
+
+    `rank`, `protected`: by request id. `lead`: the service over weight of the request's tenant, by request id. If
+    given, it comes before the progress, so that an unavoidable eviction takes from the tenant with the most service.
     """
     return sorted(
         residents,
-        key=lambda one: (
-            not protected(one.request_id),
-            rank(one.request_id),
-            lead(one.request_id) if lead is not None else 0.0,
-            -one.generated,
-            one.preemptions,
-            one.request_id,
+        key=lambda resident: (
+            not protected(resident.request_id),
+            rank(resident.request_id),
+            lead(resident.request_id) if lead is not None else 0.0,
+            -resident.generated,
+            resident.preemptions,
+            resident.request_id,
         ),
     )
 
@@ -83,16 +86,19 @@ def keep_order(
 def choose_victims(
     shortage: Shortage, residents: Iterable[Resident], precedence: Callable[[str], Precedence | None]
 ) -> list[Resident] | None:
-    """The first to be evicted first; None where no set of them makes room. `precedence` of a resident, by its id."""
-    may_leave = [resident for resident in residents if not resident.entered]
-    ranked = [(found, resident) for resident in may_leave if (found := precedence(resident.request_id)) is not None]
+    """Return the victims in the order of their eviction; None if no allowed set of victims covers the shortage.
+
+    `precedence`: of a running request over the waiting one, by request id; None if it must not be evicted.
+    """
+    candidates = [resident for resident in residents if not resident.entered]
+    ranked = [(found, resident) for resident in candidates if (found := precedence(resident.request_id)) is not None]
     ranked.sort(key=lambda pair: _order(*pair))
     chosen: list[Resident] = []
     for _, resident in ranked:
-        if shortage.relieved_by(chosen):
+        if shortage.is_covered_by(chosen):
             break
         chosen.append(resident)
-    return _without_the_spared(shortage, chosen) if shortage.relieved_by(chosen) else None
+    return _without_unneeded(shortage, chosen) if shortage.is_covered_by(chosen) else None
 
 
 def _order(precedence: Precedence, resident: Resident) -> tuple[float, float, int, int, str]:
@@ -100,11 +106,11 @@ def _order(precedence: Precedence, resident: Resident) -> tuple[float, float, in
     return -rank, -lead, resident.generated, resident.preemptions, resident.request_id
 
 
-def _without_the_spared(shortage: Shortage, chosen: list[Resident]) -> list[Resident]:
-    """Those chosen last are spared first: they rank highest, or have come furthest."""
+def _without_unneeded(shortage: Shortage, chosen: list[Resident]) -> list[Resident]:
+    """Spare every victim that the shortage does not need, the last chosen first: it ranks best or has most progress."""
     kept = list(chosen)
     for resident in reversed(chosen):
         others = [other for other in kept if other is not resident]
-        if shortage.relieved_by(others):
+        if shortage.is_covered_by(others):
             kept = others
     return kept

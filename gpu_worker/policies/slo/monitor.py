@@ -1,26 +1,30 @@
-"""Whether each tier gets what it was promised: first tokens, the pace of tokens, and ends, over a rolling window.
+"""Service-level objectives by tier: time to first token, time per output token and end-to-end time in a rolling window.
 
-Source: the practitioner's design for tiered preemption, sections 3.1 and 3.2. Of a request that arrived at a, had its
-first token at f and its last, the n-th, at e, seconds of any clock that does not go back:
+Source: the practitioner's design for tiered preemption, sections 3.1 and 3.2. For a request with arrival a, first token
+f, last token e and n tokens, in seconds on any clock that never goes back:
 
     TTFT = f - a          TPOT = (e - f) / (n - 1), n > 1          E2E = e - a
 
     attainment of a tier and kind = samples within the target / (samples + overdue)
 
-over the samples of the last `window_s` seconds. *Overdue*: requests whose first token has not come and whose TTFT
-target has passed; requests that have not ended and whose E2E target has passed. A tier is *at risk* where TTFT or TPOT
-has enough samples and its attainment is below the goal.
+over the samples of the last `window_s` seconds. A request is *overdue* for TTFT if its first token is missing after
+the TTFT target, and for E2E if it has not ended after the E2E target. A tier is *at risk* if TTFT or TPOT has enough
+samples and an attainment below the goal.
 
-Invariants: at most one sample a request and kind; a request is overdue or sampled, never both; memory is bounded by
-samples_max a tier and kind and the requests that are open. Each call is O(1) amortized, but for percentiles and for
-what is asked of a part of the window.
+Invariants: at most one sample for each request and kind; a request is overdue or sampled, never both; memory is bounded
+by samples_max for each tier and kind, plus the open requests. Each call is O(1) amortized, except percentiles and
+queries for a part of the window.
 
-Deviations: the source records running requests anew on every iteration, so long ones dominate, and looks at the last
-200 such records, however old or young. It samples what has begun, so an engine that starts nothing looks healthy: here
-overdue requests are misses already. A request that leaves unserved, its client gone or its deadline past, is a miss of
-what it had waited beyond, and else no sample at all: it says nothing. The source takes a tier for at risk by its 99th
-percentile; attainment below 0.99 is the same, and says by how much. E2E is measured and counts for no risk, as in the
-source: how long an answer takes is for the most part how long an answer was asked for.
+Deviations:
+- The source records running requests again in every iteration, so long requests dominate, and uses the last 200 records
+  whatever their age.
+- The source samples only requests that have begun, so an engine that starts nothing looks healthy. Here overdue
+  requests already count as missed.
+- A request that leaves unserved (its client disconnected, or its deadline passed) counts as missed for each target that
+  its wait exceeded. Otherwise it is no sample, because it shows nothing.
+- The source judges the risk of a tier by its 99th percentile. Attainment below 0.99 is the same test, and also shows
+  how many requests missed.
+- E2E is measured but never puts a tier at risk, as in the source: it mostly depends on the requested length.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class Slo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SloTargets:
-    """Seconds, of one tier; infinity: none. Raises ValueError for what is not above 0."""
+    """Targets of one tier in seconds; infinity means no target. Raises ValueError for a target that is not above 0."""
 
     ttft_s: float = inf
     tpot_s: float = inf
@@ -53,7 +57,7 @@ class SloTargets:
     def __post_init__(self) -> None:
         for kind in Slo:
             if not self.of(kind) > 0:
-                raise ValueError(f"a target must be above 0 s, not {self.of(kind)!r} for {kind}")
+                raise ValueError(f"the {kind} target must be above 0 s, not {self.of(kind)!r}")
 
     def of(self, kind: Slo) -> float:
         return {Slo.TTFT: self.ttft_s, Slo.TPOT: self.tpot_s, Slo.E2E: self.e2e_s}[kind]
@@ -66,17 +70,18 @@ TARGETS: Mapping[Tier, SloTargets] = MappingProxyType(
         Tier.BACKGROUND: SloTargets(e2e_s=60.0),
     }
 )
-"""The source's, section 3.1."""
+"""The source's targets, section 3.1."""
+
 AT_RISK_BY = (Slo.TTFT, Slo.TPOT)
 
 
 @dataclass(frozen=True, slots=True)
 class SloSettings:
-    """`targets`: by tier; one that is not named has none. `window_s`: seconds that are looked back on. `samples_max`:
-    kept of a tier and kind, the youngest. `goal`: attainment below which a tier is at risk, 0 to 1, given at least
-    `samples_min` samples and `misses_min` misses: one late request in a quiet hour is no trend.
+    """`targets`: by tier; a tier that is missing has none. `window_s`: length of the rolling window. `samples_max`: how
+    many of the latest samples are kept for each tier and kind. `goal`: a tier is at risk below this attainment, 0 to 1,
+    if there are at least `samples_min` samples and `misses_min` misses: one late request in a quiet hour is no trend.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for an impossible value.
     """
 
     targets: Mapping[Tier, SloTargets] = field(default_factory=lambda: TARGETS)
@@ -96,20 +101,20 @@ class SloSettings:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
 
     def target(self, tier: Tier, kind: Slo) -> float:
-        """Seconds; infinity where there is none."""
+        """Return the target in seconds; infinity if there is none."""
         return self.targets[tier].of(kind) if tier in self.targets else inf
 
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """Of `samples`, the overdue included, so many were `met`."""
+    """`met` of `samples` were within the target; overdue requests are included in `samples`."""
 
     met: int = 0
     samples: int = 0
 
     @property
     def share(self) -> float:
-        """0 to 1; 1 where nothing was asked for."""
+        """The attainment, 0 to 1; 1 without samples."""
         return self.met / self.samples if self.samples else 1.0
 
     @property
@@ -118,7 +123,7 @@ class Attainment:
 
 
 class _Samples:
-    """Of one tier and kind: when each was taken, and how long it was."""
+    """The samples of one tier and kind, with their times."""
 
     def __init__(self, target_s: float, window_s: float, samples_max: int) -> None:
         self._target_s = target_s
@@ -131,9 +136,9 @@ class _Samples:
         self._taken.append((now_s, seconds))
         self._met += seconds <= self._target_s
         if len(self._taken) > self._samples_max:
-            self._drop()
+            self._drop_oldest()
 
-    def within(self, now_s: float, since_s: float = -inf) -> Attainment:
+    def attainment(self, now_s: float, since_s: float = -inf) -> Attainment:
         self._forget(now_s)
         if not self._taken or since_s <= self._taken[0][0]:
             return Attainment(self._met, len(self._taken))
@@ -146,26 +151,28 @@ class _Samples:
 
     def _forget(self, now_s: float) -> None:
         while self._taken and self._taken[0][0] <= now_s - self._window_s:
-            self._drop()
+            self._drop_oldest()
 
-    def _drop(self) -> None:
+    def _drop_oldest(self) -> None:
         _, seconds = self._taken.popleft()
         self._met -= seconds <= self._target_s
 
 
 class _Awaited:
-    """Open requests of one tier for which something has not come yet, and which of them are past its target. They
-    arrive in order of time, and have one target: so they become overdue in that order."""
+    """Open requests of one tier that wait for one event, such as the first token, and those of them that are overdue.
+
+    Requests arrive in the order of time and have the same target, so they become overdue in the order of arrival.
+    """
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self._in_time: OrderedDict[str, float] = OrderedDict()
         self._overdue: set[str] = set()
 
-    def begins(self, request_id: str, now_s: float) -> None:
+    def add(self, request_id: str, now_s: float) -> None:
         self._in_time[request_id] = now_s
 
-    def ends(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         self._in_time.pop(request_id, None)
         self._overdue.discard(request_id)
 
@@ -187,7 +194,7 @@ class _Open:
 
 
 class SloMonitor:
-    """Told of every request by its id, whichever engine serves it; an id that is not known is passed over."""
+    """Receives the events of every request by id, from any engine. Events of unknown requests are ignored."""
 
     def __init__(self, settings: SloSettings | None = None) -> None:
         self.settings = settings = settings or SloSettings()
@@ -204,19 +211,19 @@ class SloMonitor:
     def arrived(self, request_id: str, tier: Tier, now_s: float) -> None:
         self._open[request_id] = _Open(tier, now_s)
         for kind in (Slo.TTFT, Slo.E2E):
-            self._awaited[tier, kind].begins(request_id, now_s)
+            self._awaited[tier, kind].add(request_id, now_s)
 
     def first_token(self, request_id: str, now_s: float) -> None:
-        """Of what is told again, the first counts."""
+        """Record the first token. Only the first call for a request counts."""
         request = self._open.get(request_id)
         if request is not None and request.first_s is None:
             request.first_s = now_s
-            self._awaited[request.tier, Slo.TTFT].ends(request_id)
+            self._awaited[request.tier, Slo.TTFT].remove(request_id)
             self._sample(request, Slo.TTFT, now_s, now_s - request.arrived_s)
 
     def ended(self, request_id: str, now_s: float, output_tokens: int) -> None:
-        """It was served to its end."""
-        request = self._closed(request_id)
+        """Record the end of a request that was served completely."""
+        request = self._close(request_id)
         if request is None:
             return
         self._sample(request, Slo.E2E, now_s, now_s - request.arrived_s)
@@ -224,8 +231,8 @@ class SloMonitor:
             self._sample(request, Slo.TPOT, now_s, (now_s - request.first_s) / (output_tokens - 1))
 
     def abandoned(self, request_id: str, now_s: float) -> None:
-        """It was not: aborted, refused or dropped."""
-        request = self._closed(request_id)
+        """Record the end of a request that was aborted, refused or dropped."""
+        request = self._close(request_id)
         if request is None:
             return
         waited_s = now_s - request.arrived_s
@@ -235,28 +242,29 @@ class SloMonitor:
                 self._sample(request, kind, now_s, waited_s)
 
     def attainment(self, tier: Tier, kind: Slo, now_s: float, since_s: float = -inf) -> Attainment:
-        """Over the window, or what of it is not before `since_s`; whoever is overdue counts in either case."""
-        found = self._samples[tier, kind].within(now_s, since_s)
+        """Return the attainment in the window, or in its part from `since_s` on. Overdue requests count in both
+        cases."""
+        found = self._samples[tier, kind].attainment(now_s, since_s)
         awaited = self._awaited.get((tier, kind))
         return Attainment(found.met, found.samples + (awaited.overdue(now_s) if awaited is not None else 0))
 
     def at_risk(self, tier: Tier, now_s: float, since_s: float = -inf) -> bool:
-        return any(self._missed(self.attainment(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
+        return any(self._misses_goal(self.attainment(tier, kind, now_s, since_s)) for kind in AT_RISK_BY)
 
     def percentile_s(self, tier: Tier, kind: Slo, now_s: float, fraction: float) -> float | None:
-        """Return the percentile of the window's samples, without those overdue; None if there are none."""
+        """Return a percentile of the samples in the window; None without samples. Overdue requests are not included."""
         return percentile(self._samples[tier, kind].seconds(now_s), fraction)
 
-    def _missed(self, attained: Attainment) -> bool:
+    def _misses_goal(self, attainment: Attainment) -> bool:
         settings = self.settings
-        enough = attained.samples >= settings.samples_min and attained.missed >= settings.misses_min
-        return enough and attained.share < settings.goal
+        enough = attainment.samples >= settings.samples_min and attainment.missed >= settings.misses_min
+        return enough and attainment.share < settings.goal
 
-    def _closed(self, request_id: str) -> _Open | None:
+    def _close(self, request_id: str) -> _Open | None:
         request = self._open.pop(request_id, None)
         if request is not None:
             for kind in (Slo.TTFT, Slo.E2E):
-                self._awaited[request.tier, kind].ends(request_id)
+                self._awaited[request.tier, kind].remove(request_id)
         return request
 
     def _sample(self, request: _Open, kind: Slo, now_s: float, seconds: float) -> None:

@@ -1,27 +1,29 @@
-"""Which tiers are turned away while those above them are not served as promised, and when they may come back.
+"""Load shedding: which tiers are refused while more urgent tiers miss their targets, and when they may return.
 
-Source: the practitioner's design for tiered preemption, section 3.2. Levels, each with all that is below it:
+Source: the practitioner's design for tiered preemption, section 3.2. There are three levels:
 
-    0   nobody is shed
-    1   background     premium or standard is at risk (slo.py)
-    2   standard too   premium is at risk still, `patience_s` after the level was taken, by samples from then on
+    level   refuses                    is reached when
+    0       no tier
+    1       background                 premium or standard is at risk (monitor.py)
+    2       background and standard    `patience_s` after the last change of the level, premium is still at risk by the
+                                       samples from then on
 
-One level down again after `calm_s` without risk to those for whom the level is: premium at level 2, premium and
-standard at level 1. Premium and the system are never shed.
+The level falls by one after `calm_s` without risk for the tiers that it protects: premium at level 2, premium and
+standard at level 1. Premium and the system tier are never shed.
 
-    Retry-After = max(backlog / rate, what is left of the calm), between 1 s and 600 s
+    Retry-After = max(backlog / rate, remaining calm), between retry_min_s and retry_max_s
 
-`backlog`: service units that wait here in tiers at least as urgent as the refused one: all of that goes before it.
-`rate`: service units a second, measured. What is left of the calm: the least time until the tier can be let in again.
+`backlog`: service units waiting in this worker, in tiers at least as urgent as the refused one, because all of these go
+first. `rate`: measured service units per second. Remaining calm: the shortest time after which the tier can return.
 
-Hysteresis: raised at once, lowered only after a calm stretch, which begins only when the rolling window holds no risk
-any more. A level that has to be raised again within twice the calm after it was lowered doubles the calm, up to
-`calm_max_s`, so a load that is too high for good is tried less and less often. A level that was lowered and held that
-long takes it back to `calm_s`. So, however attainment moves, over T seconds at most 2 + T / calm_s times is a level
-lowered.
+Hysteresis: a level rises at once but falls only after a calm interval, which starts only when the rolling window shows
+no risk any more. If the level must rise again within twice the calm interval after it fell, the calm interval doubles,
+up to `calm_max_s`, so that a permanent overload is tried less and less often. It returns to `calm_s` once level 0 has
+lasted twice the calm interval. So in T seconds the level falls at most 2 + T / calm_s times, whatever the attainment
+does.
 
-Deviations: the source sheds both tiers at the same moment, decides anew at every request from the last hundred records,
-and so lets everybody in again with the first good one; it tells nobody when to come back.
+Deviations: the source sheds both tiers at the same moment. It decides again at every request from the last hundred
+records, so it accepts all tiers again after the first good record. It sends no Retry-After.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.slo.monitor import SloMonitor
 
 SHED_FIRST = (Tier.BACKGROUND, Tier.STANDARD)
-"""At level n the first n of these."""
+"""Level n sheds the first n of these tiers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShedSettings:
-    """Seconds. `enabled`: False sheds nobody, and leaves the monitor its figures. `check_s`: how often it is decided at
-    most.
+    """Times in seconds. `enabled`: False never sheds; the monitor still measures. `check_s`: the shortest time between
+    two decisions. The other settings are explained at the head of this module.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for an impossible value.
     """
 
     enabled: bool = True
@@ -56,7 +58,7 @@ class ShedSettings:
     def __post_init__(self) -> None:
         for name in ("patience_s", "calm_s", "check_s", "retry_min_s"):
             if not 0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
         if not self.calm_s <= self.calm_max_s < inf:
             raise ValueError(f"calm_max_s must be at least calm_s, not {self.calm_max_s!r}")
         if not self.retry_min_s <= self.retry_max_s < inf:
@@ -64,28 +66,29 @@ class ShedSettings:
 
 
 class Shedder:
-    """`observe` before asking anything: it alone moves the level."""
+    """Holds the current level. Only `observe` changes it, so call `observe` before the other methods."""
 
     def __init__(self, monitor: SloMonitor, settings: ShedSettings | None = None) -> None:
         self.monitor = monitor
         self.settings = settings or ShedSettings()
         self.level = 0
         self.changes = 0
-        """How often the level was raised or lowered."""
+        """How often the level rose or fell."""
         self._calm_s = self.settings.calm_s
         self._checked_s = -inf
         self._raised_s = -inf
         self._lowered_s = -inf
         self._at_risk_s = -inf
-        """When those for whom the level is were last at risk, or when it was taken."""
+        """When a tier that the level protects was last at risk, or when the level was last changed."""
 
     def observe(self, now_s: float) -> None:
+        """Raise or lower the level if that is due."""
         if not self.settings.enabled or now_s - self._checked_s < self.settings.check_s:
             return
         self._checked_s = now_s
         if self._must_rise(now_s):
             self._rise(now_s)
-        elif self.level and self._at_risk(now_s):
+        elif self.level and self._protected_at_risk(now_s):
             self._at_risk_s = now_s
         elif self.level and now_s - self._at_risk_s >= self._calm_s:
             self._fall(now_s)
@@ -96,21 +99,27 @@ class Shedder:
         return tier in SHED_FIRST[: self.level]
 
     def retry_after_s(self, tier: Tier, waiting: Mapping[Tier, float], service_per_s: float, now_s: float) -> float:
-        """Of a request of this tier that is shed. `waiting`: service units, by tier. With a rate of 0 nothing is served
-        at all, and the longest time is told."""
+        """Return the Retry-After of a refused request of this tier, in seconds.
+
+        `waiting`: waiting service units, by tier. A backlog at rate 0 gives the longest time.
+        """
         settings = self.settings
         backlog = sum(service for other, service in waiting.items() if other.rank <= tier.rank)
         served_s = backlog / service_per_s if service_per_s > 0 else inf if backlog else 0.0
-        return min(max(served_s, self._let_in_after_s(tier, now_s), settings.retry_min_s), settings.retry_max_s)
+        return min(max(served_s, self._remaining_calm_s(tier, now_s), settings.retry_min_s), settings.retry_max_s)
 
     def _must_rise(self, now_s: float) -> bool:
         if self.level == 0:
             return self.monitor.at_risk(Tier.PREMIUM, now_s) or self.monitor.at_risk(Tier.STANDARD, now_s)
-        judged_s = max(self._raised_s, self._lowered_s) + self.settings.patience_s
-        return self.level == 1 and now_s > judged_s and self.monitor.at_risk(Tier.PREMIUM, now_s, since_s=judged_s)
+        judged_from_s = max(self._raised_s, self._lowered_s) + self.settings.patience_s
+        return (
+            self.level == 1
+            and now_s > judged_from_s
+            and self.monitor.at_risk(Tier.PREMIUM, now_s, since_s=judged_from_s)
+        )
 
-    def _at_risk(self, now_s: float) -> bool:
-        """Of those for whom this level is."""
+    def _protected_at_risk(self, now_s: float) -> bool:
+        """Return whether a tier that the current level protects is at risk."""
         if self.monitor.at_risk(Tier.PREMIUM, now_s):
             return True
         return self.level == 1 and self.monitor.at_risk(Tier.STANDARD, now_s)
@@ -128,8 +137,9 @@ class Shedder:
         self.changes += 1
         self._lowered_s = self._at_risk_s = now_s
 
-    def _let_in_after_s(self, tier: Tier, now_s: float) -> float:
-        """At the soonest: every level above the one that lets it in takes a calm stretch."""
+    def _remaining_calm_s(self, tier: Tier, now_s: float) -> float:
+        """Return the shortest time until the tier can return: each level that sheds it must end with a calm
+        interval."""
         if not self.sheds(tier):
             return 0.0
         levels = self.level - SHED_FIRST.index(tier)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.interface import Precedence
-from gpu_worker.policies.preemption.victims import Resident, Shortage, choose_victims, keep_order
+from gpu_worker.policies.preemption.victims import Resident, Shortage, choose_victims, sort_by_protection
 
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -72,9 +72,9 @@ def test_nobody_is_evicted_where_it_would_not_make_room() -> None:
 
 def test_nobody_is_evicted_where_nothing_is_missing() -> None:
     assert victims(0, 0, running("a", 4)) == []
-    assert Shortage(0, 0).none
-    assert not Shortage(1, 0).none
-    assert not Shortage(0, 1).none
+    assert Shortage(0, 0).is_covered
+    assert not Shortage(1, 0).is_covered
+    assert not Shortage(0, 1).is_covered
 
 
 def test_of_several_victims_each_is_one_that_may_be_evicted_for_this_request() -> None:
@@ -105,5 +105,5 @@ def test_the_engine_keeps_the_protected_then_the_most_urgent_then_who_came_furth
         running("b", 1),
         running("a", 1),
     ]
-    order = keep_order(residents, lambda name: ranks[name], lambda name: name == "b")
+    order = sort_by_protection(residents, lambda name: ranks[name], lambda name: name == "b")
     assert [resident.request_id for resident in order] == ["b", "a", "c", "e", "f", "d"]

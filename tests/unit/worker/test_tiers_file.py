@@ -88,7 +88,7 @@ def test_what_is_left_out_is_as_it_is_by_itself(tmp_path: Path, text: str) -> No
         ("queue: {sharess: {}}", "queue.sharess: no such setting"),
         ("queue: {shares: {royal: 1}}", "queue.shares.royal"),
         ("queue: {shares: {system: 0.1}}", "queue.shares.system"),
-        ("queue: {shares: {premium: 0.8, standard: 0.8}}", "at most 1 together"),
+        ("queue: {shares: {premium: 0.8, standard: 0.8}}", "with a sum of at most 1"),
         ("queue: {premium_reserve: 1}", "queue.premium_reserve"),
         ("queue: {lead_max: .inf}", "queue.lead_max"),
         ("queue: {at_limit: give up}", "queue.at_limit"),

@@ -19,7 +19,7 @@ from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
 from gpu_worker.policies.preemption.admission import RESERVED_FOR, Admission
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
-from gpu_worker.policies.preemption.victims import keep_order
+from gpu_worker.policies.preemption.victims import sort_by_protection
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 
@@ -185,7 +185,7 @@ class PagedBatch:
     def _grow_in_order(self, wanting: set[Sequence]) -> bool:
         by_id = {sequence.request.request_id: sequence for sequence in self.running}
         close = self.admission.settings.lead_max < inf
-        kept = keep_order(
+        kept = sort_by_protection(
             [sequence.resident() for sequence in self.running],
             rank=lambda name: by_id[name].rank,
             protected=lambda name: by_id[name].protected,

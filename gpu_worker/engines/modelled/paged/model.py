@@ -3,7 +3,7 @@
 Each step:
 
     grow      each decoding sequence gets the block of its next token; where none is spare the engine evicts, natively,
-              the last of `keep_order`, until there is one
+              the last of `sort_by_protection`, until there is one
     admit     a pass of gpu_worker/policies/preemption/admission.py, if one is due and no sequence was just evicted for
               want of blocks
     compute   one token of each decoding sequence, and prompts: with `chunk_tokens` parts of prompts beside the decodes,
