@@ -19,7 +19,7 @@ from openai import APIError, AsyncOpenAI
 
 from headgate.demo.measure import Sample
 from headgate.local.seed import session
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 if TYPE_CHECKING:
     from mypy_boto3_lambda import LambdaClient

@@ -22,9 +22,10 @@ from headgate.demo.scene import FLOOD, QUIET, Scene, calibration, compose
 from headgate.demo.verdict import Verdict, judge
 from headgate.local.options import Addresses, StackOptions
 from headgate.local.stack import Stack
+from headgate.workloads.arrivals import Arrival
 from headgate.workloads.described.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import fitted
-from headgate.workloads.traces.files import Arrival, read_trace
+from headgate.workloads.traces.files import read_trace
 
 CALIBRATION_REQUESTS = 24
 """Three times the slots: the rate that the stack sustains, not that of one burst."""

@@ -12,7 +12,7 @@ from random import Random
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 QUIET, FLOOD = "quiet", "flood"
 QUIET_LOAD = 0.2

@@ -1,1 +1,1 @@
-"""Workloads: who asks for how much, and when. Read from traces or made from published statistics. Pure."""
+"""Workloads: requests with tenant, time and lengths, read from traces or made from a description. Pure."""

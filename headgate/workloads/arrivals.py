@@ -1,7 +1,7 @@
-"""One request of a workload, and the errors of whoever describes workloads.
+"""One request of a workload, and the errors in workloads.
 
 WorkloadError            a ConfigurationError: exit code 2, one sentence that names the place
-└── TraceError           a CSV file is no trace that we can read
+└── TraceError           a CSV file is not a valid trace
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dispatcher.model.errors import ConfigurationError
 
 
 class WorkloadError(ConfigurationError):
-    """What was given is no workload."""
+    """A file or an argument does not describe a valid workload."""
 
 
 class TraceError(WorkloadError):
-    """The file is no trace that we can read."""
+    """A CSV file is not a valid trace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""How long requests are: distributions of token counts, drawn under a random source that is handed in. Pure.
+"""Lengths of requests: distributions of token counts. The random source is a parameter. Pure.
 
-Every draw is a whole number of tokens of at least 1 (no request is empty) and at most TOKENS_MAX.
+Every draw is a whole number of tokens from 1 to TOKENS_MAX.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every whole number from `low` to `high`, both included, equally often; the mean is (low + high) / 2."""
+    """Every whole number from `low` to `high` is equally likely; the mean is (low + high) / 2."""
 
     low: int
     high: int
@@ -41,9 +41,9 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """median x exp(sigma Z) with Z standard normal, rounded, kept within `low` and `high` (tokens).
+    """median x exp(sigma Z) with Z standard normal, rounded and limited to `low` and `high` (tokens).
 
-    `sigma` is the standard deviation of the natural logarithm, without unit; before it is cut the mean is
+    `sigma` is the standard deviation of the natural logarithm, without unit. Without the limits the mean is
     median x exp(sigma^2 / 2).
     Source: Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, chapter 14; Wang et al., BurstGPT
     (2024), and headgate/workloads/described/profiles.py for such fits to traces of language models.
@@ -55,15 +55,15 @@ class Lognormal:
     high: int = TOKENS_MAX
 
     def draw(self, random: Random) -> int:
-        # The exponent is cut before a float can overflow.
+        # exp(100) is far above TOKENS_MAX; without the limit exp() could overflow.
         tokens = self.median * math.exp(min(self.sigma * random.gauss(0.0, 1.0), 100.0))
         return max(self.low, min(self.high, round(tokens)))
 
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """The lengths of a trace, each equally often: draws from the empirical distribution function, as the bootstrap
-    does (Efron, Annals of Statistics 7, 1979). `file` is where they are from."""
+    """The lengths in a trace, each equally likely: draws from the empirical distribution function, as the bootstrap
+    does (Efron, Annals of Statistics 7, 1979). `file`: the trace."""
 
     file: str
     tokens: Sequence[int] = field(repr=False)
@@ -74,8 +74,8 @@ class Empirical:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Input and output of a request. They are independent, save where both are of one trace: there a request gets
-    both from one row, since long prompts go with answers of their own."""
+    """Input and output of a request. They are independent, except if both are of one trace: then a request gets both
+    from one row, because prompts and answers depend on each other."""
 
     input: Length
     output: Length

@@ -1,13 +1,13 @@
-"""When requests come: arrival processes, under a random source that is handed in. Pure.
+"""Arrival processes. The random source is a parameter. Pure.
 
-Every process is a spacing and a rate. The spacing makes points on a clock of its own, one a unit on average; the rate
-says how that clock runs: point u comes at the time t at which the rate r has accumulated to u,
+A process has a spacing and a rate. The spacing makes points u on an axis of its own, one per unit on average. The rate
+r maps them to time: point u arrives at the time t at which the integral of the rate reaches u,
 
     R(t) = integral from 0 to t of r(s) ds = u,    t = R^-1(u),
 
-seconds from the start of the process, r in arrivals a second. With exponential gaps that is the Poisson process of
-intensity r. Source: Çinlar, Introduction to Stochastic Processes (1975), chapter 4.7; Devroye, Non-Uniform Random
-Variate Generation (1986), chapter VI.1.3 (inversion). Invariant: times never go back.
+in seconds from the start of the process, with r in arrivals per second. With exponential gaps this is the Poisson
+process of intensity r. Source: Çinlar, Introduction to Stochastic Processes (1975), chapter 4.7; Devroye, Non-Uniform
+Random Variate Generation (1986), chapter VI.1.3 (inversion). Invariant: times never decrease.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from random import Random
 from typing import Protocol
 
 ROUNDING = 1e-9
-"""Arrivals or cycles: a point that a period ends with belongs to the next, though it was computed a hair before."""
+"""In arrivals or cycles. A point at the end of a period belongs to the next period, even if rounding puts it before."""
 
 
 class Spacing(Protocol):
     def points(self, random: Random) -> Iterator[float]:
-        """Without end, one a unit on average."""
+        """Yield points without end, one per unit on average."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """One a unit; the first at `phase` (0 to 1)."""
+    """One point per unit; the first at `phase` (0 to 1)."""
 
     phase: float = 0.0
 
@@ -44,10 +44,10 @@ class Even:
 @dataclass(frozen=True, slots=True)
 class Gamma:
     """Independent gamma-distributed gaps of mean 1 and coefficient of variation `cv` (standard deviation / mean): shape
-    1 / cv^2, scale cv^2. 1 is the exponential gap of the Poisson process; above 1 arrivals cluster. The first gap is
-    before the first arrival.
+    1 / cv^2, scale cv^2. With 1 the gaps are exponential, as in the Poisson process; above 1 arrivals cluster. The
+    first gap is before the first arrival.
 
-    Source: Li et al., AlpaServe (OSDI 2023), section 6, and Wang et al., BurstGPT (2024), who make bursty traffic so.
+    Source: bursty traffic in Li et al., AlpaServe (OSDI 2023), section 6, and Wang et al., BurstGPT (2024).
     """
 
     cv: float = 1.0
@@ -66,11 +66,11 @@ class Gamma:
 
 class Rate(Protocol):
     def reached_s(self, accumulated: float) -> float:
-        """When, in seconds from the start, so many arrivals have accumulated, which they do."""
+        """Return when, in seconds from the start, the expected arrivals reach `accumulated`."""
         ...
 
     def accumulated(self, seconds: float) -> float:
-        """Arrivals expected in so many seconds from the start."""
+        """Return the expected arrivals in the first `seconds`."""
         ...
 
 
@@ -87,10 +87,10 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class OnOff:
-    """`rate_per_s` for `on_s` seconds, then nothing for `off_s`, again and again; it starts with ON.
+    """`rate_per_s` for `on_s` seconds, then nothing for `off_s`, again and again.
 
-    Source: VTC (OSDI 2024), section 5.2, Figures 5, 6 and 10. What is left of a gap at the end of ON goes on at the
-    next.
+    Source: VTC (OSDI 2024), section 5.2, Figures 5, 6 and 10. A gap that is not over at the end of an ON period
+    continues in the next one.
     """
 
     rate_per_s: float
@@ -109,8 +109,8 @@ class OnOff:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From `from_per_s` at the start to `to_per_s` after `over_s` seconds, in a line: r(t) = a + (b - a) t / D, so
-    R(t) = a t + c t^2 with c = (b - a) / 2D, and t = 2u / (a + sqrt(a^2 + 4 c u)), exact where c is small.
+    """Linear from `from_per_s` at the start to `to_per_s` after `over_s` seconds: r(t) = a + (b - a) t / D, so
+    R(t) = a t + c t^2 with c = (b - a) / 2D, and t = 2u / (a + sqrt(a^2 + 4 c u)), which is exact for small c.
 
     Source: VTC (OSDI 2024), Figure 9 (linearly increasing rate).
     """
@@ -132,8 +132,10 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """At an arrival, with `probability`, there are not one but `low` to `high` requests at once, each number equally
-    likely. Source: the BWFQ paper's evaluation (batch tenants in bursts of 40 to 150 with probability 60 to 90 %)."""
+    """With `probability`, an arrival is `low` to `high` requests at once, each number equally likely; else one request.
+
+    Source: the BWFQ paper's evaluation (bursts of 40 to 150 requests with probability 60 to 90 %).
+    """
 
     probability: float
     low: int
@@ -151,7 +153,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Arrivals from `start_s` until before `end_s`, seconds of the workload."""
+    """Arrivals from `start_s` until before `end_s`, in seconds of the workload."""
 
     spacing: Spacing
     rate: Rate
@@ -170,6 +172,6 @@ class Process:
 
     @property
     def expected(self) -> float:
-        """Arrivals on average."""
+        """The average number of requests."""
         arrivals = self.rate.accumulated(self.end_s - self.start_s)
         return arrivals if self.burst is None else arrivals * self.burst.mean

@@ -1,4 +1,4 @@
-"""A workload of any size from the lengths of another: what the benchmark of a million requests runs on."""
+"""A workload of any size with the lengths of another workload. The benchmark of a million requests uses it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Spacing = Literal["poisson", "uniform"]
 
 @dataclass(frozen=True)
 class SampledWorkload:
-    """`requests` requests, each of a tenant drawn evenly from `tenant_count` and with a pair (input tokens, output
-    tokens) drawn evenly from `pairs`; made anew in every iteration, never held, the same for the same `seed`.
+    """`requests` requests, each with a tenant drawn evenly from `tenant_count` tenants and a pair (input tokens, output
+    tokens) drawn evenly from `pairs`. Each iteration draws the same requests again, from `seed`; none are held.
 
-    `rate_per_s`: of all tenants together. `poisson`: exponential gaps, the first before the first request; `uniform`:
-    one every 1 / rate_per_s seconds, the first at 0.
+    `rate_per_s`: of all tenants together. `poisson`: exponential gaps, the first before the first request. `uniform`:
+    one request every 1 / rate_per_s seconds, the first at 0.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -36,7 +36,7 @@ class SampledWorkload:
 
     def __post_init__(self) -> None:
         if not (self.pairs and self.requests > 0 and self.tenant_count > 0 and self.rate_per_s > 0.0):
-            raise WorkloadError(f"{self.name}: pairs, requests, tenants and rate must all be more than nothing")
+            raise WorkloadError(f"{self.name}: needs at least one pair, request and tenant, and a rate above 0")
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class SampledWorkload:
         spacing: Spacing = "poisson",
         name: str = "sampled",
     ) -> SampledWorkload:
-        """With the lengths of `arrivals`, of which one request's input and output stay together."""
+        """Sample the lengths of `arrivals`: input and output of a request stay together."""
         pairs = tuple((arrival.input_tokens, arrival.output_tokens) for arrival in arrivals)
         return cls(pairs, requests, tenants, rate_per_s, seed, spacing, name)
 

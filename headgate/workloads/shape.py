@@ -1,16 +1,16 @@
-"""Shaping a workload to what an engine can serve: lengths scaled and bounded, the pattern kept."""
+"""Fitting a workload to a small engine: lengths are scaled and limited, arrivals stay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Input tokens divided by `input_divisor`, output by `output_divisor`, both kept within their bounds."""
+    """Divide input tokens by `input_divisor` and output tokens by `output_divisor`, and limit both."""
 
     input_divisor: float
     output_divisor: float
@@ -21,7 +21,7 @@ class Fit:
 
 
 SMALL_ENGINE = Fit(input_divisor=16, output_divisor=2, input_min=8, input_max=200, output_min=16, output_max=128)
-"""For a model of a few layers on a CPU: a chat of 1,020 / 129 tokens becomes 64 / 64."""
+"""For a model of a few layers on a CPU: a chat request of 1,020 / 129 tokens becomes 64 / 64."""
 
 
 def fitted(arrivals: Iterable[Arrival], fit: Fit = SMALL_ENGINE) -> list[Arrival]:

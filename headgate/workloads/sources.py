@@ -1,6 +1,7 @@
-"""Workloads: requests in order of time, to be iterated over again and again, in this process or another.
+"""Workloads: requests in order of time, which can be iterated over again and again, also in another process.
 
-open_workload() makes one from what a person names: CSV files (ours, or Azure's, one a tenant), or one YAML file.
+open_workload() makes one from the arguments of the command line: CSV files in headgate's or Azure's format, or a YAML
+file.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
-from headgate.workloads.arrivals import Arrival, WorkloadError
-from headgate.workloads.traces.files import TENANTS_MAX, Trace, TraceError, scan_trace
+from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError
+from headgate.workloads.traces.files import TENANTS_MAX, Trace, scan_trace
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
 
 class Workload(Protocol):
-    """Picklable. Every iteration gives the same arrivals, in order of time.
+    """Picklable. Every iteration yields the same arrivals, in order of time.
 
-    `tenants` in the order in which they were met; `weights` and `tiers` of those whose description names them;
-    `notes`: sentences that the user should read.
+    `tenants`: in the order of their first requests, or as described. `weights`, `tiers`: of the tenants that have one.
+    `notes`: sentences for the user.
     """
 
     @property
@@ -43,7 +44,7 @@ class Workload(Protocol):
 
 
 class ListWorkload:
-    """Arrivals that somebody already holds, sorted by time where they are not."""
+    """A workload of arrivals in memory. Sorts them by time."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class ListWorkload:
 
 @dataclass(frozen=True)
 class TraceWorkload:
-    """One trace or several, merged by time; where times are equal the one named first comes first."""
+    """One trace or several, merged by time; of equal times, that of the first trace comes first."""
 
     name: str
     traces: tuple[Trace, ...]
@@ -86,11 +87,13 @@ class TraceWorkload:
 
 
 def open_workload(specs: Sequence[str]) -> Workload:
-    """Each of `specs` is FILE.csv, TENANT=FILE.csv (the tenant of Azure's file; renames all of ours), or the only one
-    is FILE.yaml. CSV is checked to its last row here, and not held.
+    """Open FILE.csv, TENANT=FILE.csv or several of these, or one FILE.yaml. Raises WorkloadError.
 
-    Azure's files that overlap in time keep their own clock, counted from the earliest row of all; where one begins
-    after another ended each is counted from its own first row, and a note says so. Raises WorkloadError.
+    TENANT is the tenant of a file in Azure's format; it replaces the tenants of headgate's format. CSV files are
+    checked to their last row here, and not held.
+
+    Files in Azure's format that overlap in time count from the earliest row of all files. If a file begins after
+    another has ended, each counts from its own first row, and a note says so.
     """
     if not specs:
         raise WorkloadError("no workload: name a CSV file, TENANT=FILE.csv or a YAML file")
@@ -118,10 +121,9 @@ def _path(name: str, spec: str) -> Path:
 def _described(named: Sequence[tuple[str | None, Path]]) -> Workload:
     tenant, path = named[0]
     if len(named) > 1 or tenant is not None:
-        raise WorkloadError("a YAML workload names its own tenants and stands alone: give FILE.yaml and nothing else")
-    from headgate.workloads.described.reading import (
-        read_planned,  # pydantic and yaml are slow to load, and a CSV needs neither
-    )
+        raise WorkloadError("a YAML workload has its own tenants and stands alone: give FILE.yaml and nothing else")
+    # Here, because pydantic and yaml are slow to import, and CSV needs neither.
+    from headgate.workloads.described.reading import read_planned
 
     return read_planned(path)
 
@@ -157,4 +159,4 @@ def _on_one_clock(traces: list[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
 
 
 def _sorted_note(trace: Trace) -> str:
-    return f"{trace.path}: rows out of order of time (the first is line {trace.unordered_line}) were sorted."
+    return f"{trace.path}: sorted by time: line {trace.unordered_line} is the first that is earlier than one above it."

@@ -34,7 +34,7 @@ from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.virtual_time import START, LoopClock, VirtualTimeLoop
-from headgate.workloads.traces.files import TOKENS_MAX
+from headgate.workloads.traces.rows import TOKENS_MAX
 
 POOL = "default"
 MODEL = "simulated"

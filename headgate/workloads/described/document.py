@@ -1,8 +1,8 @@
-"""A YAML file as plain values, and where each of them stands, so that whatever is wrong is said with its place.
+"""A YAML file as plain values with their places, so that every error names line and column.
 
-Only what settings need is read: mappings, lists, texts, numbers, true and false, null; and scalars as YAML 1.2 has them
-(its core schema), not as 1.1, where `no` is false, 010 is eight and 1:30 is ninety. Aliases are followed, up to
-NODES_MAX values in all; tags, merge keys and a key that is there twice are refused.
+Settings need mappings, lists, strings, numbers, true, false and null; nothing else is read. Scalars follow the core
+schema of YAML 1.2 and not YAML 1.1, where `no` is false, 010 is eight and 1:30 is ninety. Aliases are followed, up to
+NODES_MAX values in all. Tags, merge keys and duplicate keys are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBER_CHARS_MAX = 300
 
 Loc = tuple[str | int, ...]
 Place = tuple[int, int]
-"""Line and column, counted from 1."""
+"""Line and column, both from 1."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -38,7 +38,7 @@ _IMPLICIT = {_TAG + name for name in ("str", "int", "float", "bool", "null", "ti
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`value` has tuples for lists. `places` are those of values, `keys` those of the keys that lead to them."""
+    """`value` has tuples for lists. `places`: of the values, by their path; `keys`: of the keys that lead to them."""
 
     path: Path
     value: Any
@@ -46,8 +46,10 @@ class Document:
     keys: dict[Loc, Place]
 
     def wrong(self, loc: Sequence[str | int], what: str, key: str | None = None) -> WorkloadError:
-        """`loc`: what leads to it, of which that is left out which is not in the file; `key`: one below, which may not
-        be there though it should."""
+        """Return an error about the value at `loc`, or about its key `key`, which can be missing in the file.
+
+        Parts of `loc` that are not in the file are left out.
+        """
         line, column = self.place(loc, key)
         named = self._found(loc) if key is None else (*self._found(loc), key)
         return WorkloadError(
@@ -55,7 +57,7 @@ class Document:
         )
 
     def place(self, loc: Sequence[str | int], key: str | None = None) -> Place:
-        """Of the key that leads there, or of what it is in where it is not there."""
+        """Return the place of the key at `loc`, or of what should contain it if it is not in the file."""
         found = self._found(loc)
         below = found if key is None else (*found, key)
         return self.keys.get(below) or self.keys.get(found) or self.places[found]
@@ -72,7 +74,7 @@ def _dotted(loc: Loc) -> str:
 
 
 def read_document(path: Path) -> Document:
-    """Raises WorkloadError: one sentence with file, line and column."""
+    """Read a YAML file. Raises WorkloadError: one sentence with file, line and column."""
     try:
         root = yaml.compose(_text(path), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -84,7 +86,7 @@ def read_document(path: Path) -> Document:
     except RecursionError:
         raise WorkloadError(f"{path}: nested more than {DEPTH_MAX} deep") from None
     if root is None:
-        raise WorkloadError(f"{path}: nothing in it")
+        raise WorkloadError(f"{path}: is empty")
     reading = _Reading(path)
     value = reading.value(root, ())
     return Document(path, value, reading.places, reading.keys)
@@ -127,7 +129,7 @@ class _Reading:
             return tuple(self.value(one, (*loc, number)) for number, one in enumerate(node.value))
         if isinstance(node, yaml.ScalarNode) and node.tag in _IMPLICIT:
             return self._scalar(node)
-        raise self._wrong(node, f"the tag {str(node.tag)[:40]!r} is not read")
+        raise self._wrong(node, f"the tag {str(node.tag)[:40]!r} is not supported")
 
     def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -136,9 +138,9 @@ class _Reading:
                 raise self._wrong(key_node, "a key should be a word")
             key = str(key_node.value)
             if key in values:
-                raise self._wrong(key_node, f"the key {key[:40]!r} is there twice")
+                raise self._wrong(key_node, f"the key {key[:40]!r} appears twice")
             if key_node.tag == _TAG + "merge":
-                raise self._wrong(key_node, "merge keys (<<) are not read; an alias may stand for a whole value")
+                raise self._wrong(key_node, "merge keys (<<) are not supported; an alias can replace a whole value")
             self.keys[*loc, key] = _place(key_node)
             values[key] = self.value(value_node, (*loc, key))
         return values

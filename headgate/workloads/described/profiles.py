@@ -1,8 +1,7 @@
-"""Built-in profiles: arrivals made from published length statistics, under a random source that is handed in.
+"""Built-in profiles: arrivals from the statistics of published traces. The random source is a parameter.
 
-Source: Azure LLM inference traces 2023 (AzurePublicDataset, CC-BY 4.0), an hour of a chat and an hour of a coding
-service; the figures below were computed over them (medians; spread of the logarithm; mean gap, coefficient of variation
-of the gaps). Lengths are lognormal about the median, gaps are gamma-distributed.
+Source: Azure LLM inference traces 2023 (AzurePublicDataset, CC-BY 4.0), an hour of a chat service and an hour of a
+coding service. The figures below are computed from them. Lengths are lognormal, gaps are gamma-distributed.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from headgate.workloads.traces.files import Arrival
+from headgate.workloads.arrivals import Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Tokens: median and the standard deviation of the logarithm; gaps: mean (seconds), coefficient of variation."""
+    """Tokens: median and standard deviation of the logarithm. Gaps: mean in seconds and coefficient of variation."""
 
     input_median: float
     input_sigma: float
@@ -27,15 +26,14 @@ class Profile:
 
 
 CHAT = Profile(input_median=1020, input_sigma=0.99, output_median=129, output_sigma=0.86, gap_mean_s=0.181, gap_cv=1.1)
-"""19,366 requests: short questions and long histories, long answers."""
+"""19,366 requests: short questions with long histories, and long answers."""
 CODE = Profile(input_median=1469, input_sigma=1.36, output_median=13, output_sigma=0.85, gap_mean_s=0.390, gap_cv=3.0)
-"""8,819 requests: long prompts, short completions. The trace's gaps vary far more (13: a few long pauses); 3 keeps the
-bursts and leaves the pauses out."""
-PROFILES = {"chat": CHAT, "code": CODE}
+"""8,819 requests: long prompts, short completions. The trace's gaps have a coefficient of variation of 13,
+because of a few long pauses; 3 keeps the bursts without the pauses."""
 
 
 def make_arrivals(profile: Profile, tenant: str, requests: int, random: Random) -> list[Arrival]:
-    """That many requests, from time 0."""
+    """Draw so many requests, the first at time 0."""
     now_s, made = 0.0, []
     for _ in range(requests):
         made.append(

@@ -1,4 +1,4 @@
-"""A YAML file becomes a workload. Whatever is wrong with it is one sentence with file, line, column and key."""
+"""Making a workload of a YAML file. Each error is one sentence that names file, line, column and key."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from headgate.workloads import lengths, processes
 from headgate.workloads.arrivals import TraceError, WorkloadError
-from headgate.workloads.described import description as words
-from headgate.workloads.described.document import Document, Loc, read_document
+from headgate.workloads.described.arrival_fields import ArrivalProcess
+from headgate.workloads.described.document import Document, Loc, Place, read_document
+from headgate.workloads.described.length_fields import EmpiricalLength, LengthDistribution
 from headgate.workloads.described.tenants import REQUESTS_MAX, CallsShare, Interactions, PlannedWorkload, TenantPlan
+from headgate.workloads.described.workload_fields import InteractionFields, TenantFields, WorkloadFields
+from headgate.workloads.lengths import Empirical, Length, Lengths
+from headgate.workloads.processes import Process
 from headgate.workloads.traces.files import SORTED_ROWS_MAX, scan_trace
 from headgate.workloads.traces.rows import TENANT_CHARS_MAX
 
@@ -21,18 +24,17 @@ _INPUTS = ("input_tokens", "ContextTokens")
 
 
 def read_planned(path: Path) -> PlannedWorkload:
-    """Raises WorkloadError."""
+    """Read the file and make its workload. Raises WorkloadError for the first error in the file."""
     document = read_document(path)
     try:
-        described = words.WorkloadDescription.model_validate(document.value)
+        fields = WorkloadFields.model_validate(document.value)
     except ValidationError as error:
-        wrongs = [_wrong(document, one) for one in error.errors()]
-        raise min(wrongs, key=lambda one: one[0])[1] from None
-    return _Planning(document, described).workload()
+        raise min((_wrong(document, one) for one in error.errors()), key=lambda found: found[0])[1] from None
+    return _Planning(document, fields).workload()
 
 
-def _wrong(document: Document, error: ErrorDetails) -> tuple[tuple[int, int], WorkloadError]:
-    """The sentence, and where it stands: the first in the file is what is said."""
+def _wrong(document: Document, error: ErrorDetails) -> tuple[Place, WorkloadError]:
+    """Return the place of one of pydantic's errors, and its sentence."""
     loc: Loc = tuple(error["loc"])
     what = error["msg"].replace("Input should", "should").replace("valid dictionary", "mapping")
     context = error.get("ctx", {})
@@ -54,21 +56,23 @@ def _wrong(document: Document, error: ErrorDetails) -> tuple[tuple[int, int], Wo
 
 
 class _Planning:
-    def __init__(self, document: Document, described: words.WorkloadDescription) -> None:
+    """Makes the plans of the tenants, and checks what needs more than one field or another file."""
+
+    def __init__(self, document: Document, fields: WorkloadFields) -> None:
         self._document = document
-        self._described = described
+        self._fields = fields
         self._traces: dict[str, tuple[list[int], list[int]]] = {}
 
     def workload(self) -> PlannedWorkload:
-        plans = [self._tenant(name, tenant) for name, tenant in self._described.tenants.items()]
+        plans = [self._tenant(name, tenant) for name, tenant in self._fields.tenants.items()]
         expected = sum(plan.expected for plan in plans if plan.requests_max is None)
         expected += sum(min(plan.expected, plan.requests_max) for plan in plans if plan.requests_max is not None)
         if expected > REQUESTS_MAX:
             what = f"about {expected:.3g} requests in all, more than the {REQUESTS_MAX} that a workload may have"
             raise self._document.wrong(("tenants",), what)
-        return PlannedWorkload(self._document.path.stem, tuple(plans), self._described.duration_s, self._described.seed)
+        return PlannedWorkload(self._document.path.stem, tuple(plans), self._fields.duration_s, self._fields.seed)
 
-    def _tenant(self, name: str, tenant: words.TenantDescription) -> TenantPlan:
+    def _tenant(self, name: str, tenant: TenantFields) -> TenantPlan:
         loc: Loc = ("tenants", name)
         if not name.strip() or len(name) > TENANT_CHARS_MAX:
             raise self._document.wrong(loc, f"a tenant's name has 1 to {TENANT_CHARS_MAX} characters")
@@ -77,7 +81,7 @@ class _Planning:
             processes=tuple(
                 self._process((*loc, "arrivals", number), process) for number, process in enumerate(tenant.arrivals)
             ),
-            lengths=lengths.Lengths(
+            lengths=Lengths(
                 self._length((*loc, "input"), tenant.input, output=False),
                 self._length((*loc, "output"), tenant.output, output=True),
             ),
@@ -88,37 +92,28 @@ class _Planning:
             model=tenant.model,
             system_tokens=tenant.system_tokens,
             requests_max=tenant.requests,
-            interactions=_interactions(tenant.interactions),
+            interactions=None if tenant.interactions is None else _interactions(tenant.interactions),
         )
 
-    def _process(self, loc: Loc, process: words.ArrivalProcess) -> processes.Process:
-        duration_s = self._described.duration_s
+    def _process(self, loc: Loc, process: ArrivalProcess) -> Process:
+        duration_s = self._fields.duration_s
         end_s = duration_s if process.end_s is None else process.end_s
         if end_s > duration_s:
             raise self._document.wrong((*loc, "end_s"), f"{end_s:g} is after the duration_s of {duration_s:g}")
         if process.start_s >= end_s:
             raise self._document.wrong((*loc, "start_s"), f"{process.start_s:g} should be before {end_s:g}, the end")
-        return processes.Process(
-            _spacing(process),
-            _rate(process, end_s - process.start_s),
-            process.start_s,
-            end_s,
-            _burst(process),
-        )
+        rate = process.rate(end_s - process.start_s)
+        return Process(process.spacing_of(), rate, process.start_s, end_s, process.burst_of())
 
-    def _length(self, loc: Loc, length: words.LengthDistribution, *, output: bool) -> lengths.Length:
-        if isinstance(length, words.FixedLength):
-            return lengths.Fixed(length.tokens)
-        if isinstance(length, words.UniformLength):
-            return lengths.Uniform(length.low, length.high)
-        if isinstance(length, words.LognormalLength):
-            return lengths.Lognormal(length.median, length.sigma, length.min, length.max)
+    def _length(self, loc: Loc, length: LengthDistribution, *, output: bool) -> Length:
+        if not isinstance(length, EmpiricalLength):
+            return length.length()
         if length.column is not None:
             output = length.column not in _INPUTS
-        return lengths.Empirical(length.file, self._columns((*loc, "file"), length.file)[int(output)])
+        return Empirical(length.file, self._columns((*loc, "file"), length.file)[int(output)])
 
     def _columns(self, loc: Loc, file: str) -> tuple[Sequence[int], Sequence[int]]:
-        """Input and output tokens of a trace's rows; read once, however many tenants are like it."""
+        """Return input and output tokens of a trace's rows. A file is read once for all tenants."""
         if file not in self._traces:
             if "\0" in file:
                 raise self._document.wrong(loc, "should be the name of a file")
@@ -137,33 +132,6 @@ class _Planning:
         return self._traces[file]
 
 
-def _spacing(process: words.ArrivalProcess) -> processes.Spacing:
-    if isinstance(process, words.UniformArrivals):
-        return processes.Even(process.phase)
-    if isinstance(process, words.PoissonArrivals):
-        return processes.Gamma()
-    if isinstance(process, words.GammaArrivals):
-        return processes.Gamma(process.cv)
-    if process.spacing == "uniform":
-        return processes.Even()
-    return processes.Gamma(1.0 if process.cv is None else process.cv)
-
-
-def _rate(process: words.ArrivalProcess, over_s: float) -> processes.Rate:
-    if isinstance(process, words.OnOffArrivals):
-        return processes.OnOff(process.per_s, process.on_s, process.off_s)
-    if isinstance(process, words.RampArrivals):
-        return processes.Ramp(*process.per_s, over_s)
-    return processes.Steady(process.per_s)
-
-
-def _burst(process: words.ArrivalProcess) -> processes.Burst | None:
-    if not isinstance(process, words.BurstArrivals):
-        return None
-    return processes.Burst(process.burst.probability, *process.burst.size)
-
-
-def _interactions(described: words.InteractionsOf | None) -> Interactions | None:
-    if described is None:
-        return None
-    return Interactions(tuple(CallsShare(*share.calls, share.weight) for share in described.calls), described.think_s)
+def _interactions(fields: InteractionFields) -> Interactions:
+    shares = tuple(CallsShare(*share.calls, share.weight) for share in fields.calls)
+    return Interactions(shares, fields.think_s)

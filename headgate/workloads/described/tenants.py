@@ -1,8 +1,8 @@
-"""Workloads made from a plan: tenants with arrival processes, lengths and interactions. Streamed, never held. Pure.
+"""Workloads made from plans: tenants with arrival processes, lengths and interactions. Streamed, never held. Pure.
 
-The same seed gives the same arrivals, and a tenant's depend on the seed and its own part of the plan alone: adding,
-removing or changing another tenant changes none of them. Its times, its interactions and its lengths come from random
-sources of their own, so that changing one leaves the others.
+The same seed gives the same arrivals. The arrivals of a tenant depend only on the seed and on the tenant's own plan:
+adding, removing or changing another tenant does not change them. Times, interactions and lengths each have a random
+source of their own, so that changing one does not change the others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headgate.workloads.lengths import Lengths
 from headgate.workloads.processes import Process
 
 REQUESTS_MAX = 20_000_000
-"""Of a workload; what is made is counted once before it is run."""
+"""Of a workload, which counts its requests once before it runs."""
 
 Call = tuple[float, int, int]
-"""When (seconds), which interaction, which stage of it."""
+"""Time in seconds, number of the interaction, stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallsShare:
-    """Interactions of `low` to `high` calls, each number equally likely; `weight` against the other shares."""
+    """Interactions of `low` to `high` calls, each number equally likely. `weight`: relative to the other shares."""
 
     low: int
     high: int
@@ -36,11 +36,11 @@ class CallsShare:
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """Every arrival of the processes begins an interaction: one or several calls of one user's question.
+    """Every arrival of the processes begins an interaction: the calls that answer one question of a user.
 
-    Stage k (0, 1, 2, ...) has arrival_s = that of stage 0 + k x `think_s`: the earliest that it could come. Whoever
-    plays the workload sends it at the later of that and the answer to stage k - 1.
-    Source: FairServe, section 3 and Table 2 (shares of interactions by their number of calls).
+    Stage k (0, 1, 2, ...) has as arrival_s that of stage 0 + k x `think_s`, its earliest time. The simulator sends it
+    at that time or when stage k - 1 is answered, whichever is later.
+    Source: FairServe, section 3 and Table 2 (shares of interactions by number of calls).
     """
 
     shares: tuple[CallsShare, ...]
@@ -62,9 +62,11 @@ class Interactions:
 
 @dataclass(frozen=True, slots=True)
 class TenantPlan:
-    """`processes` run at the same time or one after the other, as their starts and ends say. `requests_max`: no arrival
-    of theirs is taken once so many requests were made (an interaction is made whole). `system_tokens` are part of the
-    input, of which they are all where it is shorter."""
+    """One tenant. The starts and ends of `processes` decide whether they overlap.
+
+    `requests_max`: the processes stop after so many requests, but the last interaction is always complete.
+    `system_tokens`: part of the input; the whole input if that is shorter.
+    """
 
     name: str
     processes: tuple[Process, ...]
@@ -80,7 +82,7 @@ class TenantPlan:
 
     @property
     def expected(self) -> float:
-        """Requests on average, before `requests_max`."""
+        """The average number of requests without `requests_max`."""
         calls = 1.0 if self.interactions is None else self.interactions.mean
         return calls * sum(process.expected for process in self.processes)
 
@@ -104,7 +106,7 @@ class TenantPlan:
             )
 
     def calls(self, seed: int) -> Iterator[Call]:
-        """In order of time; of the same time, in the order in which their interactions began."""
+        """Yield calls in order of time; calls of the same time in the order in which their interactions began."""
         starts = enumerate(self._starts(seed))
         if self.interactions is None:
             singles = ((at_s, number, 0) for number, at_s in starts)
@@ -139,8 +141,10 @@ def _first(calls: Iterator[Call], most: int) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class PlannedWorkload:
-    """A headgate.workloads.sources.Workload. `duration_s`: no interaction, and no request without one, begins at or
-    after it. Raises WorkloadError where the plan makes no request, or more than REQUESTS_MAX."""
+    """A headgate.workloads.sources.Workload. No interaction begins at or after `duration_s`.
+
+    Raises WorkloadError if the plans make no request, or more than REQUESTS_MAX.
+    """
 
     name: str
     plans: tuple[TenantPlan, ...]
@@ -150,7 +154,7 @@ class PlannedWorkload:
 
     def __post_init__(self) -> None:
         if not self._extent[0]:
-            raise WorkloadError(f"{self.name}: no request comes of it within {self.duration_s:g} s (seed {self.seed})")
+            raise WorkloadError(f"{self.name}: makes no request within {self.duration_s:g} s (seed {self.seed})")
 
     def with_seed(self, seed: int) -> PlannedWorkload:
         return replace(self, seed=seed)

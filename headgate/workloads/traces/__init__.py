@@ -1,1 +1,1 @@
-"""Traces as files: headgate's CSV format and Azure's published CSV files."""
+"""Traces: CSV files of requests, in headgate's format or in Azure's."""

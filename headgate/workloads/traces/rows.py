@@ -1,7 +1,4 @@
-"""The rows of a trace, checked: whatever is wrong with one is a sentence that names file, line and column.
-
-This slow parser produces the error messages; columns.py reads the rows again that this one found valid.
-"""
+"""The rows of a trace, checked and read as arrivals. Each error is one sentence that names file, line and column."""
 
 from __future__ import annotations
 
@@ -21,11 +18,39 @@ AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 TOKENS_MAX = 10_000_000
 TENANT_CHARS_MAX = 200
 LINE_BYTES_MAX = 65_536
-"""A file without line ends is never read whole to say so."""
+"""Without it, a file without line ends would be read into memory whole."""
 
 
-def numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the number of the line that it ends on: a quoted value may hold line ends."""
+class Rows:
+    """One pass over a trace: iterating yields its arrivals in the order of the file. Raises TraceError.
+
+    `tenant`: the tenant of a file of Azure's, by default the file's name; it replaces the tenants of headgate's format.
+    `first`: the time from which arrivals of Azure's format count, by default that of the first row.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, tenant: str | None, first: datetime | None = None) -> None:
+        self._numbered = _numbered(path, file)
+        header = _header(path, next(self._numbered, (1, []))[1])
+        self._tenant = tenant or (path.stem if _is_azure(header) else None)
+        self.row = CheckedRow(path, header)
+        self.first = first
+
+    def __iter__(self) -> Iterator[Arrival]:
+        for line, values in self._numbered:
+            if values:
+                self.row.take(line, values)
+                yield self._arrival()
+
+    def _arrival(self) -> Arrival:
+        if self.row.time_column == "arrival_s":
+            return self.row.own(self._tenant)
+        if self.first is None:
+            self.first = self.row.timestamp()
+        return self.row.azure(self._tenant or "", self.first)
+
+
+def _numbered(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row with the number of its last line: a quoted value may contain line ends."""
     reader = csv.reader(_lines(path, file), strict=True)
     try:
         for values in reader:
@@ -35,7 +60,7 @@ def numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
-    """Lines as text; a byte order mark, which spreadsheets write, is not part of the first column's name."""
+    """Yield lines as text, without the byte order mark that spreadsheets write."""
     number = 0
     while line := file.readline(LINE_BYTES_MAX + 1):
         number += 1
@@ -47,55 +72,51 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
             raise TraceError(f"{path}, line {number}: not UTF-8 text") from None
 
 
-def header_of(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a first row. Raises TraceError: one is there twice, or one that must be there is not."""
+def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     header = tuple(name.strip() for name in names)
     for name in header:
         if name and header.count(name) > 1:
-            raise TraceError(f"{path}, line 1: column {name!r} is there twice")
-    missing = [name for name in (AZURE_COLUMNS if is_azure(header) else OWN_COLUMNS) if name not in header]
+            raise TraceError(f"{path}, line 1: column {name!r} appears twice")
+    missing = [name for name in (AZURE_COLUMNS if _is_azure(header) else OWN_COLUMNS) if name not in header]
     if missing:
         raise TraceError(f"{path}, line 1: column {missing[0]!r} is missing (found: {', '.join(header) or 'nothing'})")
     return header
 
 
-def is_azure(header: Sequence[str]) -> bool:
+def _is_azure(header: Sequence[str]) -> bool:
     return "TIMESTAMP" in header
 
 
-def timestamp(text: str) -> datetime:
-    """The traces of 2023 name no zone; those of 2024 do, and leave the fraction out where it is zero."""
-    when = datetime.fromisoformat(text)
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
-
-
 class CheckedRow:
-    """One row after the other, by the names of its columns. Every method raises TraceError."""
+    """The current row, by the names of its columns. Every method raises TraceError."""
 
     def __init__(self, path: Path, header: Sequence[str]) -> None:
         self._path = path
         self._places = {name: place for place, name in enumerate(header)}
         self._columns = len(header)
-        self.time_column = "TIMESTAMP" if is_azure(header) else "arrival_s"
-        self._line = 1
         self._values: Sequence[str] = ()
+        self._tenants: dict[str, str] = {}
+        self.time_column = "TIMESTAMP" if _is_azure(header) else "arrival_s"
+        self.line = 1
 
     def take(self, line: int, values: Sequence[str]) -> None:
-        self._line = line
+        """Make the given row the current one."""
+        self.line = line
         self._values = values
         if len(values) > self._columns:
             raise TraceError(f"{self._path}, line {line}: {len(values)} values for {self._columns} columns")
 
     def wrong(self, column: str, what: str) -> TraceError:
         value = self._raw(column)[:40]
-        return TraceError(f"{self._path}, line {self._line}, column {column!r}: {value!r} {what}")
+        return TraceError(f"{self._path}, line {self.line}, column {column!r}: {value!r} {what}")
 
     def azure(self, tenant: str, first: datetime) -> Arrival:
-        """Counted from `first`, before which it may be."""
+        """Return the arrival, counted from `first`; a row can be earlier than that."""
         arrival_s = (self.timestamp() - first).total_seconds()
         return Arrival(arrival_s, tenant, self.tokens("ContextTokens"), self.tokens("GeneratedTokens"))
 
     def own(self, tenant: str | None) -> Arrival:
+        """Return the arrival of a row in headgate's format; `tenant` replaces the row's tenant."""
         arrival_s, named = self.number("arrival_s"), tenant or self.tenant()
         input_tokens, output_tokens = self.tokens("input_tokens"), self.tokens("output_tokens")
         if self._columns == len(OWN_COLUMNS):
@@ -115,16 +136,19 @@ class CheckedRow:
         )
 
     def timestamp(self) -> datetime:
+        """Return the time in UTC. The traces of 2023 name no zone; those of 2024 do."""
         try:
-            return timestamp(self.text("TIMESTAMP"))
+            when = datetime.fromisoformat(self.text("TIMESTAMP"))
         except ValueError:
             raise self.wrong("TIMESTAMP", "is not a timestamp") from None
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
 
     def tenant(self) -> str:
+        """Return the tenant. All rows of a tenant have the same string in memory."""
         name = self.text("tenant")
         if len(name) > TENANT_CHARS_MAX:
             raise self.wrong("tenant", f"is the start of a name of more than {TENANT_CHARS_MAX} characters")
-        return name
+        return self._tenants.setdefault(name, name)
 
     def system_tokens(self, input_tokens: int) -> int:
         tokens = self.tokens("system_tokens")
@@ -157,7 +181,7 @@ class CheckedRow:
         return value
 
     def _plain(self, column: str) -> str:
-        """A number as other programs write it: Python's own 1_000 and other scripts' digits are not."""
+        """Return a number's text. Python also reads 1_000 and digits of other scripts; other programs do not."""
         value = self.text(column)
         if "_" in value or not value.isascii():
             raise ValueError(value)

@@ -149,8 +149,8 @@ def changed(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", ": nothing in it"),
-        ("# only words\n", ": nothing in it"),
+        ("", ": is empty"),
+        ("# only words\n", ": is empty"),
         ("a: [1, 2\n", ", line 2, column 1: not YAML (expected ',' or ']', but got '<stream end>')"),
         ("a: b: c\n", ", line 1, column 5: not YAML (mapping values are not allowed here)"),
         ("a: *nobody\n", ", line 1, column 4: not YAML (found undefined alias 'nobody')"),
@@ -162,9 +162,9 @@ def changed(old: str, new: str) -> str:
         ("a: &a [*a]\n", "nested more than 20 deep"),
         (BOMB, ": more than 100000 values, counting what aliases repeat"),
         (" " * (BYTES_MAX + 1), f": more than {BYTES_MAX} bytes"),
-        ("duration_s: 60\nduration_s: 60\n", ", line 2, column 1: the key 'duration_s' is there twice"),
+        ("duration_s: 60\nduration_s: 60\n", ", line 2, column 1: the key 'duration_s' appears twice"),
         ("a: !!python/object/apply:os.system [x]\n", ", line 1, column 4: the tag"),
-        ("a: !mine 5\n", ", line 1, column 4: the tag '!mine' is not read"),
+        ("a: !mine 5\n", ", line 1, column 4: the tag '!mine' is not supported"),
         ("a: &a {x: 1}\nb:\n  <<: *a\n", ", line 3, column 3: merge keys"),
         ("? [1, 2]\n: 3\n", ", line 1, column 3: a key should be a word"),
         ("a: " + "9" * 5000, ", line 1, column 4: a number of more than 300 characters"),
@@ -312,7 +312,7 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("uniform, rate_per_min: 60", "poisson, rate_per_min: 1e-9"),
-            "no request comes of it within 60 s (seed 0)",
+            "makes no request within 60 s (seed 0)",
         ),
         (changed("60}", "-1}") + "    weight: 0\n", ", line 4, column 31, key 'tenants.a.arrivals.rate_per_min'"),
     ],

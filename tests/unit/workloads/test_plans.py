@@ -1,4 +1,4 @@
-"""Made workloads: as often and as long as they say, the same for a seed, and no tenant's for another's sake."""
+"""Planned workloads: rates and lengths as planned, the same for a seed, and independent between tenants."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_weights_and_tiers() -> None:
 
 
 def test_nothing_and_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WorkloadError, match="no request comes of it"):
+    with pytest.raises(WorkloadError, match="makes no request"):
         PlannedWorkload("w", (tenant("a", 1e-9),), 1000.0)
     monkeypatch.setattr("headgate.workloads.described.tenants.REQUESTS_MAX", 500)
     with pytest.raises(WorkloadError, match="more than 500 requests"):

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.demo.scene import FLOOD, FLOOD_LOAD, QUIET, QUIET_LOAD, compose
+from headgate.workloads.arrivals import Arrival, TraceError
 from headgate.workloads.described.profiles import CHAT, CODE, Profile, make_arrivals
 from headgate.workloads.shape import SMALL_ENGINE, fitted
-from headgate.workloads.traces.files import OPTIONAL_COLUMNS, OWN_COLUMNS, TOKENS_MAX, Arrival, TraceError, read_trace
+from headgate.workloads.traces.files import read_trace
+from headgate.workloads.traces.rows import OPTIONAL_COLUMNS, OWN_COLUMNS, TOKENS_MAX
 
 AZURE = Path(__file__).parents[4] / "shared" / "traces" / "azure"
 HEADER = "arrival_s,tenant,input_tokens,output_tokens\n"
@@ -138,7 +140,7 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
         (HEADER + "1_0,a,1,1\n", "line 2, column 'arrival_s'"),
         (HEADER + "0,a," + "9" * 5000 + ",1\n", "line 2, column 'input_tokens'"),
         (HEADER + "1e999,a,1,1\n", "line 2, column 'arrival_s'"),
-        (HEADER.strip() + ",tenant\n0,a,1,1,b\n", "line 1: column 'tenant' is there twice"),
+        (HEADER.strip() + ",tenant\n0,a,1,1,b\n", "line 1: column 'tenant' appears twice"),
         (HEADER.strip() + ",system_tokens\n0,a,1,1,2\n", "line 2, column 'system_tokens'"),
         (HEADER.strip() + ",tier\n0,a,1,1,royal\n", "line 2, column 'tier': 'royal' is no tier"),
         (HEADER.strip() + ",slo_ttft_ms\n0,a,1,1,fast\n", "line 2, column 'slo_ttft_ms'"),
