@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
-from tests.property.queue_model import BatchModel, Job
+from tests.support.queue_model import BatchModel, Job
 from tests.support.shares import check_shares, max_min_shares
 from tests.support.unfair_queue import FavouriteFirst, NearlyFair
 
