@@ -8,7 +8,8 @@ preemptions: the copies out and back, or the steps that computed again what had 
 
 A strategy is forced by taking the other for too dear. What is predicted here is by the calibration as it was.
 
-And the same model for Llama 3 70B on A100s by data sheets, beside the source's table.
+And the same model for Llama 3 70B on A100s by data sheets, beside the source's table
+(docs/preemption-design.md, section 1.2).
 """
 
 from __future__ import annotations

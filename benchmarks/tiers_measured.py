@@ -14,7 +14,8 @@ Figures are of all rounds together; `others` is the share of the machine that ot
     + reserve      + preemption, and 30 % of the KV blocks are for premium alone
 
 TTFT is from when a request was to come, by the arrivals' own clock, so that a late event loop counts. Attainment:
-premium and standard by TTFT, background by its end; of those that were let in. Targets are the source's times SCALE.
+premium and standard by TTFT, background by its end; of those that were let in. Targets are SCALE times those of
+docs/preemption-design.md.
 """
 
 from __future__ import annotations

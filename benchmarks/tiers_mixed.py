@@ -1,11 +1,11 @@
 """Mixed traffic beyond the capacity, served in five ways: `python -m benchmarks.tiers_mixed [--seeds N] [--json]`.
 
-Simulated, a 70B model on eight A100 (the profile a100x8-llama3-70b), whose KV cache is made as short as in the source's
-scene: 64 requests of the usual length take all of it. 20 % of the requests are premium, 40 % standard, 40 % background,
-four tenants each; Poisson arrivals; prompts and outputs lognormal. The rate is in phases: of each 30 s the first 22 at
-0.8 times the capacity, the last 8 at 1.25 times. The capacity, requests a second, is measured first, with everybody
-there at once. Lengths, pool and phases were chosen so that FIFO comes near the source's figure: what carries evidence
-are the orders and ratios of the rows.
+Simulated, a 70B model on eight A100 (the profile a100x8-llama3-70b), whose KV cache is as short as in the scene of
+docs/preemption-design.md: 64 requests of the usual length take all of it. 20 % of the requests are premium, 40 %
+standard, 40 % background, four tenants each; Poisson arrivals; prompts and outputs lognormal. The rate is in phases: of
+each 30 s the first 22 at 0.8 times the capacity, the last 8 at 1.25 times. The capacity, requests a second, is measured
+first, with all requests at once. Lengths, pool and phases were chosen so that FIFO comes near the source's figure:
+only the orders and ratios of the rows are evidence.
 
     FIFO           first come, first served
     priority       tiers by effective rank, VTC within; nobody is evicted for another

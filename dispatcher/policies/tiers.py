@@ -1,6 +1,6 @@
 """Tiers: how urgent the work of a tenant is. Rank 0 is the most urgent; adapters convert where an engine differs.
 
-Source: the practitioner's design for tiered preemption, section 2.1. The worker decides about preemption
+Source: docs/preemption-design.md, section 2.1. The worker decides about preemption
 (gpu_worker/policies). The gate only passes the tier on, and the client cannot set it. `system` is for the service's own
 requests (health checks, warm-up): no tenant has it.
 """

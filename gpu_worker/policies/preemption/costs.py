@@ -1,6 +1,6 @@
 """The cost of a preemption by each strategy, and the cheapest strategy.
 
-Source: the practitioner's design for tiered preemption, section 1.2. Of a request with n tokens in the KV cache, q of
+Source: docs/preemption-design.md, section 1.2. Of a request with n tokens in the KV cache, q of
 them generated, p of the prompt, k bytes of KV per token (layers x KV heads x head size x 2 x bytes of a number), in
 seconds that the engine cannot use for other requests or that the request waits longer:
 

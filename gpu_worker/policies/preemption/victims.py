@@ -1,6 +1,6 @@
 """Choose the victims of a waiting request: as few running requests as possible, the least urgent first.
 
-Source: the practitioner's design for tiered preemption, section 2.2: the lowest tier first, then the least progress,
+Source: docs/preemption-design.md, section 2.2: the lowest tier first, then the least progress,
 then the fewest preemptions so far. Units: KV blocks and batch slots. `QueuePolicy.precedence` decides which running
 request may be evicted for which waiting one.
 

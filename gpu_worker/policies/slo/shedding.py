@@ -1,6 +1,6 @@
 """Load shedding: which tiers are refused while more urgent tiers miss their targets, and when they may return.
 
-Source: the practitioner's design for tiered preemption, section 3.2. There are three levels:
+Source: docs/preemption-design.md, section 3.2. There are three levels:
 
     level   refuses                    is reached when
     0       no tier

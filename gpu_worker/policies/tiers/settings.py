@@ -1,6 +1,6 @@
 """The settings of tiers: shares, aging, preemption and the premium reserve.
 
-Source: the practitioner's design for tiered preemption, sections 2 to 4. The defaults are the source's, unless
+Source: docs/preemption-design.md, sections 2 to 4. The defaults are the source's, unless
 state.py, shares.py or preemption/ states a deviation.
 """
 

@@ -1,6 +1,6 @@
 """The state of one request among the tiers: its rank, how the rank changes while it waits, and what protects it.
 
-Source: the practitioner's design for tiered preemption, sections 2.2 and 4.2. The lowest effective rank goes first:
+Source: docs/preemption-design.md, sections 2.2 and 4.2. The lowest effective rank goes first:
 
     effective rank = rank of the tier - min(wait x aging_per_s, aging_max) - deficit of the tier x deficit_factor
 

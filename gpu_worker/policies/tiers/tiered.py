@@ -1,6 +1,6 @@
 """Tiers over a queue policy: the most urgent tier goes next, and the policy inside the tier chooses the tenant.
 
-Source: the practitioner's design for tiered preemption; state.py and shares.py have the formulas.
+Source: docs/preemption-design.md; state.py and shares.py have the formulas.
 
     next tier    the system tier; else the tier of a promoted request (state.py); else, of the tiers that are owed
                  service, the one furthest behind relative to its share; else the tier of the request with the

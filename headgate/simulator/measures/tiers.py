@@ -23,7 +23,7 @@ from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
 TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
-"""The source's; background has none."""
+"""From docs/preemption-design.md, section 3.1; background has none."""
 
 
 @dataclass(frozen=True, slots=True)

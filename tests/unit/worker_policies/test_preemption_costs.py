@@ -1,4 +1,4 @@
-"""What a preemption costs, worked by hand, with the source's errors in it shown not to be repeated."""
+"""The costs of a preemption, worked by hand; the errors of their source (docs/preemption-design.md) do not occur."""
 
 from __future__ import annotations
 

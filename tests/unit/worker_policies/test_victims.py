@@ -1,4 +1,4 @@
-"""Whom to evict, worked by hand; and what the source's choice of victims gets wrong, shown not to happen here."""
+"""The choice of victims, worked by hand; the errors of its source (docs/preemption-design.md) do not occur."""
 
 from __future__ import annotations
 
