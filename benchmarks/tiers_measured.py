@@ -7,7 +7,7 @@ an engine of its own that calibrates itself, in ROUNDS turns; then everything th
 Figures are of all rounds together; `others` is the share of the machine that other programs took meanwhile.
 
     FIFO           first come, first served
-    priority       tiers by effective rank, VTC within; nobody is evicted for another
+    priority       tiers by effective rank, VTC within; no request is evicted for another
     + preemption   running requests are evicted for more urgent ones, by what the calibration takes for cheapest
     no swap        the same without host memory to swap to, so by recomputing alone
     + SLO          + preemption, and background, then standard, is turned away while those above are at risk

@@ -8,7 +8,7 @@ first, with all requests at once. Lengths, pool and phases were chosen so that F
 only the orders and ratios of the rows are evidence.
 
     FIFO           first come, first served
-    priority       tiers by effective rank, VTC within; nobody is evicted for another
+    priority       tiers by effective rank, VTC within; no request is evicted for another
     + preemption   running requests are evicted for more urgent ones
     + SLO          and background, then standard, is refused while those above are at risk
     + reserve      + preemption, and 30 % of the KV blocks are for premium alone
@@ -117,15 +117,15 @@ def mixed(seed: int, capacity_per_s: float, seconds: float) -> ListWorkload:
 
 def row(runs: Sequence[Run]) -> dict[str, float]:
     """Means over seeds. Seconds, parts of one, tokens a second, times a minute."""
-    told = [run.scheduling for run in runs if run.scheduling is not None]
-    means = {f"{tier}_p99_s": fmean(p99_s(one, tier) for one in told) for tier in dict.fromkeys(TIERS)}
+    summaries = [run.scheduling for run in runs if run.scheduling is not None]
+    means = {f"{tier}_p99_s": fmean(p99_s(one, tier) for one in summaries) for tier in dict.fromkeys(TIERS)}
     for tier in ("premium", "standard"):
-        means[f"{tier}_attained"] = fmean(one.tiers[tier].attainment or 0.0 for one in told)
+        means[f"{tier}_attained"] = fmean(one.tiers[tier].attainment or 0.0 for one in summaries)
     means["tokens_per_s"] = fmean(run.throughput_tokens_per_s for run in runs)
-    means["native_per_min"] = fmean(one.preemptions_per_min["native"] for one in told)
-    all_per_min = fmean(sum(one.preemptions_per_min.values()) for one in told)
+    means["native_per_min"] = fmean(one.preemptions_per_min["native"] for one in summaries)
+    all_per_min = fmean(sum(one.preemptions_per_min.values()) for one in summaries)
     means["preemptions_per_min"] = all_per_min - means["native_per_min"]
-    means["swapped_per_min"] = fmean(one.preemptions_per_min["swap"] for one in told)
+    means["swapped_per_min"] = fmean(one.preemptions_per_min["swap"] for one in summaries)
     means["refused"] = fmean(run.rejected / run.requests for run in runs)
     return means
 

@@ -89,8 +89,8 @@ def theirs(python: Path, workload: SampledWorkload) -> Row:
         side = Path(__file__).with_name("vidur_side.py").absolute()
         command = [str(python), str(side), "trace.csv", "step.json"]
         done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    return "vidur, sarathi", told["completed"], told["setup_s"] + told["run_s"], told["simulated_s"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    return "vidur, sarathi", report["completed"], report["setup_s"] + report["run_s"], report["simulated_s"]
 
 
 def ours(workload: SampledWorkload, policy: str) -> Row:

@@ -66,8 +66,8 @@ def main() -> None:
         simulator.run()
         ran = time.perf_counter()
     completed = sum(request.completed for request in requests)
-    told = {"setup_s": made - began, "run_s": ran - started, "simulated_s": simulator._time, "completed": completed}
-    print(json.dumps(told))
+    report = {"setup_s": made - began, "run_s": ran - started, "simulated_s": simulator._time, "completed": completed}
+    print(json.dumps(report))
 
 
 def options(trace: str, folder: str) -> list[str]:

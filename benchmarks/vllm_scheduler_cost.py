@@ -122,8 +122,8 @@ def _request(number: int, tenants: int, tiers: tuple[str, ...]) -> Any:
     from vllm.v1.request import Request
 
     tenant = number % tenants
-    said = {"headgate_tenant": f"t{tenant}", "headgate_tier": tiers[tenant % len(tiers)]}
-    parameters = SamplingParams(max_tokens=100 + number * 37 % 100, ignore_eos=True, extra_args=said)
+    extra = {"headgate_tenant": f"t{tenant}", "headgate_tier": tiers[tenant % len(tiers)]}
+    parameters = SamplingParams(max_tokens=100 + number * 37 % 100, ignore_eos=True, extra_args=extra)
     return Request(f"r{number}", [5] * PROMPT_TOKENS, parameters, None)
 
 

@@ -122,14 +122,14 @@ def _add(engine: Any, name: str, prompt: int, output: int, tenant: int, *, flood
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    said = {"headgate_tenant": f"t{tenant}", "headgate_tier": "background" if flood else tier}
+    extra = {"headgate_tenant": f"t{tenant}", "headgate_tier": "background" if flood else tier}
     parameters = SamplingParams(
         max_tokens=output,
         temperature=0.0,
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
-        extra_args=said,
+        extra_args=extra,
     )
     engine.add_request(name, {"prompt_token_ids": [5 + place % 200 for place in range(prompt)]}, parameters)
 

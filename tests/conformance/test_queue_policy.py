@@ -57,7 +57,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 
 
 @every_policy
-def test_nobody_waits_nobody_is_next(name: str) -> None:
+def test_an_empty_queue_has_no_next_request(name: str) -> None:
     policy = make_policy(name)
     assert policy.peek() is None
     put(policy, "a1")
@@ -66,7 +66,7 @@ def test_nobody_waits_nobody_is_next(name: str) -> None:
 
 
 @every_policy
-def test_where_somebody_waits_somebody_is_next_or_it_says_that_this_need_not_be(name: str) -> None:
+def test_a_queue_with_requests_has_a_next_one_unless_the_policy_may_be_idle(name: str) -> None:
     policy = make_policy(name)
     for number in range(3):
         policy.enqueue(QueueRequest(f"r{number}", "a", 10_000))
@@ -158,7 +158,7 @@ def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: st
     policy = make_policy(name)
     put(policy, "r0")
     with pytest.raises(KeyError):
-        getattr(policy, call)("nobody")
+        getattr(policy, call)("unknown")
     assert (policy.waiting, policy.running, admit_next(policy)) == (1, 0, "r0")
 
 
@@ -176,8 +176,8 @@ def test_an_id_is_here_once(name: str) -> None:
 
 
 @every_policy
-def test_state_is_bounded_by_who_is_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept of those who are gone has a bound, a constant named so, in the policy's file."""
+def test_state_is_bounded_by_the_requests_present(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State kept for requests that ended is bounded by a constant *_KEPT_MAX of the policy's module."""
     for module in [module for path, module in sys.modules.items() if path.startswith("gpu_worker.policies.")]:
         for constant in [constant for constant in vars(module) if constant.endswith("_KEPT_MAX")]:
             monkeypatch.setattr(module, constant, 50)

@@ -54,7 +54,7 @@ def test_the_same_calls_give_the_same_order(name: str, story: list[Call]) -> Non
 @every_policy
 @settings(max_examples=30, deadline=None)
 @given(story=calls)
-def test_nobody_is_lost_and_nobody_is_there_twice(name: str, story: list[Call]) -> None:
+def test_no_request_is_lost_or_held_twice(name: str, story: list[Call]) -> None:
     policy = make_policy(name)
     run = Story(policy)
     for number, call in enumerate(story):

@@ -86,7 +86,7 @@ async def test_a_caller_that_let_go_meanwhile_is_noticed_at_the_dispatch(seated:
 async def test_detach_wants_a_queued_invocation_with_its_request(seated: World) -> None:
     await seated.enqueued(invocation("0"))
     assert await seated.store.detach("a", "0") is Written.CONFLICT
-    assert await seated.store.detach("a", "nobody") is Written.CONFLICT
+    assert await seated.store.detach("a", "unknown") is Written.CONFLICT
     running = await seated.admitted(invocation("1", tenant="b", body="q"), SLOT)
     assert await seated.store.detach("b", "1") is Written.CONFLICT
     assert await seated.store.get("b", "1") == running

@@ -18,7 +18,7 @@ async def waits(world: World, name: str, tat: float, vft: float) -> None:
     charge = Charge(0.0, False, 0.0, 1.0)
     moved = Debit(charge, Step(tat, 0.0), Step(vft, 0.0), 0.0)
     again = invocation("again", tenant=name)
-    _, running = await world.admit(again, Slot("nobody", 0))
+    _, running = await world.admit(again, Slot("unknown", 0))
     running = type(running)(
         **{field: getattr(running, field) for field in running.__dataclass_fields__ if field not in ("slot", "charge")},
         slot=Slot("w", 0),

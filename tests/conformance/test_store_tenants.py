@@ -16,7 +16,7 @@ async def test_a_tenant_is_read_as_it_was_written(world: World) -> None:
     for tenant in (FULL, Tenant("b", "b"), Tenant("c", "c", models=())):
         assert await world.store.put_tenant(tenant, expected_version=None) is Written.DONE
         assert await world.store.get_tenant(tenant.name) == tenant
-    assert await world.store.get_tenant("nobody") is None
+    assert await world.store.get_tenant("unknown") is None
 
 
 async def test_a_tenant_is_created_once(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The engines under one suite: how each is made for a test, with a queue policy that remembers what it was told."""
+"""The engines of the conformance suite: how a test makes each, with a queue policy that records its calls."""
 
 from __future__ import annotations
 

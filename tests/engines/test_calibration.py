@@ -32,11 +32,11 @@ def test_a_prompt_in_pieces_is_one_that_took_all_of_them() -> None:
     assert list(times.decodes) == [(1, 0.5)]
 
 
-def test_a_piece_whose_others_were_not_seen_tells_nothing() -> None:
+def test_a_piece_without_the_pieces_before_it_is_not_counted() -> None:
     times = StepTimes()
     times.note("first", 64, 0, 1.0)
     times.note("second", 64, 64, 1.0)  # as long as the first one's next piece, but of another
-    times.note("first", 64, 128, 1.0)  # its second piece was in a step with somebody
+    times.note("first", 64, 128, 1.0)  # its second piece shared a step with another request
     assert list(times.prefills) == [(64, 1.0)]
 
 
@@ -54,7 +54,7 @@ def test_a_line_has_no_square() -> None:
 
 
 async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
-    """Alone in the batch, so that pieces of its prompt are steps that give nobody a token."""
+    """The request is alone in the batch: a step that computes a piece of its prompt gives no token."""
     async with tiered_engine(home, kv=1024, batch=1) as engine:
         engine._admission.calibration = COPIES_ARE_DEAR
         listening = Listening(engine)

@@ -92,7 +92,7 @@ async def test_abort_ends_the_stream_with_what_was_generated_and_frees_its_cache
         got = engine.stats().tenants["a"]
         assert (got.input_tokens, got.output_tokens) == (last.input_tokens, last.output_tokens)
         await engine.abort("r")
-        await engine.abort("nobody")
+        await engine.abort("unknown")
 
 
 @every_kind
@@ -147,10 +147,12 @@ async def test_a_stop_string_that_never_comes_holds_nothing_back_in_the_end(kind
 
 @every_kind
 @pytest.mark.parametrize(("policy_name", "next_is_the_newcomer"), [("vtc", True), ("fcfs", False)])
-async def test_after_a_flood_who_is_next(kind: str, home: Path, policy_name: str, next_is_the_newcomer: bool) -> None:
-    """A flood of z, then one request of b: VTC admits it next, first come, first served admits it last.
+async def test_the_order_after_a_flood_is_the_policys(
+    kind: str, home: Path, policy_name: str, next_is_the_newcomer: bool
+) -> None:
+    """After a flood of z, VTC admits one request of b next; first come, first served admits it last.
 
-    The policy admits two of the flood, then nobody until b is in its line, so nothing depends on who is quicker. The
+    The policy admits two of the flood, then none until b is in its queue: which thread is faster decides nothing. The
     lift puts b level with z at worst, and a tie goes by name.
     """
     policy, calls = recorded(policy_name)
@@ -198,7 +200,7 @@ async def test_the_engine_stops_with_work_left(kind: str, home: Path) -> None:
 
 
 @every_kind
-async def test_a_policy_that_fails_fails_the_requests_and_hangs_nobody(kind: str, home: Path) -> None:
+async def test_a_policy_that_fails_fails_the_requests_and_none_hangs(kind: str, home: Path) -> None:
     policy = make_policy("vtc")
     async with engine_of(kind, policy, home) as engine:
         policy.peek = lambda: 1 / 0  # type: ignore[assignment, return-value]

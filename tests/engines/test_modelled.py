@@ -145,28 +145,28 @@ async def test_premium_takes_the_place_of_background_which_goes_on_later_as_if_u
     await steps(engine, 5)
     premium = await entered(engine, "p", P, max_tokens=3)
     await engine.step()
-    told = engine.stats()
-    assert (told.running, told.gauges.tiers[P].running, told.gauges.tiers[B].waiting) == (1, 1, 1)
-    assert told.counts.preemptions == {(Strategy.RECOMPUTE, B): 1}
+    snapshot = engine.stats()
+    assert (snapshot.running, snapshot.gauges.tiers[P].running, snapshot.gauges.tiers[B].waiting) == (1, 1, 1)
+    assert snapshot.counts.preemptions == {(Strategy.RECOMPUTE, B): 1}
     await steps(engine, 30)
     assert [event async for event in background] == expected
     assert (await finished(premium)).output_tokens == 3
-    told = engine.stats()
-    assert (told.counts.resumed, told.counts.recomputed_tokens) == (1, 5 + 5)
-    assert told.counts.costs[Strategy.RECOMPUTE].measured == 1
-    assert told.tenants["b"].output_tokens == 20
-    assert told.tenants["b"].service == WEIGHTED_TOKENS(5, 20), "what is computed again is no new service"
+    snapshot = engine.stats()
+    assert (snapshot.counts.resumed, snapshot.counts.recomputed_tokens) == (1, 5 + 5)
+    assert snapshot.counts.costs[Strategy.RECOMPUTE].measured == 1
+    assert snapshot.tenants["b"].output_tokens == 20
+    assert snapshot.tenants["b"].service == WEIGHTED_TOKENS(5, 20), "what is computed again is no new service"
 
 
-async def test_nobody_is_evicted_for_an_equal_or_for_background() -> None:
+async def test_no_request_is_evicted_for_an_equal_or_for_background() -> None:
     engine = tiered(batch=1)
     await entered(engine, "s", S)
     await steps(engine, 2)
     for name, tier in (("s2", S), ("b", B)):
         await entered(engine, name, tier)
     await steps(engine, 5)
-    told = engine.stats()
-    assert (told.gauges.tiers[S].running, told.waiting, sum(told.counts.preemptions.values())) == (1, 2, 0)
+    snapshot = engine.stats()
+    assert (snapshot.gauges.tiers[S].running, snapshot.waiting, sum(snapshot.counts.preemptions.values())) == (1, 2, 0)
 
 
 async def test_room_in_the_cache_is_made_too_and_no_more_than_is_needed() -> None:
@@ -176,11 +176,11 @@ async def test_room_in_the_cache_is_made_too_and_no_more_than_is_needed() -> Non
     await steps(engine, 3)
     await entered(engine, "p", P, max_tokens=25)
     await steps(engine, 1)
-    told = engine.stats()
-    assert (told.gauges.tiers[P].running, told.gauges.tiers[B].running) == (1, 2)
+    snapshot = engine.stats()
+    assert (snapshot.gauges.tiers[P].running, snapshot.gauges.tiers[B].running) == (1, 2)
 
 
-async def test_what_may_be_dropped_and_would_be_late_is_told_so() -> None:
+async def test_a_late_request_that_may_be_dropped_ends_as_preempted() -> None:
     engine = tiered(batch=1, may_drop=frozenset({B}))
     background = await entered(engine, "b", B, max_tokens=50, timeout_s=3.0)
     await steps(engine, 3)
@@ -202,8 +202,8 @@ async def test_evicted_as_often_as_may_be_it_is_ended_or_goes_first() -> None:
             await steps(engine, 3)
             await entered(engine, f"p{number}", P, max_tokens=2)
             await steps(engine, 3)
-        told = engine.stats().counts
-        assert (told.preemptions[Strategy.RECOMPUTE, B], told.exhausted) == (2, int(at_limit == "end"))
+        snapshot = engine.stats().counts
+        assert (snapshot.preemptions[Strategy.RECOMPUTE, B], snapshot.exhausted) == (2, int(at_limit == "end"))
         if at_limit == "end":
             with pytest.raises(Dropped) as caught:
                 [event async for event in background]
@@ -212,7 +212,7 @@ async def test_evicted_as_often_as_may_be_it_is_ended_or_goes_first() -> None:
             assert engine.stats().gauges.tiers[B].running == 1
 
 
-async def test_whose_time_is_up_ends_waiting_or_running_and_is_counted_once() -> None:
+async def test_a_request_past_its_deadline_ends_and_is_counted_once() -> None:
     engine = tiered(batch=1)
     running = await entered(engine, "r", S, timeout_s=0.55)
     waiting = await entered(engine, "w", S, timeout_s=0.35)

@@ -1,4 +1,4 @@
-"""Tiers inside the transformers engine: who is evicted, how, and that nothing of it shows in what is generated."""
+"""Tiers inside the transformers engine: which request is evicted, how, and that its text does not change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def premium(**changes: Any) -> EngineRequest:
 
 
 class Listening:
-    """Takes down what each request was told, and in which order things happened."""
+    """Record the events of each request, and the order of first tokens and ends."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -153,7 +153,7 @@ async def test_everybody_is_charged_what_was_generated_once(home: Path) -> None:
     assert tenants["batch"].service == tenants["batch"].input_tokens + 2 * 3 * OUTPUT
 
 
-async def test_nobody_is_evicted_for_its_like(home: Path) -> None:
+async def test_no_request_is_evicted_for_an_equal(home: Path) -> None:
     async with tiered_engine(home) as engine:
         heard = Listening(engine)
         alike = [replace(background(number), tier=Tier.PREMIUM, request_id=f"p{number}") for number in range(3)]

@@ -102,7 +102,9 @@ def test_logs_end(template: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("word", ["stub", "later release"])
 def test_the_fleet_says_that_it_is_a_stub(template: dict[str, Any], word: str) -> None:
-    said = [output["Value"] for output in template["Outputs"].values() if "GPU fleet" in output.get("Description", "")]
-    assert len(said) == 1
-    assert word in said[0]
+    fleet_outputs = [
+        output["Value"] for output in template["Outputs"].values() if "GPU fleet" in output.get("Description", "")
+    ]
+    assert len(fleet_outputs) == 1
+    assert word in fleet_outputs[0]
     assert not [each for each in template["Resources"].values() if each["Type"].startswith(("AWS::EC2", "AWS::ECS"))]

@@ -62,7 +62,7 @@ def test_only_the_consumer_receives(template: Template) -> None:
     assert receiving == {role_of(functions(template)["headgate-execute"])}
 
 
-def test_nobody_writes_keys_or_the_listing(template: Template) -> None:
+def test_no_function_writes_keys_or_the_listing(template: Template) -> None:
     writing = [each for _, each in statements(template) if WRITES & set(actions(each))]
     assert len(writing) == 4
     for statement in writing:

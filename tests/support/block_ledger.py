@@ -49,7 +49,7 @@ class Ledger:
 
     def generated(self, request: QueueRequest, output_tokens: int) -> None:
         new = output_tokens - self._got[request.request_id]
-        assert new == 1, "who is evicted keeps what it had"
+        assert new == 1, "an evicted request keeps its tokens"
         self._got[request.request_id] = output_tokens
         self._give(request, 0, new)
 
@@ -68,8 +68,8 @@ class Ledger:
             assert each.service == each.input_tokens + 2 * each.output_tokens
         assert {tier: policy.shares.given(tier) for tier in self.given} == self.given
         assert policy.shares.total == sum(self.given.values())
-        said = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
-        assert said == self.counters
+        policy_counters = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
+        assert policy_counters == self.counters
 
     def _give(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> None:
         service = input_tokens + 2 * output_tokens

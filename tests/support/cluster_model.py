@@ -1,6 +1,6 @@
 """A cluster in virtual time under one gate: slots that serve, tenants that send, and what each got. No clock, no IO.
 
-Arrivals come from the random source that is handed in; service is exact. The gate is told estimates and, at the end of
+Arrivals come from the random source that is handed in; service is exact. The gate gets estimates and, at the end of
 each execution, the truth. Units: seconds; service in slot-seconds, so ten slots are a capacity of 10 a second.
 """
 

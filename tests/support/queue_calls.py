@@ -1,4 +1,4 @@
-"""Random lives of requests in a queue policy, told to one policy or to several alike."""
+"""Random lives of requests in a queue policy, played on one policy or on several alike."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def request(number: int, tenant: int, tokens: int) -> QueueRequest:
 
 
 class Story:
-    """The calls that make sense are made, of `policy` and of `one_by_one` alike; who is admitted is what the first
-    picks. What `decoded` says at once to the first is said to the second with `generated`, a token at a time."""
+    """Make the calls that are valid, on `policy` and on `one_by_one` alike; `policy` picks what is admitted.
+
+    `policy` gets a step's tokens at once (`decoded`), `one_by_one` gets them one request at a time (`generated`).
+    """
 
     def __init__(self, policy: QueuePolicy, one_by_one: QueuePolicy | None = None) -> None:
         self.policies = [policy] if one_by_one is None else [policy, one_by_one]

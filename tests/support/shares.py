@@ -8,7 +8,7 @@ from collections.abc import Mapping
 def max_min_shares(
     capacity: float, demands: Mapping[str, float], weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Weighted max-min fair shares (progressive filling): nobody above its demand, the rest by weight."""
+    """Weighted max-min fair shares (progressive filling): none above its demand, the rest by weight."""
     weights = weights or dict.fromkeys(demands, 1.0)
     shares: dict[str, float] = {}
     while open_demands := {name: demand for name, demand in demands.items() if name not in shares}:

@@ -57,7 +57,7 @@ class StepwiseEngine:
                 self.step(coming)
 
     def let_in(self, coming: list[Served], *, before_s: float | None = None) -> None:
-        """Who has arrived by now; or strictly before the end of what is being computed."""
+        """Enqueue the requests that have arrived by now, or strictly before `before_s`."""
         until_s = self.now_s if before_s is None else math.nextafter(before_s, -math.inf)
         while coming and coming[0].arrival.arrival_s <= until_s:
             one = coming.pop(0)
@@ -99,7 +99,7 @@ class StepwiseEngine:
             self.end()
 
     def peak(self, batch: Sequence[Served]) -> int:
-        """Most tokens held just before somebody ends, if nobody else came."""
+        """Return the most tokens held just before a request ends, if no other arrives."""
         return max(
             sum(one.prompt + max(one.tokens, 1) + steps for one in batch if one.left >= steps)
             for steps in {one.left for one in batch}

@@ -1,4 +1,4 @@
-"""Workers as the gate sees them, scripted: what they deliver, refuse and break is said by the test, nothing is mocked.
+"""Workers as the gate sees them, scripted: the test decides what they deliver, refuse and break; nothing is mocked.
 
 Like the real ones they run an execution once, never more of them than they have slots, stop at the deadline, and settle
 by themselves what their gate left in the middle.

@@ -1,4 +1,4 @@
-"""Who may import whom, where import-linter (pyproject.toml) cannot see: at run time, and whatever is installed."""
+"""Imports that import-linter (pyproject.toml) cannot check: those at run time, and whatever is installed."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (library_does_not_print, "headgate/local/a.py", "def f():\n    print('x')\n"),
     (module_says_what_it_is, "headgate/a.py", "x = 1\n"),
     (module_says_what_it_is, "headgate/__init__.py", "x = 1\n"),
-    (names_no_machine, "docs/a.md", "run " + "/home" + "/somebody/headgate\n"),
-    (names_no_machine, "a.py", "PLACE = '" + "/Users" + "/somebody'\n"),
+    (names_no_machine, "docs/a.md", "run " + "/home" + "/user/headgate\n"),
+    (names_no_machine, "a.py", "PLACE = '" + "/Users" + "/user'\n"),
 ]
 
 
@@ -178,5 +178,5 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str | None:
 
 
 def _is_global_random(name: str | None) -> bool:
-    """A function of the module `random`, whose state is everybody's."""
+    """A function of the module `random`, whose state the whole process shares."""
     return bool(name) and re.fullmatch(r"random\.[a-z]\w*", str(name)) is not None

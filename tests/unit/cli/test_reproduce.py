@@ -36,7 +36,7 @@ def test_a_claim_that_does_not_hold_is_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(setting: Setting) -> Section:
-        return Section("Broken", "nobody", checks=[Check("the moon is made of cheese", False, "rock")])
+        return Section("Broken", "no source", checks=[Check("the moon is made of cheese", False, "rock")])
 
     monkeypatch.setitem(EXPERIMENTS, "broken", broken)
     assert headgate("reproduce", "--only", "broken") == 0

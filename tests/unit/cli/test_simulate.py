@@ -29,7 +29,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def runs_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert headgate("simulate", *arguments, "--json") == 0
     runs: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["runs"]
     return runs
@@ -37,14 +37,14 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert headgate("simulate", *arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    return said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
 
 
 def test_one_object_a_policy_with_the_promised_keys(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = told(capsys, str(trace), "--policy", "fcfs,vtc,rpm:5")
+    runs = runs_of(capsys, str(trace), "--policy", "fcfs,vtc,rpm:5")
     assert [run["policy"] for run in runs] == ["fcfs", "vtc", "rpm:5"]
     for run in runs:
         assert list(run) == [
@@ -60,59 +60,59 @@ def test_one_object_a_policy_with_the_promised_keys(trace: Path, capsys: pytest.
 
 
 def test_the_same_arguments_give_the_same_bytes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = []
+    printed = []
     for processes in ("1", "2"):
         arguments = ("--policy", "vtc,vtc-noisy:0.5", "--seeds", "3", "--jitter", "0.05", "--processes", processes)
         assert headgate("simulate", str(trace), *arguments, "--json") == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert {"mean", "sd"} == json.loads(said[0])["runs"][0]["spread"]["total_time_s"].keys()
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert {"mean", "sd"} == json.loads(printed[0])["runs"][0]["spread"]["total_time_s"].keys()
 
 
 def test_timing_only_where_it_was_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "timing" not in told(capsys, str(trace))[0]
-    timing = told(capsys, str(trace), "--timing")[0]["timing"]
+    assert "timing" not in runs_of(capsys, str(trace))[0]
+    timing = runs_of(capsys, str(trace), "--timing")[0]["timing"]
     assert timing.keys() == {"wall_s", "decision_us_mean", "decision_us_p99"}
 
 
 def test_tables_for_people(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headgate("simulate", str(trace), "--policy", "fcfs,vtc", "--seeds", "2", "--jitter", "0.05") == 0
-    said = capsys.readouterr().out
-    assert "some: 240 requests of 2 tenants; mean ± standard deviation over 2 seeds" in said
-    assert all(word in said for word in ("fcfs", "vtc", "flood", "quiet", "±"))
+    printed = capsys.readouterr().out
+    assert "some: 240 requests of 2 tenants; mean ± standard deviation over 2 seeds" in printed
+    assert all(word in printed for word in ("fcfs", "vtc", "flood", "quiet", "±"))
 
 
 def test_weights_and_service_and_horizon(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = told(capsys, str(trace))[0]
-    assert told(capsys, str(trace), "--weights", "flood=10,quiet=1")[0] != plain
-    tokens = told(capsys, str(trace), "--service", "tokens")[0]
+    plain = runs_of(capsys, str(trace))[0]
+    assert runs_of(capsys, str(trace), "--weights", "flood=10,quiet=1")[0] != plain
+    tokens = runs_of(capsys, str(trace), "--service", "tokens")[0]
     assert tokens["tenants"]["quiet"]["service"] == 60 * 140
-    assert told(capsys, str(trace), "--horizon", "60")[0]["service_difference"]["avg"] is None
+    assert runs_of(capsys, str(trace), "--horizon", "60")[0]["service_difference"]["avg"] is None
 
 
 def test_weights_of_wsc_are_part_of_its_name(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = told(capsys, str(trace), "--policy", "fcfs,wsc", "--wsc-weights", "1,1,2")
+    runs = runs_of(capsys, str(trace), "--policy", "fcfs,wsc", "--wsc-weights", "1,1,2")
     assert [run["policy"] for run in runs] == ["fcfs", "wsc:1,1,2"]
-    assert told(capsys, str(trace), "--policy", "wsc:1,1,2,fcfs")[0] == runs[1]
+    assert runs_of(capsys, str(trace), "--policy", "wsc:1,1,2,fcfs")[0] == runs[1]
 
 
 def test_azures_files_are_a_tenant_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("chat", "code"):
         rows = [f"2023-11-16 18:15:{second:02}.0000000,100,20" for second in range(30)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    run = told(capsys, *(f"{name}={tmp_path / name}.csv" for name in ("chat", "code")))[0]
+    run = runs_of(capsys, *(f"{name}={tmp_path / name}.csv" for name in ("chat", "code")))[0]
     assert {name: tenant["served"] for name, tenant in run["tenants"].items()} == {"chat": 30, "code": 30}
 
 
 def test_every_example_is_played(capsys: pytest.CaptureFixture[str]) -> None:
     for path in sorted((ROOT / "examples" / "workloads").glob("*.yaml")):
-        assert told(capsys, str(path), "--policy", "vtc")[0]["served"] > 0
+        assert runs_of(capsys, str(path), "--policy", "vtc")[0]["served"] > 0
 
 
 def test_the_gate_before_the_engine(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tenants = str(ROOT / "examples" / "tenants.yaml")
     for order in ("bwfq", "fcfs", "sfq", "virtual-clock"):
-        run = told(capsys, str(trace), "--gate", "on", "--tenants", tenants, "--order", order)[0]
+        run = runs_of(capsys, str(trace), "--gate", "on", "--tenants", tenants, "--order", order)[0]
         assert run["gate"] == {"order": order, "slots": 24}
         assert run["served"] == 240
 
@@ -127,7 +127,7 @@ def test_what_is_larger_than_the_pool_is_rejected_and_counted(
 ) -> None:
     path = tmp_path / "large.csv"
     path.write_text("arrival_s,tenant,input_tokens,output_tokens\n0,a,20000,5\n0,a,20,5\n")
-    assert told(capsys, str(path))[0]["rejections"] == {"too_large": 1}
+    assert runs_of(capsys, str(path))[0]["rejections"] == {"too_large": 1}
 
 
 def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,14 +138,14 @@ def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (("--policy", "bogus"), "there are"),
         (("--policy", "rpm"), "rpm"),
         (("--policy", ""), "name at least one"),
         (("--engine", "steam"), "a10g-llama2-7b"),
         (("--service", "bogus"), "bogus"),
-        (("--weights", "nobody=1"), "nobody"),
+        (("--weights", "unknown=1"), "unknown"),
         (("--weights", "flood=-1"), "positive"),
         (("--weights", "flood"), "TENANT=NUMBER"),
         (("--wsc-weights", "1,1,2"), "--policy wsc"),
@@ -161,13 +161,13 @@ def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytes
     ],
 )
 def test_bad_input_is_one_line(
-    trace: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    trace: Path, arguments: tuple[str, ...], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refused(capsys, str(trace), *arguments)
+    assert printed in refused(capsys, str(trace), *arguments)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         ("", "column 'arrival_s' is missing"),
         ("arrival_s,tenant,input_tokens,output_tokens\n", "no request"),
@@ -175,13 +175,13 @@ def test_bad_input_is_one_line(
         ("tenants: {a: {arrivals: {kind: bogus}}}", "key 'duration_s'"),
     ],
 )
-def test_a_workload_that_is_wrong(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_that_is_wrong(tmp_path: Path, text: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / ("wrong.yaml" if "kind" in text else "wrong.csv")
     path.write_text(text)
-    assert said in refused(capsys, str(path))
+    assert printed in refused(capsys, str(path))
 
 
-def test_interrupted_it_leaves_nobody_behind(trace: Path) -> None:
+def test_interrupted_it_leaves_no_process_behind(trace: Path) -> None:
     command = [sys.executable, "-m", "headgate.cli", "simulate", str(trace), "--policy", "vtc", "--seeds", "10000"]
     started = subprocess.Popen(
         [*command, "--jitter", "0.05", "--processes", "2"],
@@ -197,7 +197,7 @@ def test_interrupted_it_leaves_nobody_behind(trace: Path) -> None:
         assert started.poll() is None, started.stderr.read() if started.stderr else ""
         time.sleep(0.05)
     started.send_signal(signal.SIGINT)
-    _, said = started.communicate(timeout=HANG_S)
+    _, printed = started.communicate(timeout=HANG_S)
     assert started.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in printed
     assert psutil.wait_procs(children, timeout=HANG_S)[1] == []

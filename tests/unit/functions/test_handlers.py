@@ -112,8 +112,8 @@ def test_invoke_leaves_itself_time_to_let_go(sandbox: Sandbox) -> None:
 
     running = sandbox.runner.run(full())
     started = sandbox.gate_now()
-    said = invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=12_000))
-    assert said == {"id": "request-1", "status": "queued"}
+    answers = invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=12_000))
+    assert answers == {"id": "request-1", "status": "queued"}
     assert sandbox.gate_now() - started == pytest.approx(12 - invoke.MARGIN_S, abs=0.1)
     sandbox.runner.run(sandbox.end(running))
     execute.handler({"Records": [message(*launched) for launched in sandbox.gate.launcher.launched]}, LambdaContext())
@@ -172,13 +172,13 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
         [Act(word=answer), UNREACHABLE, Act(word=answer), dies_after(1), refuses(400, "c", "m"), refuses(500)]
     )
     asked = sandbox.payload(prompt=prompt)
-    said = [invoke.handler(asked, LambdaContext(aws_request_id="r0"))]
-    assert answer in json.dumps(said)
+    answers = [invoke.handler(asked, LambdaContext(aws_request_id="r0"))]
+    assert answer in json.dumps(answers)
     for number, change in enumerate(({}, {}, {}, {"magic": prompt}, {"max_tokens": prompt}, {"model": "n"}), 1):
         with contextlib.suppress(WorkerFailed):
-            said.append(invoke.handler({**asked, **change}, LambdaContext(aws_request_id=f"r{number}")))
-    said.append(invoke.handler({**asked, "api_key": gate.keys["a"] + "x"}, LambdaContext()))
-    said.append(result.handler({"api_key": gate.keys["a"], "id": "r0"}, LambdaContext()))
+            answers.append(invoke.handler({**asked, **change}, LambdaContext(aws_request_id=f"r{number}")))
+    answers.append(invoke.handler({**asked, "api_key": gate.keys["a"] + "x"}, LambdaContext()))
+    answers.append(result.handler({"api_key": gate.keys["a"], "id": "r0"}, LambdaContext()))
     sandbox.runner.run(_faces(gate, prompt, system, answer))
     sandbox.runner.run(let_go(gate))
     execute.handler({"Records": [message("a", "k", 1)]}, LambdaContext())
@@ -188,7 +188,7 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
     assert "outcome_done" in out.out
     for secret in (*CANARIES, *gate.keys.values()):
         assert secret not in written
-    errors = [json.dumps(one) for one in said if "error" in one]
+    errors = [json.dumps(one) for one in answers if "error" in one]
     assert len(errors) >= 4
     assert not [one for one in errors for secret in (*CANARIES, *gate.keys.values()) if secret in one]
 

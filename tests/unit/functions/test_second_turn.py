@@ -21,24 +21,26 @@ def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def test_the_answers_message_goes_back_over_http(gate: Gate) -> None:
-    said = (await gate.caller().post(CHAT, body(FIRST))).json()["choices"][0]["message"]
-    reply = await gate.caller().post(CHAT, body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL))
+    first_message = (await gate.caller().post(CHAT, body(FIRST))).json()["choices"][0]["message"]
+    reply = await gate.caller().post(CHAT, body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL))
     assert reply.status == 200
     assert gate.workers.orders[-1][1].messages == TURNS
 
 
 async def test_the_answers_message_goes_back_over_lambda(gate: Gate) -> None:
     key = {"api_key": gate.keys["a"], "idempotency_key": None, "prompt": None}
-    said = (await invoke(gate.context, {**body(FIRST), **key}, "r-1", 60.0))["choices"][0]["message"]
-    answer = await invoke(gate.context, {**body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL), **key}, "r-2", 60.0)
+    first_message = (await invoke(gate.context, {**body(FIRST), **key}, "r-1", 60.0))["choices"][0]["message"]
+    answer = await invoke(
+        gate.context, {**body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL), **key}, "r-2", 60.0
+    )
     assert answer["choices"][0]["message"]["content"] == "xxx"
     assert gate.workers.orders[-1][1].messages == TURNS
 
 
 async def test_neutral_fields_are_no_other_request_under_the_same_key(gate: Gate) -> None:
-    caller, said = gate.caller(), {"role": "assistant", "content": "xxx"}
-    first = await caller.post(CHAT, body(FIRST, said, AGAIN), idempotency_key="k")
-    again = await caller.post(CHAT, body(FIRST, {**DUMPED, **said}, AGAIN, **NEUTRAL), idempotency_key="k")
+    caller, first_message = gate.caller(), {"role": "assistant", "content": "xxx"}
+    first = await caller.post(CHAT, body(FIRST, first_message, AGAIN), idempotency_key="k")
+    again = await caller.post(CHAT, body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL), idempotency_key="k")
     assert (again.status, again.json()) == (200, first.json())
     assert len(gate.workers.orders) == 1
 

@@ -86,7 +86,7 @@ async def test_a_message_of_an_earlier_attempt_does_nothing(gate: Gate) -> None:
     assert (ended.attempt, await gate.spent("a")) == (2, 16.0)
 
 
-@pytest.mark.parametrize("message", [("a", "never", 1), ("nobody", "k", 1), ("a", "k", 2), ("b", "k", 1)])
+@pytest.mark.parametrize("message", [("a", "never", 1), ("unknown", "k", 1), ("a", "k", 2), ("b", "k", 1)])
 async def test_a_message_that_names_nothing_does_nothing(gate: Gate, message: tuple[str, str, int]) -> None:
     await detached(gate)
     assert not await execute_detached(gate.context, *message, render)
@@ -211,7 +211,7 @@ async def test_what_is_dropped_is_charged_what_it_generated_once(gate: Gate, tok
     assert gate.context.suspects == {}
 
 
-async def test_a_detached_one_ends_with_what_the_worker_said(gate: Gate) -> None:
+async def test_a_detached_one_ends_with_the_workers_answer(gate: Gate) -> None:
     message = await detached(gate)
     gate.workers.acts.append(SHED)
     assert await execute_detached(gate.context, *message, render)

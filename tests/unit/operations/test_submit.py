@@ -63,7 +63,7 @@ async def test_the_context_is_the_prompt_and_what_may_come(gate: Gate) -> None:
         await submitted(gate, "a", "k", request=asked("é" * 91, 10, "s"))  # two bytes each
 
 
-async def test_what_is_not_said_is_the_default_and_within_the_tenants_limit(gate: Gate) -> None:
+async def test_a_limit_that_is_not_given_is_the_default_within_the_tenants_limit(gate: Gate) -> None:
     await gate.add_tenant("small", max_tokens_max=7)
     await followed(gate, "a", "k", request=asked(max_tokens=None))
     await followed(gate, "small", "k", request=asked(max_tokens=None))

@@ -153,7 +153,7 @@ def changed(old: str, new: str) -> str:
         ("# only words\n", ": is empty"),
         ("a: [1, 2\n", ", line 2, column 1: not YAML (expected ',' or ']', but got '<stream end>')"),
         ("a: b: c\n", ", line 1, column 5: not YAML (mapping values are not allowed here)"),
-        ("a: *nobody\n", ", line 1, column 4: not YAML (found undefined alias 'nobody')"),
+        ("a: *absent\n", ", line 1, column 4: not YAML (found undefined alias 'absent')"),
         ("a: 1\n---\nb: 2\n", ", line 2, column 1: not YAML (but found another document)"),
         ("a: \x07\n", ": not YAML (the character"),
         (b"a: 1\nb: \xff\n", ", line 2: not UTF-8 text"),
@@ -317,14 +317,14 @@ def changed(old: str, new: str) -> str:
         (changed("60}", "-1}") + "    weight: 0\n", ", line 4, column 31, key 'tenants.a.arrivals.rate_per_min'"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str | bytes, what: str) -> None:
+def test_an_error_names_its_place(tmp_path: Path, text: str | bytes, what: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         opened(tmp_path, text)
-    said = str(caught.value)
-    assert what in said
-    assert said.startswith((f"{tmp_path}/w.yaml", "w: "))
-    assert "\n" not in said
-    assert len(said) < 600
+    message = str(caught.value)
+    assert what in message
+    assert message.startswith((f"{tmp_path}/w.yaml", "w: "))
+    assert "\n" not in message
+    assert len(message) < 600
 
 
 WORD = st.sampled_from(

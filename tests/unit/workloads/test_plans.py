@@ -42,7 +42,7 @@ def test_as_many_arrivals_as_the_rate_says(rate: Rate, spacing: Spacing, cv: flo
 
 
 @pytest.mark.parametrize("cv", [0.3, 1.0, 3.0])
-def test_gaps_vary_as_much_as_said(cv: float) -> None:
+def test_gaps_vary_by_the_cv_given(cv: float) -> None:
     times = list(Process(Gamma(cv), Steady(10.0), 0.0, 5000.0).times(Random(1)))
     gaps = [after - before for before, after in pairwise(times)]
     assert fmean(gaps) == pytest.approx(0.1, rel=SIGMAS * cv / math.sqrt(len(gaps)))
@@ -59,7 +59,7 @@ def test_a_rate_and_its_inverse(first: float, last: float, over_s: float, part: 
         assert rate.accumulated(at_s) == pytest.approx(part * all_of_it, rel=1e-6, abs=1e-6)
 
 
-def test_bursts_as_likely_and_as_large_as_said() -> None:
+def test_bursts_are_as_likely_and_as_large_as_given() -> None:
     burst = Burst(0.25, 10, 30)
     process = Process(Gamma(), Steady(1.0), 0.0, 20_000.0, burst)
     sizes = Counter(Counter(process.times(Random(3))).values())

@@ -47,7 +47,7 @@ def test_a_trace(tmp_path: Path) -> None:
     assert (workload.name, workload.tenants, workload.notes) == ("my", ("b", "a"), ())
 
 
-def test_rows_out_of_order_are_sorted_and_said(tmp_path: Path) -> None:
+def test_rows_out_of_order_are_sorted_and_reported(tmp_path: Path) -> None:
     workload = open_workload([written(tmp_path / "my.csv", HEADER + "5,a,1,1\n2,b,2,2\n3,c,3,3\n2,d,4,4\n")])
     assert [arrival.tenant for arrival in check(workload)] == ["b", "d", "c", "a"]
     (note,) = workload.notes
