@@ -37,7 +37,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Engine, Jitter
-from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.service_difference import HALF_WINDOW_S, POINTS, WARM_UP_S
@@ -138,7 +138,7 @@ def played(case: Case) -> Found:
     else:
         settings = TierSettings(lead_max=case.lead_max, aging_per_s=0.0, deficit_factor=0.0)
         policy = make_policy(case.policy, tiers=settings)
-        engine = PreemptiveEngine(profile_of(case), policy, jitter=jitter)
+        engine = PagedEngine(profile_of(case), policy, jitter=jitter)
     collector = TierCollector(WEIGHTED_TOKENS, HORIZON_S)
     watched = Watched(engine)
     drive(workload, watched, collector)
@@ -148,7 +148,7 @@ def played(case: Case) -> Found:
     figures = Found(
         *(difference.avg, difference.max, fmean(by_tokens), max(by_tokens), collector.tokens / collector.total_time_s)
     )
-    if not isinstance(engine, PreemptiveEngine):
+    if not isinstance(engine, PagedEngine):
         return figures
     minutes = collector.total_time_s / 60
     return replace(

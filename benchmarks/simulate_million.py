@@ -160,10 +160,10 @@ def _play(
     if policy_calls is not None:
         policy = _Recorded(policy, policy_calls)
     engine = make_engine(load_profile(), policy)
-    if room_calls is not None and isinstance(engine, engine_module.SimulatedEngine):
+    if room_calls is not None and isinstance(engine, engine_module.SeparatePrefillEngine):
         room = _CountedKvPeak(load_profile().pool_tokens)
         room.calls = room_calls
-        engine._room = room
+        engine._kv = room
     drive(workload, engine, Collector(WEIGHTED_TOKENS, 0.0))
 
 

@@ -11,7 +11,7 @@ from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import Collector, TenantFigures
+from headgate.simulator.measures.collector import Collector, TenantMeasures
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.measures.tiers import Scheduling
 from headgate.simulator.measures.timeline import Timeline
@@ -79,7 +79,7 @@ class Run:
     total_time_s: float
     throughput_tokens_per_s: float
     difference: Difference | None
-    tenants: dict[str, TenantFigures]
+    tenants: dict[str, TenantMeasures]
     decisions: int
     pool_tokens: int
     bounds: dict[str, Any] = field(default_factory=dict)

@@ -1,12 +1,16 @@
 """The simulation: a workload under a policy on an engine model, with or without a gate before the engine.
 
-workload ──▶ drive ──▶ throttling? ──▶ gate? ──▶ shedding? ──▶ engine ──▶ Collector ──▶ Run
+The way of a request; what has a question mark is there only if the RunSpec names it:
+
+    workload ──▶ drive ──▶ throttling? ──▶ gate? ──▶ shedding? ──▶ engine ──▶ Collector ──▶ Run
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 
 from dispatcher.policies.percentiles import percentile
@@ -14,15 +18,16 @@ from dispatcher.policies.service import ServiceFunction, WeightedTokens, service
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import EngineLike, drive
 from headgate.simulator.engines.interface import Engine, Jitter
-from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.gates.gated_engine import EngineCapacity, GatedEngine
 from headgate.simulator.gates.shedding import SheddingEngine, SloObserver
 from headgate.simulator.gates.throttling import ThrottledEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.theorems import TheoremMonitor
-from headgate.simulator.measures.tiers import Scheduling, TierCollector, with_tiers
+from headgate.simulator.measures.tiers import Scheduling, TierCollector
 from headgate.simulator.run import Run, RunSpec, Timing, run_of
+from headgate.workloads.arrivals import Arrival
 
 
 def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
@@ -45,7 +50,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     collector = collector or _collector(spec, service)
     with ExitStack() as stack:
         front = _front(spec, engine, slo, service, stack)
-        drive(with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
+        drive(_with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
     return run_of(
         spec,
         collector,
@@ -97,7 +102,7 @@ def _collector(spec: RunSpec, service: ServiceFunction) -> Collector:
 
 
 def _scheduling(collector: Collector, engine: Engine) -> Scheduling | None:
-    if isinstance(collector, TierCollector) and isinstance(engine, PreemptiveEngine):
+    if isinstance(collector, TierCollector) and isinstance(engine, PagedEngine):
         return collector.scheduling(engine.counts)
     return None
 
@@ -106,3 +111,13 @@ def _timing(wall_s: float, decision_s: list[float]) -> Timing:
     """`decision_s`: seconds of each pick."""
     mean_s = sum(decision_s) / len(decision_s) if decision_s else 0.0
     return Timing(wall_s, 1e6 * mean_s, 1e6 * (percentile(decision_s, 0.99) or 0.0))
+
+
+def _with_tiers(arrivals: Iterable[Arrival], tiers: Mapping[str, str]) -> Iterable[Arrival]:
+    """Give each arrival without a tier that of its tenant in `tiers`; if it has none there, it counts as standard."""
+    return (_with_tier(arrival, tiers) for arrival in arrivals) if tiers else arrivals
+
+
+def _with_tier(arrival: Arrival, tiers: Mapping[str, str]) -> Arrival:
+    tier = tiers.get(arrival.tenant)
+    return arrival if tier is None or arrival.tier is not None else replace(arrival, tier=tier)

@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps to the next thing that is due: hours of waiting take no time, and nothing races.
+"""An event loop in virtual time: its clock jumps to the next timer, so that hours of waiting take no time.
 
-The jump is made where a real loop would sleep, in its selector. Real events (a thread that reports, a socket) are still
-seen; where nothing is due ever, the loop waits for them as any other.
+The selector jumps where a real loop would sleep. Real events (a thread that reports, a socket) are still seen; if no
+timer is set, the loop waits for them like any other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 START = 1_000_000.0
-"""Where the loop's clock begins, in seconds. Not at 0: on wall clocks, for which production code takes it, all that is
-reckoned backward from now (a bucket that has been filling) is after the epoch."""
+"""The loop's time at its start, in seconds. It is not 0, because production code takes it for a wall clock and computes
+times before now (since when a bucket fills), which are after the epoch on a wall clock."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 
@@ -26,11 +26,11 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.now = START
         self.until = inf
         self.next_due = inf
-        """When the loop's next timer is due, as it last said."""
+        """The time of the loop's next timer, as of its last select."""
         self.stop: Any = None
 
     def select(self, timeout: float | None = None) -> Ready:
-        """`timeout`: how long the loop would sleep; None for ever, 0 not at all."""
+        """Jump instead of sleeping. `timeout`: seconds that the loop would sleep; None: without end; 0: not at all."""
         if timeout is not None and timeout <= 0:
             return super().select(0)
         due = inf if timeout is None else self.now + timeout
@@ -56,8 +56,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def run_to(self, until: float) -> None:
-        """Run all that is due by `until`, at its own time, until nothing is left to do then. For a loop that others
-        step: nothing else runs it. Raises ValueError for a time that is not finite."""
+        """Run everything that is due by `until`, each at its own time. Only for a loop that nothing else runs.
+
+        Raises ValueError for a time that is not finite.
+        """
         if not until < inf:
             raise ValueError(f"a loop runs to a finite time, not {until!r}")
         self._jumping.until = until
@@ -68,7 +70,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._jumping.now = max(self._jumping.now, until)
 
     def next_due(self) -> float:
-        """When its next timer is due, as of the last `run_to`; infinity where there is none."""
+        """Return the time of the next timer, as of the last `run_to`; infinity if there is none."""
         return self._jumping.next_due
 
 

@@ -14,11 +14,11 @@ from dispatcher.policies.throttling import Limits
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.gates.throttling import ThrottledEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
@@ -37,7 +37,7 @@ class Told(Observer):
 
 def play(arrivals: list[Arrival], policy: str, profile: EngineProfile) -> dict[str, SimRequest]:
     told = Told()
-    engine = ChunkedEngine(profile, make_policy(policy), observer=told)
+    engine = ChunkedPrefillEngine(profile, make_policy(policy), observer=told)
     drive(arrivals, engine, Collector(WEIGHTED_TOKENS, 0.0))
     assert (engine.kv_tokens, engine.running, engine.waiting, engine.saturation) == (0, 0, 0, 0.0)
     return told.requests
@@ -166,14 +166,14 @@ def test_a_long_prompt_shares_its_steps_with_decodes() -> None:
         told = Told()
         drive([short, long], make_engine(profile, make_policy("fcfs"), observer=told), Collector(WEIGHTED_TOKENS, 0.0))
         beside[profile.chunk_tokens] = told.requests["1"].ttft_s
-    assert isinstance(make_engine(PROFILE, make_policy("fcfs")), ChunkedEngine)
-    assert isinstance(make_engine(whole, make_policy("fcfs")), SimulatedEngine)
+    assert isinstance(make_engine(PROFILE, make_policy("fcfs")), ChunkedPrefillEngine)
+    assert isinstance(make_engine(whole, make_policy("fcfs")), SeparatePrefillEngine)
     assert beside[2048] > beside[None]
 
 
 def test_a_profile_without_chunks_is_refused() -> None:
     with pytest.raises(ValueError, match="no chunk_tokens"):
-        ChunkedEngine(load_profile(), make_policy("fcfs"))
+        ChunkedPrefillEngine(load_profile(), make_policy("fcfs"))
 
 
 def test_throttling_holds_only_while_the_pool_is_taken() -> None:

@@ -12,7 +12,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
@@ -33,7 +33,7 @@ class Kept(Collector):
         self.refused.append(request)
 
 
-class RefusesStage(SimulatedEngine):
+class RefusesStage(SeparatePrefillEngine):
     """Refuses one stage of every interaction."""
 
     refused_stage: int | None = None

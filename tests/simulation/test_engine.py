@@ -15,7 +15,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Jitter, Observer
 from headgate.simulator.engines.profile import EngineProfile, load_profile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
@@ -41,7 +41,7 @@ class Told(Observer):
 
 def play(arrivals: list[Arrival], policy: str, profile: EngineProfile, jitter: Jitter | None = None) -> Told:
     told = Told()
-    engine = SimulatedEngine(profile, make_policy(policy), observer=told, jitter=jitter)
+    engine = SeparatePrefillEngine(profile, make_policy(policy), observer=told, jitter=jitter)
     drive(arrivals, engine, Collector(WEIGHTED_TOKENS, 0.0))
     assert engine.kv_tokens == 0
     assert engine.running == engine.waiting == 0
@@ -111,7 +111,7 @@ def test_whoever_arrives_while_a_batch_runs_waits_for_the_next_attempt() -> None
 
 
 def test_what_the_pool_can_never_hold_is_refused_and_harms_nobody() -> None:
-    engine = SimulatedEngine(PROFILE, make_policy("fcfs"))
+    engine = SeparatePrefillEngine(PROFILE, make_policy("fcfs"))
     large = SimRequest("0", Arrival(0.0, "a", 9_000, 1_000), 0.0)
     assert not engine.submit(large, 0.0)
     assert large.rejected == "too_large"
@@ -120,7 +120,7 @@ def test_what_the_pool_can_never_hold_is_refused_and_harms_nobody() -> None:
 
 
 def test_a_rate_limit_refuses() -> None:
-    engine = SimulatedEngine(PROFILE, make_policy("rpm:1"))
+    engine = SeparatePrefillEngine(PROFILE, make_policy("rpm:1"))
     first, second = (SimRequest(str(n), Arrival(0.0, "a", 10, 10), 0.0) for n in range(2))
     assert engine.submit(first, 0.0)
     assert not engine.submit(second, 0.0)
@@ -138,7 +138,7 @@ def test_stepping_to_arbitrary_times_changes_nothing() -> None:
     """`advance` to times between events, as a gate before the engine does."""
     arriving = [Arrival(n * 0.3, "ab"[n % 2], 40, 60) for n in range(30)]
     whole = play(arriving, "vtc", PROFILE)
-    engine = SimulatedEngine(PROFILE, make_policy("vtc"))
+    engine = SeparatePrefillEngine(PROFILE, make_policy("vtc"))
     random, at_s, finished, coming = Random(1), 0.0, list[SimRequest](), list(enumerate(arriving))
     while len(finished) < len(arriving):
         at_s = min(at_s + random.uniform(0, 0.1), coming[0][1].arrival_s if coming else math.inf)

@@ -17,7 +17,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.gates.file import read_gate
 from headgate.simulator.gates.gated_engine import GatedEngine
 from headgate.simulator.gates.spec import GateSpec, GateTenant
@@ -79,7 +79,7 @@ class Most(Observer):
 @settings(max_examples=12, deadline=None)
 def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str, pure: bool) -> None:
     most = Most()
-    engine = SimulatedEngine(load_profile(), make_policy("vtc"), observer=most)
+    engine = SeparatePrefillEngine(load_profile(), make_policy("vtc"), observer=most)
     gate = GatedEngine(engine, GateSpec(slots, order, pure=pure), WEIGHTED_TOKENS, lambda now_s: 0.0)
     drive(list(BOTH)[:120], gate, Collector(WEIGHTED_TOKENS, 0.0))
     gate.close()

@@ -44,8 +44,8 @@ def test_nearest_rank() -> None:
 def test_who_asks_and_gets_nothing_differs_by_what_it_asks() -> None:
     rates = ServiceRates(600.0)
     for second in range(600):
-        rates.asked("starved", second, 10.0)
-        rates.asked("served", second, 100.0)
+        rates.requested("starved", second, 10.0)
+        rates.requested("served", second, 100.0)
         rates.served("served", second, second + 1.0, 100.0)
     found = rates.difference()
     # At the ends of the run a window is only partly within it, nowhere else.
@@ -57,7 +57,7 @@ def test_who_asks_for_less_than_its_share_and_gets_it_does_not_differ() -> None:
     rates = ServiceRates(600.0)
     for second in range(600):
         for tenant, service in (("modest", 10.0), ("greedy", 100.0)):
-            rates.asked(tenant, second, service)
+            rates.requested(tenant, second, service)
             rates.served(tenant, second, second + 1.0, service)
     assert rates.difference().max < 1.0
 
@@ -65,7 +65,7 @@ def test_who_asks_for_less_than_its_share_and_gets_it_does_not_differ() -> None:
 def test_a_request_counts_by_the_part_of_it_within_the_window() -> None:
     rates = ServiceRates(600.0)
     rates.served("a", 0.0, 600.0, 6000.0)
-    rates.asked("b", 58.5, 600.0)
+    rates.requested("b", 58.5, 600.0)
     # a is served 10 a second everywhere; b asked 600 within the first window and by the second's edge, and got none.
     found = rates.difference()
     assert found.max == pytest.approx(10.0)

@@ -15,7 +15,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import load_profile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.theorems import TENANTS_MAX, TheoremMonitor
 from headgate.simulator.requests import SimRequest
@@ -95,7 +95,7 @@ def test_worst_cases_are_those_of_all_pairs_over_all_intervals(
 ) -> None:
     monitor = AllMoments()
     arriving.sort(key=lambda arrival: arrival.arrival_s)
-    engine = SimulatedEngine(PROFILE, make_policy(policy), observer=monitor)
+    engine = SeparatePrefillEngine(PROFILE, make_policy(policy), observer=monitor)
     drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
     bounds = monitor.bounds()
     assert bounds["4.4"]["worst"] == pytest.approx(worst(monitor.moments, jointly=True), abs=1e-6)
@@ -179,7 +179,7 @@ def test_dispatch_and_share_are_those_of_plain_books_and_so_is_what_bounds_them(
 ) -> None:
     ledger = Ledger()
     arriving.sort(key=lambda arrival: arrival.arrival_s)
-    engine = SimulatedEngine(PROFILE, make_policy(policy), observer=ledger)
+    engine = SeparatePrefillEngine(PROFILE, make_policy(policy), observer=ledger)
     drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
     bounds, unit = ledger.bounds(), max(ledger.input_max, ledger.resident_max)
     about = functools.partial(pytest.approx, abs=1e-6)
@@ -205,7 +205,10 @@ def test_counters_are_as_far_apart_as_the_policys_own(arriving: list[Arrival], w
     monitor = Looking(WEIGHTED_TOKENS)
     arriving.sort(key=lambda arrival: arrival.arrival_s)
     drive(
-        arriving, SimulatedEngine(PROFILE, policy, observer=monitor), Collector(WEIGHTED_TOKENS, 0.0), weights=weights
+        arriving,
+        SeparatePrefillEngine(PROFILE, policy, observer=monitor),
+        Collector(WEIGHTED_TOKENS, 0.0),
+        weights=weights,
     )
     assert monitor.bounds()["4.3"]["worst"] == pytest.approx(max(apart), abs=1e-6)
 
@@ -245,7 +248,7 @@ def test_looking_on_changes_nothing() -> None:
     told = []
     for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS)):
         arriving = [Arrival(n * 0.05, "ab"[n % 3 == 0], 30, 30) for n in range(60)]
-        engine = SimulatedEngine(PROFILE, make_policy("vtc"), observer=observer)
+        engine = SeparatePrefillEngine(PROFILE, make_policy("vtc"), observer=observer)
         drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0))
         told.append((engine.now_s, engine.decisions))
     assert len(set(told)) == 1

@@ -21,11 +21,11 @@ from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.drive import drive
-from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
 from headgate.simulator.engines.interface import Engine
-from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile, load_profile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.tiers import TierCollector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
@@ -62,7 +62,7 @@ class Ends(TierCollector):
         self.ended.append(request)
 
 
-class Checked(PreemptiveEngine):
+class Checked(PagedEngine):
     """Checks every block before and after each step, and that protected requests are not evicted."""
 
     def _begin_step(self) -> None:
@@ -256,7 +256,7 @@ def test_where_nothing_is_short_it_is_the_engine_without_evictions(chunked: bool
     ]
     base = load_profile("a100-llama3-8b-chunked") if chunked else load_profile()
     profile = base.model_copy(update={"pool_tokens": 1_000_000, "batch_max": None})
-    plain = (ChunkedEngine if chunked else SimulatedEngine)(profile, make_policy("vtc"))
+    plain = (ChunkedPrefillEngine if chunked else SeparatePrefillEngine)(profile, make_policy("vtc"))
     paged = made(profile, TierSettings(preemption=False))
     times = []
     for engine in (plain, paged):

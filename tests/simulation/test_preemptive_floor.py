@@ -6,7 +6,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
 from headgate.simulator.engines.interface import Observer
-from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 from tests.simulation.test_preemptive import WHOLE, made, play
@@ -31,7 +31,7 @@ def test_background_ends_under_an_endless_premium_flood_within_its_bound() -> No
 class Last(Observer):
     """What all were given from the background request's arrival to its end."""
 
-    def __init__(self, engine: PreemptiveEngine) -> None:
+    def __init__(self, engine: PagedEngine) -> None:
         assert isinstance(engine.policy, TieredQueue)
         self._shares = engine.policy.shares
         self._from = 0.0

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.slo.shedding import ShedSettings
 from gpu_worker.policies.tiers.settings import TierSettings
-from headgate.simulator.engines.interface import as_policy_sees, output_tokens_max
+from headgate.simulator.engines.interface import output_tokens_max, queue_request
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.summary import as_json
 from headgate.simulator.measures.tiers import Scheduling
@@ -130,6 +130,6 @@ def test_what_does_not_fit_together_is_one_line(
 @pytest.mark.parametrize(("true", "asked"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])
 def test_what_a_client_asks_for_at_most(true: int, asked: int) -> None:
     assert output_tokens_max(true) == asked
-    seen = as_policy_sees(SimRequest("r", Arrival(0.0, "t", 10, true, tier="premium"), 0.0))
+    seen = queue_request(SimRequest("r", Arrival(0.0, "t", 10, true, tier="premium"), 0.0))
     assert (seen.output_tokens_max, seen.tier) == (asked, Tier.PREMIUM)
-    assert as_policy_sees(SimRequest("r", Arrival(0.0, "t", 10, true), 0.0)).tier is Tier.STANDARD
+    assert queue_request(SimRequest("r", Arrival(0.0, "t", 10, true), 0.0)).tier is Tier.STANDARD

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headgate.cli.simulate.tier_table import print_tiers
-from headgate.simulator.measures.collector import TenantFigures
+from headgate.simulator.measures.collector import TenantMeasures
 from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.run import Run
@@ -77,7 +77,7 @@ def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
     return table
 
 
-def _figures(figures: TenantFigures) -> list[str]:
+def _figures(figures: TenantMeasures) -> list[str]:
     counts = [f"{count:,}" for count in (figures.requests, figures.served, figures.rejected)]
     return [*counts, f"{figures.service:,.0f}", *_seconds(figures.ttft_s), *_seconds(figures.latency_s)]
 

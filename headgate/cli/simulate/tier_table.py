@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headgate.simulator.measures.percentiles import Percentiles
-from headgate.simulator.measures.tiers import Scheduling, TierFigures
+from headgate.simulator.measures.tiers import Scheduling, TierMeasures
 from headgate.simulator.run import Run
 
 COLUMNS = ("served", "rejected", "TTFT P50", "P99", "in time", "TPOT", "whole P50", "P99", "tokens/s")
@@ -34,7 +34,7 @@ def print_tiers(console: Console, by_policy: Sequence[Sequence[Run]]) -> None:
         console.print(f"{escape(policy)}: {_evicted(scheduling)}")
 
 
-def _cells(figures: TierFigures) -> tuple[str, ...]:
+def _cells(figures: TierMeasures) -> tuple[str, ...]:
     return (
         *(f"{figures.served:,}", f"{figures.rejected:,}"),
         *_seconds(figures.ttft_s),

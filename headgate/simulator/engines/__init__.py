@@ -1,1 +1,1 @@
-"""Engine models in virtual time, and the profiles of step times that they run on."""
+"""Engine models in virtual time, and the profiles of step times that they use."""

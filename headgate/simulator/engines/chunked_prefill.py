@@ -1,14 +1,14 @@
-"""An engine with chunked prefill in virtual time: each step computes a token of every decoding request and, with what
-is left of the step's `chunk_tokens`, parts of prompts.
+"""An engine in virtual time with chunked prefill. Each step computes one token of every decoding request and, with the
+rest of the step's `chunk_tokens`, parts of prompts.
 
-As engines of this kind do it: decodes first, then prompts that are begun, then newcomers in the policy's order. A
-newcomer is admitted when its prompt and all of its output fit beside what is reserved for those who are there, so
-nobody is ever evicted. A step takes
+Decodes come first, then prompts already started, then new requests in the policy's order, as in real engines of this
+kind. A new request is admitted only if its prompt and its whole output fit beside the reservations of the running
+requests, so that no request is ever evicted. A step takes
 
     base + overhead + per_request x decoding + per_kv_token x KV held
     + prefill_base where there are prompt tokens + prefill_per_token x prompt tokens
 
-Steps in which only decodes run, with nobody waiting, are taken together (engine.py).
+Steps in which only decodes run, while no request waits, are taken together (see separate_prefill.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Running:
 
 @dataclass(slots=True)
 class _Step:
-    """`parts`: prompt tokens of each; `steps`: how many alike, one where there are any."""
+    """`parts`: prompt tokens of each request; `steps`: number of equal steps, 1 if there are parts."""
 
     end_s: float
     steps: int
@@ -46,8 +46,8 @@ class _Step:
     parts: list[tuple[_Running, int]]
 
 
-class ChunkedEngine(Engine):
-    """Its profile says `chunk_tokens`: ValueError where it does not."""
+class ChunkedPrefillEngine(Engine):
+    """Raises ValueError if its profile has no `chunk_tokens`."""
 
     def _set_up(self) -> None:
         if self.profile.chunk_tokens is None:
@@ -76,29 +76,29 @@ class ChunkedEngine(Engine):
             if self._step is None:
                 if self.now_s >= until_s or not (self.running or self._waiting):
                     return []
-                self._step = self._planned()
+                self._step = self._plan_step()
             if self._step.end_s > until_s and not self._cut_short(self._step, until_s):
                 return []
-            if finished := self._taken(self._step):
+            if finished := self._finish_step(self._step):
                 return finished
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
         return prompt + max(request.arrival.output_tokens, 1) <= self.profile.pool_tokens
 
-    def _planned(self) -> _Step:
+    def _plan_step(self) -> _Step:
         budget = max(1, self._chunk_tokens - len(self._decoding))
         parts: list[tuple[_Running, int]] = []
         for running in self._prefilling:
             budget = _take(parts, running, budget)
-        while budget and (newcomer := self._newcomer()) is not None:
-            budget = _take(parts, newcomer, budget)
+        while budget and (admitted := self._admit_next()) is not None:
+            budget = _take(parts, admitted, budget)
         if not parts and not self._decoding:
-            raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
+            raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
         steps = 1 if parts or self._waiting else min(running.left for running in self._decoding)
         factor = self._jitter_factor(steps)
         return _Step(self.now_s + factor * self._step_s(steps, parts), steps, factor, parts)
 
-    def _newcomer(self) -> _Running | None:
+    def _admit_next(self) -> _Running | None:
         head = self._peek()
         if head is None or (self.profile.batch_max is not None and self.running >= self.profile.batch_max):
             return None
@@ -126,19 +126,19 @@ class ChunkedEngine(Engine):
         return seconds
 
     def _cut_short(self, step: _Step, until_s: float) -> bool:
-        """To as many whole steps as end by then, at least one: whether any does."""
+        """Shorten it to the whole steps that end by `until_s`, at least one. False: the first ends later."""
         low, high = 0, step.steps
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._ends_s(step, middle) <= until_s else (low, middle)
+            low, high = (middle, high) if self._end_s(step, middle) <= until_s else (low, middle)
         step.steps = max(low, 1)
-        step.end_s = self._ends_s(step, step.steps)
+        step.end_s = self._end_s(step, step.steps)
         return step.end_s <= until_s
 
-    def _ends_s(self, step: _Step, steps: int) -> float:
+    def _end_s(self, step: _Step, steps: int) -> float:
         return self.now_s + step.factor * self._step_s(steps, step.parts)
 
-    def _taken(self, step: _Step) -> list[SimRequest]:
+    def _finish_step(self, step: _Step) -> list[SimRequest]:
         self._step = None
         self.now_s = step.end_s
         self._decode(step)
@@ -186,7 +186,7 @@ class ChunkedEngine(Engine):
 
 
 def _take(parts: list[tuple[_Running, int]], running: _Running, budget: int) -> int:
-    """As much of its prompt as the budget allows; what is left of the budget."""
+    """Add as much of the prompt as the budget allows, and return the rest of the budget."""
     tokens = min(running.prompt_left, budget)
     if tokens:
         parts.append((running, tokens))

@@ -1,4 +1,4 @@
-"""What simulated engines have in common: a line before the batch, whom they tell of what, and steps that vary."""
+"""The base of the simulated engines: a queue before the batch, an observer of their events, and jittered steps."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from headgate.simulator.requests import SimRequest
 
 
 class Observer:
-    """Who looks on. `decoded` comes before whatever ends or enters after those steps."""
+    """Called at an engine's events. `decoded` is called before the ends and admissions that follow those steps."""
 
     def enqueued(self, request: SimRequest, now_s: float) -> None: ...
 
     def rejected(self, request: SimRequest, now_s: float) -> None: ...
 
     def attempted(self, now_s: float) -> None:
-        """An attempt to admit begins."""
+        """The engine begins an attempt to admit requests."""
 
     def admitted(self, request: SimRequest, now_s: float) -> None: ...
 
     def prefilled(self, requests: Sequence[SimRequest], now_s: float) -> None:
-        """Each has its first token."""
+        """Each of the requests has its first token."""
 
     def decoded(self, steps: int, now_s: float) -> None:
-        """Every running request got so many tokens more."""
+        """Every running request generated one token in each of these steps."""
 
     def finished(self, request: SimRequest, now_s: float) -> None: ...
 
 
 @dataclass(slots=True)
 class Jitter:
-    """Step times vary by a normal factor with standard deviation `spread` a step, never below a tenth."""
+    """Multiplies step times by a normal factor, at least 0.1. `spread`: its standard deviation for one step."""
 
     random: Random
     spread: float
 
     def factor(self, steps: int) -> float:
+        """Draw the factor for the time of `steps` steps together."""
         return max(0.1, self.random.gauss(1.0, self.spread / math.sqrt(steps)))
 
 
 class Engine(ABC):
-    """Feeds on requests (drive.py) and serves them in virtual time. `stopwatch`: seconds of a clock that measures the
-    policy's decisions; their times are in `decision_s`."""
+    """drive.EngineLike. Serves requests in virtual time. `stopwatch`: a clock, in seconds, that times the policy's
+    decisions; the times are in `decision_s`. `decisions`: the number of requests admitted."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _set_up(self) -> None:
-        """Make the state of this kind of engine; profile and policy are there."""
+        """Make the state of this kind of engine. The profile and the policy are set already."""
 
     @property
     def waiting(self) -> int:
@@ -85,26 +86,26 @@ class Engine(ABC):
     @property
     @abstractmethod
     def saturation(self) -> float:
-        """The part of the KV pool that is taken, 0 to 1."""
+        """The share of the KV pool in use, 0 to 1."""
 
     @abstractmethod
     def next_s(self) -> float:
-        """When its next event is due; infinity where it has nothing to do."""
+        """Return the time of the next event; infinity if there is nothing to do."""
 
     @abstractmethod
     def advance(self, until_s: float) -> list[SimRequest]:
-        """Go on until requests finish, they are returned, or until `until_s`, with nothing finished.
+        """Run until requests end, and return them, or until `until_s`, and return [].
 
-        What is decided at `until_s` itself is left for the next call: whoever arrives at that instant is in the queue
-        by then.
+        Decisions at `until_s` itself wait for the next call, so that a request that arrives at that instant is in the
+        queue by then.
         """
 
     @abstractmethod
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        """Whether the request fits an empty engine. `prompt`: its prompt tokens, with those that the server adds."""
+        """Return whether the request fits an empty engine. `prompt`: prompt tokens, with those that the server adds."""
 
     def submit(self, request: SimRequest, at_s: float) -> bool:
-        """It arrives, at a time to which the engine was advanced. False: refused, `request.rejected` says why."""
+        """Accept the request, at a time to which the engine was advanced, or return False and set its `rejected`."""
         if not self.waiting and not self.running:
             self.now_s = max(self.now_s, at_s)
         if not self._could_hold(request, request.arrival.input_tokens + self.profile.prompt_extra_tokens):
@@ -119,7 +120,7 @@ class Engine(ABC):
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         """Add the request to the queue. False: the policy refuses it."""
-        if not self.policy.enqueue(as_policy_sees(request), at_s):
+        if not self.policy.enqueue(queue_request(request), at_s):
             return False
         self._waiting[request.request_id] = request
         return True
@@ -138,11 +139,12 @@ class Engine(ABC):
 
 
 def output_tokens_max(output_tokens: int) -> int:
-    """What the client asked for at most: the true length rounded up to a power of two, at least 16 tokens."""
+    """Return the max_tokens that a client would send: the true length rounded up to a power of two, at least 16."""
     return max(16, 1 << max(0, output_tokens - 1).bit_length())
 
 
-def as_policy_sees(request: SimRequest) -> QueueRequest:
+def queue_request(request: SimRequest) -> QueueRequest:
+    """Return the request as the queue policy sees it."""
     arrival = request.arrival
     return QueueRequest(
         request.request_id,

@@ -11,12 +11,12 @@ from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
 from gpu_worker.policies.preemption.admission import Admission, AdmissionPlan, KvBudget
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from headgate.simulator.engines.interface import Engine, as_policy_sees
+from headgate.simulator.engines.interface import Engine, queue_request
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
 
-class PreemptiveEngine(Engine):
+class PagedEngine(Engine):
     def _set_up(self) -> None:
         machine = paged_profile(self.profile)
         admission = Admission(self.policy, machine.calibration())
@@ -69,7 +69,7 @@ class PreemptiveEngine(Engine):
         return blocks <= batch.admission.blocks_max(request.tier, batch.kv_budget.blocks_total)
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
-        if self.model.batch.enqueue(as_policy_sees(request), at_s) is None:
+        if self.model.batch.enqueue(queue_request(request), at_s) is None:
             return False
         self._requests[request.request_id] = request
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_worker.policies.fairness.interface import QueuePolicy
-from headgate.simulator.engines.chunked_prefill import ChunkedEngine
+from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
 from headgate.simulator.engines.interface import Engine, Jitter, Observer
-from headgate.simulator.engines.paged import PreemptiveEngine
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import EngineProfile
-from headgate.simulator.engines.separate_prefill import SimulatedEngine
+from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 
 
 def make_engine(
@@ -22,6 +22,6 @@ def make_engine(
     stopwatch: Callable[[], float] | None = None,
 ) -> Engine:
     """Make the paged engine, or else the engine whose prefill the profile describes: in chunks, or in its own steps."""
-    unpaged = SimulatedEngine if profile.chunk_tokens is None else ChunkedEngine
-    kind = PreemptiveEngine if paged else unpaged
+    unpaged = SeparatePrefillEngine if profile.chunk_tokens is None else ChunkedPrefillEngine
+    kind = PagedEngine if paged else unpaged
     return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)

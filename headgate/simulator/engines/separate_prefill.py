@@ -1,18 +1,19 @@
-"""One engine in virtual time: admission by a queue policy, prefill, decode; from event to event.
+"""An engine in virtual time that prefills in steps of their own. It skips from event to event.
 
-It is the continuous batching of the VTC paper (section 2.1), as the paper's own server does it: an attempt to admit
-every `steps_between_admissions` decode steps, at once where nothing runs; what is admitted is prefilled as a mini-batch
-and joins the batch. The policy is the one that the real engines run; what is modelled is how long a step takes.
+This is the continuous batching of the VTC paper (section 2.1), as the paper's own server does it. The engine attempts
+to admit requests every `steps_between_admissions` decode steps, or at once if nothing runs. The admitted requests are
+prefilled as a mini-batch and then join the batch. The policy is the one that the real engines run; only the time of a
+step is modelled.
 
-Nothing is computed step by step. Between two events, and an event is whatever could change a decision (an attempt, the
-end of a request, an arrival), k decode steps of n requests holding v tokens take
+An event is what could change a decision: an attempt to admit, the end of a request, or an arrival. Between two events,
+k decode steps of n requests that hold v tokens take
 
     k (base + overhead + per_request n) + per_kv_token (k v + n k (k - 1) / 2)
 
-and the policy is told of all k at once. That is the same schedule as step by step: tests hold the two equal.
+and the policy is charged for all k at once. The schedule is the same as step by step; tests compare the two.
 
-With jitter each step's time is multiplied by a normal factor; over k steps at once the factor is drawn with a k-th of
-the variance, which is what the mean of k such factors has.
+With jitter, each step's time is multiplied by a normal factor. For k steps together the factor is drawn with a k-th of
+the variance, which is the variance of the mean of k such factors.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ class _Prefill:
 
 
 class _Stretch(NamedTuple):
-    """Decode steps until the next attempt or the next end, with the factor drawn for them."""
+    """The decode steps until the next attempt to admit or the next end, and their jitter factor."""
 
     steps: int
     factor: float
 
 
-class SimulatedEngine(Engine):
+class SeparatePrefillEngine(Engine):
     def _set_up(self) -> None:
         profile = self.profile
-        self._room = KvPeak(profile.pool_tokens)
+        self._kv = KvPeak(profile.pool_tokens)
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
@@ -52,7 +53,7 @@ class SimulatedEngine(Engine):
 
     @property
     def running(self) -> int:
-        return self._room.size
+        return self._kv.size
 
     @property
     def saturation(self) -> float:
@@ -61,7 +62,7 @@ class SimulatedEngine(Engine):
     def next_s(self) -> float:
         if self._prefill is not None:
             return self._prefill.end_s
-        if not self._room.size:
+        if not self._kv.size:
             return self.now_s if self._waiting else math.inf
         if self._since_attempt >= self.profile.steps_between_admissions:
             return self.now_s
@@ -75,22 +76,22 @@ class SimulatedEngine(Engine):
                 if self._prefill.end_s > until_s:
                     return finished
                 finished = self._end_prefill(self._prefill)
-            elif not self._room.size or self._since_attempt >= self.profile.steps_between_admissions:
-                if self.now_s >= until_s or not (self._room.size or self._waiting):
+            elif not self._kv.size or self._since_attempt >= self.profile.steps_between_admissions:
+                if self.now_s >= until_s or not (self._kv.size or self._waiting):
                     return finished
                 self._attempt()
             elif not self._decode(until_s):
                 return finished
-            elif self._room.next_end <= self._room.step:
+            elif self._kv.next_end <= self._kv.step:
                 finished = self._ended()
             if finished:
                 return finished
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        return self._room.could_hold(prompt, request.arrival.output_tokens)
+        return self._kv.could_hold(prompt, request.arrival.output_tokens)
 
     def _attempt(self) -> None:
-        """Admit in the policy's order; the first that does not fit ends it."""
+        """Admit requests in the policy's order until one does not fit."""
         self._since_attempt = 0
         self._stretch = None
         self._observer.attempted(self.now_s)
@@ -107,21 +108,21 @@ class SimulatedEngine(Engine):
         if admitted:
             seconds = self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens + self.profile.overhead_s
             self._prefill = _Prefill(admitted, self.now_s + seconds * self._jitter_factor(1))
-        elif not self._room.size:
-            raise RuntimeError("the policy admits nobody though nothing runs: the run would never end")
+        elif not self._kv.size:
+            raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
 
     def _fits(self, request: SimRequest, prompt: int, tokens: int, admitted: int) -> bool:
         profile = self.profile
         if admitted and tokens + prompt > profile.minibatch_tokens_max:
             return False
-        if profile.batch_max is not None and self._room.size >= profile.batch_max:
+        if profile.batch_max is not None and self._kv.size >= profile.batch_max:
             return False
-        return self._room.fits(prompt, request.arrival.output_tokens)
+        return self._kv.fits(prompt, request.arrival.output_tokens)
 
     def _admit(self, request: SimRequest, prompt: int) -> None:
         self.policy.admit(request.request_id)
         del self._waiting[request.request_id]
-        self._room.add(request, prompt, request.arrival.output_tokens)
+        self._kv.add(request, prompt, request.arrival.output_tokens)
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
@@ -141,12 +142,12 @@ class SimulatedEngine(Engine):
     def _next_stretch(self) -> _Stretch:
         if self._stretch is None:
             left = self.profile.steps_between_admissions - self._since_attempt
-            steps = min(left, int(self._room.next_end) - self._room.step)
+            steps = min(left, int(self._kv.next_end) - self._kv.step)
             self._stretch = _Stretch(steps, self._jitter_factor(steps))
         return self._stretch
 
     def _decode(self, until_s: float) -> bool:
-        """As many whole steps of the stretch as end by `until_s`; False where that is none."""
+        """Take as many whole steps of the stretch as end by `until_s`. False: none does."""
         steps, factor = self._next_stretch()
         seconds = factor * self._decode_s(steps)
         if self.now_s + seconds > until_s:
@@ -156,28 +157,28 @@ class SimulatedEngine(Engine):
             seconds = factor * self._decode_s(steps)
         self._stretch = None
         self.now_s += seconds
-        self.kv_tokens += steps * self._room.size
+        self.kv_tokens += steps * self._kv.size
         self._since_attempt += steps
-        self._room.step += steps
+        self._kv.step += steps
         self.policy.decoded(steps)
         self._observer.decoded(steps, self.now_s)
         return True
 
     def _decode_s(self, steps: int) -> float:
-        requests = self._room.size
+        requests = self._kv.size
         held = self.kv_tokens + requests * (steps - 1) / 2
         return steps * (self._step_base_s + self._per_request_s * requests + self._per_kv_token_s * held)
 
     def _steps_within(self, seconds: float, steps: int) -> int:
-        """The most steps that take no longer than `seconds`, fewer than `steps`: none takes less than the first."""
+        """Return the most steps, fewer than `steps`, that take at most `seconds`. No step is shorter than the first."""
         within = min(int(seconds / self._decode_s(1)) + 1, steps - 1)
         while within and self._decode_s(within) > seconds:
             within -= 1
         return within
 
     def _ended(self) -> list[SimRequest]:
-        """Take out who has all its tokens."""
-        ended = self._room.take_ended()
+        """End the requests that have all their tokens, and return them."""
+        ended = self._kv.take_ended()
         for request, prompt in ended:
             request.finish_s = self.now_s
             self.kv_tokens -= prompt + request.arrival.output_tokens

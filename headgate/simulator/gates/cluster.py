@@ -1,11 +1,11 @@
-"""A pure gate before N workers of one request each, in virtual time; how long each request takes is given.
+"""A pure gate before N workers that run one request each, in virtual time. Each request's service time is given.
 
-Source: BWFQ (2025), sections 3.3 and 3.5: homogeneous workers, one request each, a discrete-event simulation. What is
-modelled is the arrivals and the service times; the gate is production code, told of arrivals, of true costs as requests
-end, and of changes, in order of time. Nothing is random here, nothing preempted, and nothing fails.
+Source: BWFQ (2025), sections 3.3 and 3.5: homogeneous workers, one request each, a discrete-event simulation. Only the
+arrivals and the service times are modelled. The gate is production code, called with arrivals, true costs as requests
+end, and changes, in order of time. Nothing is random, preempted, or fails.
 
-Units: seconds; a cost is in whatever unit the gate is told its rates in. At one instant requests end before changes are
-made, and these before others arrive. What has not started by `until_s` has no start: it waits still, or is stranded.
+Units: seconds; a cost has the unit of the gate's rates. At one instant, requests end first, then changes are made, then
+requests arrive. A request that has not started by `until_s` still waits, or will never be dispatched.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.interface import Dispatched, Gate
 
 EPOCH_S = 1e6
-"""What a gate's clock shows when a run begins: later than any bucket is deep, as on a real clock."""
+"""The gate's time when a run begins: later than any bucket takes to fill, as on a real clock."""
 
 
 class ClusterRequest(NamedTuple):
-    """`estimate`: the cost that the gate is told at the arrival; None: the true one. `cost` None: the service time."""
+    """`cost` None: the service time. `estimate`: the cost given to the gate at the arrival; None: the true cost."""
 
     arrival_s: float
     tenant: str
@@ -35,7 +35,7 @@ class ClusterRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Workers, capacity (cost units a second) or terms from `at_s` on; None and empty: as before."""
+    """Workers, capacity (cost units a second) or shares from `at_s` on; None or empty: unchanged."""
 
     at_s: float
     workers: int | None = None
@@ -45,14 +45,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """What became of each request, by its place in `requests`."""
+    """The outcome of each request, by its index in `requests`."""
 
     requests: Sequence[ClusterRequest]
     starts_s: Sequence[float]
-    """Infinite where it never started."""
+    """Infinite for a request that never started."""
     until_s: float
     queued: int
-    """How many did not start at once."""
+    """How many requests did not start at once."""
     waiting_most: int
 
     @property
@@ -60,7 +60,7 @@ class ClusterRun:
         return sum(start < inf for start in self.starts_s)
 
     def waits_s(self, chosen: Callable[[ClusterRequest], bool]) -> list[float]:
-        """Sorted; of one that never started, infinite."""
+        """Return the waits of the chosen requests, sorted; infinite for a request that never started."""
         pairs = zip(self.requests, self.starts_s, strict=True)
         return sorted(start - request.arrival_s for request, start in pairs if chosen(request))
 
@@ -69,7 +69,7 @@ class ClusterRun:
         return sum(start + request.service_s <= by_s for request, start in pairs)
 
     def service(self, from_s: float, to_s: float) -> dict[str, float]:
-        """Worker-seconds given to each tenant within the window."""
+        """Return the worker-seconds that each tenant received within the window."""
         given: dict[str, float] = {}
         for request, start in zip(self.requests, self.starts_s, strict=True):
             part = min(to_s, start + request.service_s) - max(from_s, start)
@@ -77,7 +77,7 @@ class ClusterRun:
         return given
 
     def shares(self, from_s: float, to_s: float) -> dict[str, float]:
-        """Workers that each tenant held, on average, within the window."""
+        """Return the mean number of workers that each tenant held within the window."""
         return {tenant: given / (to_s - from_s) for tenant, given in self.service(from_s, to_s).items()}
 
 
@@ -90,10 +90,10 @@ def run_cluster(
     changes: Iterable[Change] = (),
     until_s: float = inf,
 ) -> ClusterRun:
-    """Plays the requests, in order of arrival, on a gate made with as many slots as there are workers at first.
+    """Play the requests, in order of arrival, on a gate that has one slot for each worker at the start.
 
     Runs until nothing more can happen, or until `until_s`: requests that arrive later are not sent. Raises ValueError
-    where arrivals are not in order.
+    if the arrivals are not in order.
     """
     return _Cluster(gate, requests, until_s).run([Change(0.0, None, capacity_per_s, share or {}), *changes])
 
@@ -108,8 +108,8 @@ class _Cluster:
         self.queued = self.waiting_most = 0
 
     def run(self, changes: Sequence[Change]) -> ClusterRun:
-        to_come: Iterator[Change] = iter(sorted(changes, key=lambda change: change.at_s))
-        change = next(to_come, None)
+        upcoming: Iterator[Change] = iter(sorted(changes, key=lambda change: change.at_s))
+        change = next(upcoming, None)
         last_s = 0.0
         for number, request in enumerate(self.requests):
             arrival_s = request.arrival_s
@@ -121,21 +121,21 @@ class _Cluster:
             while change is not None and change.at_s <= arrival_s:
                 self._settle_until(change.at_s)
                 self._apply(change)
-                change = next(to_come, None)
+                change = next(upcoming, None)
             if self.ends and self.ends[0][0] <= arrival_s:
                 self._settle_until(arrival_s)
             self._arrive(number, request)
         while change is not None and change.at_s <= self.until_s:
             self._settle_until(change.at_s)
             self._apply(change)
-            change = next(to_come, None)
+            change = next(upcoming, None)
         self._settle_until(self.until_s)
         return ClusterRun(self.requests, self.starts_s, self.until_s, self.queued, self.waiting_most)
 
     def _arrive(self, number: int, request: ClusterRequest) -> None:
         arrival_s, tenant, service_s, cost, estimate = request
-        told = estimate if estimate is not None else cost if cost is not None else service_s
-        decision = self.gate.arrive(tenant, str(number), told, EPOCH_S + arrival_s)
+        expected = estimate if estimate is not None else cost if cost is not None else service_s
+        decision = self.gate.arrive(tenant, str(number), expected, EPOCH_S + arrival_s)
         if type(decision) is Dispatched:
             self.starts_s[number] = arrival_s
             heappush(self.ends, (arrival_s + service_s, number))
@@ -144,7 +144,7 @@ class _Cluster:
         self.waiting_most = max(self.waiting_most, self.gate.waiting)
 
     def _settle_until(self, until_s: float) -> None:
-        """Whatever ends until then, and whatever starts by it and ends in time."""
+        """End the requests that are due, also those that start in the freed slots."""
         ends, requests, settle = self.ends, self.requests, self.gate.settle
         while ends and ends[0][0] <= until_s:
             now_s, number = heappop(ends)
@@ -160,8 +160,8 @@ class _Cluster:
 
     def _apply(self, change: Change) -> None:
         now = EPOCH_S + change.at_s
-        for tenant, owed in change.share.items():
-            self.gate.set_share(tenant, owed, now)
+        for tenant, share in change.share.items():
+            self.gate.set_share(tenant, share, now)
         if change.capacity_per_s is not None:
             self.gate.set_capacity(change.capacity_per_s, now)
         if change.workers is not None:

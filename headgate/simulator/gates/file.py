@@ -1,13 +1,13 @@
-"""The gate of a simulation as a YAML file describes it (`headgate simulate --gate on --tenants FILE.yaml`):
+"""Reads the gate of a simulation from a YAML file (`headgate simulate --gate on --tenants FILE.yaml`):
 
     slots: 16
-    deadline_s: 300        # optional: from arrival to the dispatch; who waits longer is rejected
+    deadline_s: 300        # optional: longest wait from arrival to dispatch; then the request is rejected
     tenants:
       quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000}
       flood: {weight: 1}
 
-`tenants:` may be left out, its entries standing beside `slots`. A tenant that is not named has weight 1 and no
-guarantee. Rates and bursts are in service units (for the order `ratio`, which knows no costs, in requests).
+`tenants:` may be left out; its entries then stand beside `slots`. A tenant that is not named has weight 1 and no
+guarantee. Rates and bursts are in service units (in requests for the order `ratio`, which has no costs).
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ class _File(_Model):
 
 
 def read_gate(path: Path, *, order: str) -> GateSpec:
-    """Raises ConfigurationError: file, line, column, key and what was expected; ValueError for an unknown order."""
+    """Read a gate. Raises ConfigurationError, which names the place in the file; ValueError for an unknown order."""
     document = read_document(path)
     flat = isinstance(document.value, dict) and "tenants" not in document.value
     try:
-        file = _File.model_validate(_shaped(document.value))
+        file = _File.model_validate(_with_tenants_key(document.value))
     except ValidationError as error:
         raise _wrong(document, error.errors(include_url=False)[0], flat) from None
-    return GateSpec(file.slots, order, {name: _tenant(told) for name, told in file.tenants.items()}, file.deadline_s)
+    return GateSpec(file.slots, order, {name: _tenant(entry) for name, entry in file.tenants.items()}, file.deadline_s)
 
 
-def _shaped(value: Any) -> Any:
-    """`tenants` under their own key, and an entry with nothing in it as what it is: all as usual."""
+def _with_tenants_key(value: Any) -> Any:
+    """Put tenants under `tenants`, and replace an empty entry by {}."""
     if not isinstance(value, dict):
         return value
     settings = {key: value[key] for key in value if "tenants" in value or key in _File.model_fields}
     named = value.get("tenants", {key: value[key] for key in value if key not in settings})
     if isinstance(named, dict):
-        named = {name: {} if told is None else told for name, told in named.items()}
+        named = {name: {} if entry is None else entry for name, entry in named.items()}
     return {**settings, "tenants": {} if named is None else named}
 
 
-def _tenant(told: _Tenant) -> GateTenant:
-    tier = told.tier if "tier" in told.model_fields_set else None
-    return GateTenant(Share(told.weight, told.rate_per_s, told.burst), tier, told.queue_max)
+def _tenant(entry: _Tenant) -> GateTenant:
+    tier = entry.tier if "tier" in entry.model_fields_set else None
+    return GateTenant(Share(entry.weight, entry.rate_per_s, entry.burst), tier, entry.queue_max)
 
 
 def _wrong(document: Document, error: ErrorDetails, flat: bool) -> ConfigurationError:

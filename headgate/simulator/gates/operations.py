@@ -1,10 +1,10 @@
 """The production gate in virtual time: submit, drain, execute, settle and sweep over the store in memory.
 
-Its event loop is stepped from outside, to the next time at which it or the engine has something to do. A tenant's key
-is made and looked up as in production; a worker beats, leases its slots and is swept. Only the worker's HTTP is left
-out: an execution is a future that the simulated engine fulfils.
+Its event loop is stepped from outside, to the next time at which the loop or the engine has something to do. Tenants'
+keys are made and looked up as in production; a worker sends heartbeats, leases its slots and is swept. Only the
+worker's HTTP is left out: an execution is a future that the simulated engine completes.
 
-With a slot for each of thousands of requests, or thousands of tenants, this costs a few hundred microseconds a request.
+It costs a few hundred microseconds per request, also with thousands of slots or tenants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALIVE_S = 10.0
 EARLY_END_CODES = {"dropped": "preempted", "exhausted": "preempted_too_often"}
 """The worker's code for each reason for which the paged engine ends a request early."""
 KEPT_S = 600.0
-"""How long ended invocations are remembered: nobody asks again here, and a long run must not hold them all."""
+"""How long ended invocations are kept. No caller asks for them again, and a long run must not keep them all."""
 
 
 class OperationsGate:
@@ -56,7 +56,7 @@ class OperationsGate:
             store=self._store,
             directory=Directory(self._store, clock, spec.order),
             workers=self,
-            launcher=_NobodyDetached(),
+            launcher=_NoLauncher(),
             clock=clock,
             ids=_CountedIds(),
             settings=GateSettings(deadline_s=spec.deadline_s),
@@ -69,10 +69,10 @@ class OperationsGate:
         self._live: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: BaseException | None = None
-        self._spawn(self._keep_house())
+        self._spawn(self._run_worker())
         self._run_to(0.0)
 
-    # ── The simulated gate's face ──────────────────────────────────────────────────────────────────────────────────
+    # ── SimulatedGate ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def arrive(self, request: SimRequest, now_s: float) -> None:
         self._run_to(now_s)
@@ -107,9 +107,9 @@ class OperationsGate:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._task_done)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failed = task.exception()
@@ -120,7 +120,7 @@ class OperationsGate:
         try:
             await self._call(request)
         except AnsweredError as error:
-            if request.rejected is None:  # else the engine refused it, and the door has told
+            if request.rejected is None:  # else the engine refused or dropped it, which is reported already
                 request.rejected = _reason(error)
                 self._downstream.reject(request)
         finally:
@@ -130,7 +130,7 @@ class OperationsGate:
         tenant = await self._context.directory.tenant_of(await self._key_of(request.tenant))
         submission = Submission(
             tenant=tenant,
-            request=_asked(request),
+            request=_gate_request(request),
             id=_invocation_id(request.request_id),
             deadline_s=self._spec.deadline_s,
             keep_body=False,
@@ -142,7 +142,8 @@ class OperationsGate:
             pass
 
     async def _key_of(self, name: str) -> str:
-        """Of the tenant that stands for this one: a workload's names are freer than the gate's."""
+        """Return the API key of the tenant; create the tenant at its first request. Its name at the gate is a number,
+        because the gate accepts fewer names than a workload."""
         if name not in self._keys:
             spec, number = self._spec.tenant(name), f"t{len(self._keys):06d}"
             tier = spec.tier or Tier.STANDARD
@@ -154,7 +155,7 @@ class OperationsGate:
     # ── The worker ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """ports.WorkerClient: one event at the start and one at the end, which is all that a settlement needs."""
+        """ports.WorkerClient. Yields the first event and the last, which are all that a settlement needs."""
         number = order.invocation.lstrip("0") or "0"
         request = self._held[number]
         if not self._downstream.dispatch(request, self._now_s):
@@ -174,12 +175,12 @@ class OperationsGate:
             return
         yield Finished("length", request.arrival.input_tokens, request.arrival.output_tokens)
 
-    async def _keep_house(self) -> None:
-        """Heartbeats and, now and then, the sweep: they go on as long as the loop is stepped."""
+    async def _run_worker(self) -> None:
+        """Register the worker, then send its heartbeats, and sweep the pool, as long as the loop is stepped."""
         worker = Worker("w", POOL, "http://simulated", MODEL, self._spec.slots, alive_until=START + ALIVE_S)
         seated = await self._store.register(worker)
         if seated is None:
-            raise RuntimeError("a pool without workers has no seat")
+            raise RuntimeError("the pool is full though it has no workers")
         for heartbeat in itertools.count(1):
             await asyncio.sleep(max(0.0, START + heartbeat * HEARTBEAT_S - self._loop.time()))
             await self._store.heartbeat(self._as_now(seated))
@@ -193,19 +194,19 @@ class OperationsGate:
 
 
 def _invocation_id(number: str) -> str:
-    """Padded: within the millisecond a line is ordered by it."""
+    """Pad the number: a queue is ordered by it within a millisecond."""
     return number.zfill(12)
 
 
-def _asked(request: SimRequest) -> Request:
-    """A prompt of a byte a token, to a worker that counts a token a byte."""
+def _gate_request(request: SimRequest) -> Request:
+    """Make the gate's request, with one byte of prompt for each token; the worker counts one token for each byte."""
     arrival = request.arrival
     prompt, max_tokens = "x" * arrival.input_tokens, max(1, arrival.output_tokens)
     return Request(MODEL, False, prompt, None, max_tokens, 1.0, None, ())
 
 
 def _reason(error: AnsweredError) -> str:
-    """In the words of requests.SimRequest. Raises what is no refusal: it is a mistake of the simulation."""
+    """Return the value of SimRequest.rejected. Raises an error that is no refusal: it is a defect."""
     if isinstance(error, Refused):
         return "full"
     if isinstance(error, DeadlineExceeded):
@@ -214,7 +215,7 @@ def _reason(error: AnsweredError) -> str:
 
 
 class _CountedIds:
-    """ports.Ids: keys that nobody guesses are of no use here."""
+    """ports.Ids. Keys need not be secret here."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -226,8 +227,8 @@ class _CountedIds:
         return f"{next(self._numbers):012d}" + "s" * 32
 
 
-class _NobodyDetached:
-    """ports.Launcher: every caller here holds its connection."""
+class _NoLauncher:
+    """ports.Launcher. Every caller here keeps its connection."""
 
     async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
-        raise RuntimeError("nothing here is executed from a queue")
+        raise RuntimeError("no invocation here is detached from its caller")

@@ -1,7 +1,7 @@
-"""One order of the gate by itself (dispatcher/policies/orders), with the real gate's deadlines and bounded queues.
+"""One order of the gate without the operations (dispatcher/policies/orders), with deadlines and bounded queues.
 
-For orders that exist to be compared with; and beside the production operations, to tell what the order does from what
-they do.
+For orders that exist only for comparison, and to separate the effect of an order from that of the production
+operations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OrderGate:
         self._waiting: set[str] = set()
         self._queues: Counter[str] = Counter()
         self._deadlines: deque[tuple[float, str]] = deque()
-        promises = any(tenant.share.rate_per_s for tenant in spec.tenants.values())
-        self._heartbeat_s = HEARTBEAT_S if promises else inf
+        guarantees = any(tenant.share.rate_per_s for tenant in spec.tenants.values())
+        self._heartbeat_s = HEARTBEAT_S if guarantees else inf
         self._sweep_s = SWEEP_S
         for name, tenant in spec.tenants.items():
             self._gate.set_share(name, tenant.share, 0.0)
@@ -40,7 +40,7 @@ class OrderGate:
         if isinstance(decision, Dispatched):
             self._dispatch(decision, now_s)
         elif self._queues[tenant] >= self._spec.tenant(tenant).queue_max:
-            self._give_up(number, "full", now_s)
+            self._reject(number, "full", now_s)
         else:
             self._waiting.add(number)
             self._queues[tenant] += 1
@@ -64,40 +64,40 @@ class OrderGate:
         while self._deadlines and self._deadlines[0][0] <= until_s:
             deadline_s, number = self._deadlines.popleft()
             if number in self._waiting:
-                self._leaves(number)
-                self._give_up(number, "timeout", deadline_s)
+                self._leave_queue(number)
+                self._reject(number, "timeout", deadline_s)
 
     def close(self) -> None:
         pass
 
     def _heartbeat(self, now_s: float) -> None:
-        """The engine's capacity is measured at each, and minded at each sweep, against overbooking."""
+        """Measure the engine's capacity; at a sweep, give it to the order, which scales overbooked guarantees."""
         capacity_per_s = self._downstream.service_per_s(now_s)
         if now_s >= self._sweep_s:
             self._sweep_s += SWEEP_S
             self._gate.set_capacity(capacity_per_s or None, now_s)
 
     def _dispatch(self, decision: Dispatched | None, now_s: float) -> None:
-        """And the next, where the engine refuses it: its slot is free again."""
+        """Send the request to the engine. If the engine refuses it, its slot is free again: dispatch the next."""
         while decision is not None:
             number = decision.invocation_id
             if number in self._waiting:
-                self._leaves(number)
+                self._leave_queue(number)
             if self._downstream.dispatch(self._held[number], now_s):
                 return
             del self._held[number]
             decision = self._gate.settle(number, 0.0, now_s)
 
-    def _leaves(self, number: str) -> None:
+    def _leave_queue(self, number: str) -> None:
         self._waiting.remove(number)
         self._queues[self._held[number].tenant] -= 1
 
-    def _give_up(self, number: str, reason: str, now_s: float) -> None:
+    def _reject(self, number: str, reason: str, now_s: float) -> None:
         self._gate.cancel(number, now_s)
         request = self._held.pop(number)
         request.rejected = reason
         self._downstream.reject(request)
 
     def _cost(self, request: SimRequest) -> float:
-        """What its dispatch charges: nobody asks for less than a token."""
+        """Return what the dispatch charges. A client asks for at least one token."""
         return self._service(request.arrival.input_tokens, max(1, request.arrival.output_tokens))

@@ -1,4 +1,4 @@
-"""What a simulated gate is told: its order, its slots, and what each tenant is owed."""
+"""The configuration of a simulated gate: its order, its slots, and each tenant's share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.tiers import Tier
 
 STORE_ORDERS = frozenset({"bwfq", "fcfs"})
-"""Those that the production operations and their stores know; the others exist as pure gates alone."""
+"""The orders that the production operations and their stores implement. The others exist only as pure gates."""
 DEADLINE_S = GateSettings().deadline_s
 QUEUE_MAX = Tenant("", "").queue_items_max
 SLOTS_MAX = 100_000
 HEARTBEAT_S = 2.0
-"""Between two heartbeats of a worker, at which it tells what it can do (gpu_worker/service/agent.py)."""
+"""Between two heartbeats of a worker, which report its capacity (gpu_worker/service/agent.py)."""
 SWEEP_S = 60.0
-"""Between two sweeps of the gate, at which it scales guarantees that are overbooked (infra/functions.py)."""
+"""Between two sweeps of the gate, which scale overbooked guarantees (infra/functions.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ UNNAMED_TENANT = GateTenant()
 
 @dataclass(frozen=True, slots=True)
 class GateSpec:
-    """`deadline_s`: from arrival to the dispatch. `pure`: drive the order itself also where the operations could be
-    run; what the operations cannot do is driven so in any case. Raises ValueError for an unknown order."""
+    """`deadline_s`: the longest wait from arrival to dispatch. `pure`: run the order without the operations, even if
+    the operations implement it. Raises ValueError for an unknown order or a number of slots out of range."""
 
     slots: int
     order: str = DEFAULT_ORDER
@@ -49,7 +49,7 @@ class GateSpec:
         if self.order not in ORDERS:
             raise ValueError(f"unknown order {self.order!r}; there are: {', '.join(sorted(ORDERS))}")
         if not 1 <= self.slots <= SLOTS_MAX:
-            raise ValueError(f"slots is between 1 and {SLOTS_MAX}, not {self.slots!r}")
+            raise ValueError(f"slots must be between 1 and {SLOTS_MAX}, not {self.slots!r}")
 
     @property
     def through_operations(self) -> bool:
@@ -59,7 +59,7 @@ class GateSpec:
         return self.tenants.get(name, UNNAMED_TENANT)
 
     def weighted(self, weights: Mapping[str, float]) -> GateSpec:
-        """With these weights instead of its own, for tenants that it did not name too."""
+        """Return a copy with these weights, also for tenants that it does not name."""
         changed = dict(self.tenants)
         for name, weight in weights.items():
             old = self.tenant(name)

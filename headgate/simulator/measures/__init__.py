@@ -1,1 +1,1 @@
-"""Measures of a simulated run: service rates, percentiles, timelines, and the theorems' monitors."""
+"""Measures of a simulated run: service difference, percentiles, tiers, timelines, and the bounds of the theorems."""

@@ -1,4 +1,4 @@
-"""Gathers a run's figures as its requests end: bounded by tenants and two numbers a request, not by the requests."""
+"""Measures a run as its requests end. It keeps two numbers of each request, and not the requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headgate.simulator.requests import SimRequest
 
 
 @dataclass(frozen=True, slots=True)
-class TenantFigures:
-    """Service in service units, of served requests. Percentiles None where nothing was served."""
+class TenantMeasures:
+    """`service`: service units of the served requests. The percentiles are None if no request was served."""
 
     requests: int
     served: int
@@ -34,7 +34,7 @@ class _Tenant:
 
 
 class Collector:
-    """`horizon_s`: the T of the service difference. Each request of the workload is told of once, when it has ended."""
+    """`horizon_s`: T of the service difference. Each request is reported once, when it has ended."""
 
     def __init__(self, service: ServiceFunction, horizon_s: float, *, timeline: bool = False) -> None:
         self.service = service
@@ -61,7 +61,7 @@ class Collector:
         self.tokens += arrival.input_tokens + arrival.output_tokens
         self.total_time_s = max(self.total_time_s, request.finish_s)
         if self._rates is not None:
-            self._rates.asked(arrival.tenant, request.release_s, service)
+            self._rates.requested(arrival.tenant, request.release_s, service)
             self._rates.served(arrival.tenant, request.first_token_s, request.finish_s, service)
         if self._timeline is not None:
             self._timeline.served(request, service)
@@ -79,9 +79,9 @@ class Collector:
     def timeline(self) -> Timeline | None:
         return None if self._timeline is None else self._timeline.timeline()
 
-    def tenants(self) -> dict[str, TenantFigures]:
+    def tenants(self) -> dict[str, TenantMeasures]:
         return {
-            name: TenantFigures(
+            name: TenantMeasures(
                 tenant.requests,
                 len(tenant.ttft_s),
                 tenant.rejected,

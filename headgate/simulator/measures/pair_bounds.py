@@ -1,9 +1,9 @@
 """The worst pair of tenants over all intervals: Theorems 4.4 and 4.9 of the VTC paper, exactly and in one pass.
 
-With W_f(t) all that f received by t, the worst interval for the ordered pair (f, g) while f is backlogged is the
-greatest rise of W_g - W_f from its lowest point since f's backlog began. Between two events of f or of g that
-difference is a straight line over the steps, so looking at it before and after each of their events misses nothing, and
-an event costs one look at each other tenant.
+Let W_f(t) be all that f received by t. For the ordered pair (f, g), the worst interval in which f is backlogged is the
+greatest rise of W_g - W_f above its lowest value since f's backlog began. Between two events of f or g that difference
+is linear in the steps. So comparing before and after each of their events misses nothing, and an event costs one
+comparison with each other tenant.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Row = list[float]
 class PairBounds:
     def __init__(self) -> None:
         self.backlogged_worst = 0.0
-        """|W_f - W_g|, both backlogged (4.4)."""
+        """Worst |W_f - W_g| while both are backlogged (4.4)."""
         self.any_worst = 0.0
-        """W_g - W_f, f backlogged (4.9)."""
+        """Worst W_g - W_f while f is backlogged (4.9)."""
         self.checked = 0
         self._backlogged: list[bool] = []
         self._lows: list[Row] = []
-        """[f][g]: lowest W_g - W_f since f's backlog began…"""
+        """[f][g]: the lowest W_g - W_f since f's backlog began."""
         self._joint_lows: list[Row] = []
-        """…and since the later of the two's began."""
+        """[f][g]: the same, since the later of the two backlogs began."""
 
-    def enter(self) -> None:
-        """One more tenant."""
+    def add_tenant(self) -> None:
+        """Add a tenant."""
         for rows in (self._lows, self._joint_lows):
             for row in rows:
                 row.append(0.0)
@@ -35,7 +35,7 @@ class PairBounds:
         self._backlogged.append(False)
 
     def begin(self, f: int, received: Sequence[float]) -> None:
-        """Of f's backlog. `received`: of all, now."""
+        """Begin f's backlog. `received`: what each tenant has received by now."""
         self._backlogged[f] = True
         own = received[f]
         self._lows[f] = [other - own for other in received]
@@ -45,11 +45,11 @@ class PairBounds:
                 self._joint_lows[g][f] = own - other
 
     def end(self, f: int) -> None:
-        """Of f's backlog; what it received by then was looked at."""
+        """End f's backlog, after a `compare` of f."""
         self._backlogged[f] = False
 
-    def snapshot(self, f: int, received: Sequence[float]) -> None:
-        """At the pairs of f, which is about to receive something at once or at another pace, or just did."""
+    def compare(self, f: int, received: Sequence[float]) -> None:
+        """Compare f with each other tenant, before and after each event that changes what f receives."""
         own, is_backlogged = received[f], self._backlogged[f]
         lows, joint_lows, backlogged = self._lows[f], self._joint_lows[f], self._backlogged
         self.checked += len(received) - 1

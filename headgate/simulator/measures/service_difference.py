@@ -1,16 +1,16 @@
-"""What is measured of a run: the VTC paper's quantities (section 5.1), in one pass over the requests as they end.
+"""The service difference of a run, as the VTC paper defines it (section 5.1), measured as the requests end.
 
-With h a request's service (input + 2 x output unless another function is asked for), T the horizon, warm-up 30 s and
-windows of 60 s about 19 points t_i = 30 + (T - 30) / 20 x i:
+h is a request's service (input + 2 x output, unless another service function is chosen), T the horizon. There are 30 s
+of warm-up, and windows of 60 s around 19 points t_i = 30 + (T - 30) / 20 x i:
 
-    service rate of a tenant at t_i    each served request's h, spread evenly from its first token to its last; what
-                                       falls into the window, over 60
+    service rate of a tenant at t_i    each served request's h, spread evenly from its first token to its last; the
+                                       part within the window, over 60
     request rate                       h of the requests that arrive in the window and are not rejected, over 60
     service difference at t_i          sum over tenants of min(highest service rate - its own,
                                        |its request rate - its service rate|)
 
-`max`, `avg` and `var` are over the 19 points. Below T = 90 s there is no such figure: a window would hold most of the
-run.
+`max`, `avg` and `var` are over the 19 points. Below T = 90 s there is no service difference: a window would hold most
+of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HORIZON_MIN_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Service difference over the sample points, service units a second (`var`: squared)."""
+    """Service difference over the sample points, in service units a second (`var`: squared)."""
 
     max: float
     avg: float
@@ -41,10 +41,10 @@ class ServiceRates:
     def __init__(self, horizon_s: float) -> None:
         self._every_s = (horizon_s - WARM_UP_S) / (POINTS + 1)
         self._service: dict[str, array[float]] = {}
-        self._asked: dict[str, array[float]] = {}
+        self._requested: dict[str, array[float]] = {}
 
-    def asked(self, tenant: str, at_s: float, service: float) -> None:
-        row = self._asked.setdefault(tenant, array("d", bytes(8 * POINTS)))
+    def requested(self, tenant: str, at_s: float, service: float) -> None:
+        row = self._requested.setdefault(tenant, array("d", bytes(8 * POINTS)))
         for point in self._points(at_s, at_s):
             if at_s < self._middle_s(point) + HALF_WINDOW_S:
                 row[point] += service / (2 * HALF_WINDOW_S)
@@ -61,18 +61,18 @@ class ServiceRates:
         return WARM_UP_S + self._every_s * (point + 1)
 
     def _points(self, first_s: float, last_s: float) -> range:
-        """Those whose window touches the interval."""
+        """Return the points whose window touches the interval."""
         first = ceil((first_s - HALF_WINDOW_S - WARM_UP_S) / self._every_s) - 1
         last = int((last_s + HALF_WINDOW_S - WARM_UP_S) // self._every_s)
         return range(max(first, 0), min(last, POINTS))
 
     def difference(self) -> Difference:
         nothing = array("d", bytes(8 * POINTS))
-        tenants = sorted(self._asked.keys() | self._service.keys())
+        tenants = sorted(self._requested.keys() | self._service.keys())
         at_points = []
         for point in range(POINTS):
             served = [self._service.get(tenant, nothing)[point] for tenant in tenants]
-            asked = [self._asked.get(tenant, nothing)[point] for tenant in tenants]
+            requested = [self._requested.get(tenant, nothing)[point] for tenant in tenants]
             highest = max(served, default=0.0)
-            at_points.append(sum(min(highest - s, abs(a - s)) for s, a in zip(served, asked, strict=True)))
+            at_points.append(sum(min(highest - s, abs(r - s)) for s, r in zip(served, requested, strict=True)))
         return Difference(max(at_points), fmean(at_points), pvariance(at_points))

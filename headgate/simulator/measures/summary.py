@@ -1,4 +1,4 @@
-"""A run, or the runs of several seeds, as the object that `headgate simulate --json` prints."""
+"""The object that `headgate simulate --json` prints for a run, or for the runs of several seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from headgate.simulator.measures.collector import TenantFigures
+from headgate.simulator.measures.collector import TenantMeasures
 from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.run import Run
 
@@ -14,7 +14,7 @@ SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", 
 
 
 def as_json(run: Run) -> dict[str, Any]:
-    """Figures that do not exist (no sample points, nothing served) are None."""
+    """Make the JSON object. A measure that does not exist (no sample points, nothing served) is None."""
     difference = run.difference
     summary: dict[str, Any] = {
         "workload": run.workload,
@@ -29,7 +29,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "service_difference": {
             key: None if difference is None else getattr(difference, key) for key in ("max", "avg", "var")
         },
-        "tenants": {name: _tenant(figures) for name, figures in run.tenants.items()},
+        "tenants": {name: _tenant(tenant) for name, tenant in run.tenants.items()},
         "decisions": run.decisions,
         "bounds": run.bounds,
     }
@@ -45,25 +45,26 @@ def as_json(run: Run) -> dict[str, Any]:
 
 
 def spread_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """{figure: {mean, sd}} over runs of the same thing with different seeds; sd is that of a sample."""
-    figures = {key: [float(getattr(run, key)) for run in runs] for key in SPREAD_KEYS}
+    """Return {measure: {mean, sd}} over runs that differ only in the seed; sd is the sample standard deviation."""
+    measures = {key: [float(getattr(run, key)) for run in runs] for key in SPREAD_KEYS}
     for key in ("max", "avg", "var"):
         values = [getattr(run.difference, key) for run in runs if run.difference is not None]
         if values:
-            figures[f"service_difference.{key}"] = values
+            measures[f"service_difference.{key}"] = values
     return {
-        key: {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0} for key, values in figures.items()
+        key: {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+        for key, values in measures.items()
     }
 
 
-def _tenant(figures: TenantFigures) -> dict[str, Any]:
+def _tenant(tenant: TenantMeasures) -> dict[str, Any]:
     return {
-        "requests": figures.requests,
-        "served": figures.served,
-        "rejected": figures.rejected,
-        "service": figures.service,
-        "ttft_s": _percentiles(figures.ttft_s),
-        "latency_s": _percentiles(figures.latency_s),
+        "requests": tenant.requests,
+        "served": tenant.served,
+        "rejected": tenant.rejected,
+        "service": tenant.service,
+        "ttft_s": _percentiles(tenant.ttft_s),
+        "latency_s": _percentiles(tenant.latency_s),
     }
 
 

@@ -1,16 +1,16 @@
-"""What is told of a run of the paged engine beyond any run's figures: by tier, and what was evicted.
+"""Measures of a run on the paged engine: those of each tier, and the evictions.
 
-Of each tier: TTFT and the whole, percentiles over served requests; TPOT, the mean over those with two output tokens or
-more of (end - first token) / (output - 1), waits after an eviction included; attainment, the part of all its requests,
-those refused or dropped among them, whose TTFT was within the target; throughput, input and output tokens of served
-requests over the run's time.
+Each tier has: percentiles of TTFT and of the whole latency over its served requests; TPOT, the mean of
+(end - first token) / (output - 1) over those with at least two output tokens, with the waits after evictions;
+attainment, the share of all its requests, refused and dropped ones included, whose TTFT met the target; throughput,
+the input and output tokens of its served requests over the run's time.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dispatcher.policies.service import ServiceFunction
@@ -20,15 +20,14 @@ from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.measures.percentiles import Percentiles, percentiles
 from headgate.simulator.requests import SimRequest
-from headgate.workloads.arrivals import Arrival
 
 TTFT_TARGET_S: Mapping[Tier, float] = {Tier.PREMIUM: 0.2, Tier.STANDARD: 0.5}
 """From docs/preemption-design.md, section 3.1; background has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class TierFigures:
-    """None where nothing was served, or there is no target. `preemptions`: planned, by strategy."""
+class TierMeasures:
+    """None: no request was served, or the tier has no target. `preemptions`: planned evictions, by strategy."""
 
     requests: int
     served: int
@@ -43,9 +42,9 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """`preemptions_per_min`: by strategy, and `native`: those that the engine made by itself."""
+    """`preemptions_per_min`: by strategy, and `native`, those that the engine made without a plan."""
 
-    tiers: dict[str, TierFigures]
+    tiers: dict[str, TierMeasures]
     preemptions_per_min: dict[str, float]
     resumed: int
     exhausted: int
@@ -58,7 +57,7 @@ class Scheduling:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _OneTier:
     requests: int = 0
     tokens: int = 0
     within: int = 0
@@ -68,11 +67,11 @@ class _Seen:
 
 
 class TierCollector(Collector):
-    """Beside what every run gathers: three numbers a request."""
+    """Also keeps three numbers of each request for the measures of the tiers."""
 
     def __init__(self, service: ServiceFunction, horizon_s: float, *, timeline: bool = False) -> None:
         super().__init__(service, horizon_s, timeline=timeline)
-        self._seen: dict[Tier, _Seen] = {}
+        self._tiers: dict[Tier, _OneTier] = {}
 
     def rejected(self, request: SimRequest) -> None:
         super().rejected(request)
@@ -81,56 +80,46 @@ class TierCollector(Collector):
     def served(self, request: SimRequest) -> None:
         super().served(request)
         arrival, tier = request.arrival, request.tier
-        seen = self._of(tier)
-        seen.requests += 1
-        seen.tokens += arrival.input_tokens + arrival.output_tokens
-        seen.ttft_s.append(request.ttft_s)
-        seen.latency_s.append(request.latency_s)
-        seen.within += request.ttft_s <= TTFT_TARGET_S.get(tier, 0.0)
+        measured = self._of(tier)
+        measured.requests += 1
+        measured.tokens += arrival.input_tokens + arrival.output_tokens
+        measured.ttft_s.append(request.ttft_s)
+        measured.latency_s.append(request.latency_s)
+        measured.within += request.ttft_s <= TTFT_TARGET_S.get(tier, 0.0)
         if arrival.output_tokens > 1:
-            seen.tpot_s.append((request.finish_s - request.first_token_s) / (arrival.output_tokens - 1))
+            measured.tpot_s.append((request.finish_s - request.first_token_s) / (arrival.output_tokens - 1))
 
-    def scheduling(self, figures: SchedulingStats) -> Scheduling:
+    def scheduling(self, stats: SchedulingStats) -> Scheduling:
         minutes = self.total_time_s / 60
-        counts = {str(strategy): _of_strategy(figures, strategy) for strategy in Strategy} | {"native": figures.native}
-        tiers = {str(tier): self._tier(tier, figures) for tier in sorted(self._seen, key=lambda tier: tier.rank)}
+        counts = {str(strategy): _of_strategy(stats, strategy) for strategy in Strategy} | {"native": stats.native}
+        tiers = {str(tier): self._tier(tier, stats) for tier in sorted(self._tiers, key=lambda tier: tier.rank)}
         return Scheduling(
             tiers=tiers,
             preemptions_per_min={name: count / minutes if minutes else 0.0 for name, count in counts.items()},
-            resumed=figures.resumed,
-            exhausted=figures.exhausted,
-            recomputed_tokens=figures.recomputed_tokens,
-            swapped_out_bytes=figures.swapped_out_bytes,
-            swapped_in_bytes=figures.swapped_in_bytes,
+            resumed=stats.resumed,
+            exhausted=stats.exhausted,
+            recomputed_tokens=stats.recomputed_tokens,
+            swapped_out_bytes=stats.swapped_out_bytes,
+            swapped_in_bytes=stats.swapped_in_bytes,
         )
 
-    def _of(self, tier: Tier) -> _Seen:
-        return self._seen.setdefault(tier, _Seen())
+    def _of(self, tier: Tier) -> _OneTier:
+        return self._tiers.setdefault(tier, _OneTier())
 
-    def _tier(self, tier: Tier, figures: SchedulingStats) -> TierFigures:
-        seen = self._seen[tier]
-        return TierFigures(
-            requests=seen.requests,
-            served=len(seen.ttft_s),
-            rejected=seen.requests - len(seen.ttft_s),
-            ttft_s=percentiles(seen.ttft_s),
-            tpot_s=sum(seen.tpot_s) / len(seen.tpot_s) if seen.tpot_s else None,
-            latency_s=percentiles(seen.latency_s),
-            attainment=seen.within / seen.requests if tier in TTFT_TARGET_S else None,
-            throughput_tokens_per_s=seen.tokens / self.total_time_s if self.total_time_s else 0.0,
-            preemptions={str(strategy): figures.preemptions[strategy, tier] for strategy in Strategy},
+    def _tier(self, tier: Tier, stats: SchedulingStats) -> TierMeasures:
+        measured = self._tiers[tier]
+        return TierMeasures(
+            requests=measured.requests,
+            served=len(measured.ttft_s),
+            rejected=measured.requests - len(measured.ttft_s),
+            ttft_s=percentiles(measured.ttft_s),
+            tpot_s=sum(measured.tpot_s) / len(measured.tpot_s) if measured.tpot_s else None,
+            latency_s=percentiles(measured.latency_s),
+            attainment=measured.within / measured.requests if tier in TTFT_TARGET_S else None,
+            throughput_tokens_per_s=measured.tokens / self.total_time_s if self.total_time_s else 0.0,
+            preemptions={str(strategy): stats.preemptions[strategy, tier] for strategy in Strategy},
         )
 
 
-def _of_strategy(figures: SchedulingStats, strategy: Strategy) -> int:
-    return sum(count for (of, _), count in figures.preemptions.items() if of is strategy)
-
-
-def with_tiers(arrivals: Iterable[Arrival], tiers: Mapping[str, str]) -> Iterable[Arrival]:
-    """Give each arrival without a tier that of its tenant in `tiers`; if it has none there, it counts as standard."""
-    return (_with_tier(arrival, tiers) for arrival in arrivals) if tiers else arrivals
-
-
-def _with_tier(arrival: Arrival, tiers: Mapping[str, str]) -> Arrival:
-    tier = tiers.get(arrival.tenant)
-    return arrival if tier is None or arrival.tier is not None else replace(arrival, tier=tier)
+def _of_strategy(stats: SchedulingStats, strategy: Strategy) -> int:
+    return sum(count for (evicted_by, _), count in stats.preemptions.items() if evicted_by is strategy)

@@ -1,4 +1,4 @@
-"""A run over time, for reports: rates, response times, queues and KV use by bins, from the requests as they end."""
+"""A run over time, for reports: rates, response times, queues and KV use in bins, measured as the requests end."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from itertools import accumulate
 from headgate.simulator.requests import SimRequest
 
 BINS = 120
-"""To the horizon; what lasts longer gets further bins of the same width…"""
+"""Bins from 0 to the horizon. A run that lasts longer gets more bins of the same width."""
 BINS_MAX = 8 * BINS
-"""…up to so many: beyond, bins are twice as wide."""
+"""Most bins. A run that lasts longer than this gets bins twice as wide."""
 
 Bins = defaultdict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`times_s`: the bins' centres. Service in service units a second. A tenant's lists are as long as `times_s`."""
+    """`times_s`: the centres of the bins. Rates in service units a second. Each list has one value for each bin."""
 
     bin_s: float
     times_s: list[float]
     service_rate: dict[str, list[float]]
     demand_rate: dict[str, list[float]]
     response_s: dict[str, list[float | None]]
-    """Mean time to the first token of the requests sent in the bin; None where none was served."""
+    """Mean time to the first token of the requests sent in the bin; None if none of them was served."""
     queue: dict[str, list[float]]
-    """Requests waiting, mean over the bin."""
+    """Mean number of waiting requests in the bin."""
     kv_tokens: list[float]
-    """Held, mean over the bin."""
+    """Mean number of KV tokens held in the bin."""
 
 
 def service_difference(timeline: Timeline) -> list[float]:
@@ -45,7 +45,7 @@ def _bins() -> Bins:
 
 @dataclass(slots=True)
 class _Tenant:
-    """Amounts by bin: service units, seconds waited, and of the requests sent then the sum and the number."""
+    """Amounts by bin. `response_s`, `responses`: sum and number of the response times of requests sent in the bin."""
 
     service: Bins = field(default_factory=_bins)
     demand: Bins = field(default_factory=_bins)
@@ -58,7 +58,7 @@ class _Tenant:
 
 
 class TimelineCollector:
-    """Bounded by tenants and bins, however long the run."""
+    """Its memory grows with tenants and bins, not with the length of the run."""
 
     def __init__(self, horizon_s: float) -> None:
         self._bin_s = max(horizon_s, 1.0) / BINS
@@ -67,7 +67,7 @@ class TimelineCollector:
         self._last = 0
 
     def served(self, request: SimRequest, service: float) -> None:
-        """A request that has all its tokens."""
+        """Add a request that has all its tokens."""
         self._widen_to(request.finish_s)
         tenant = self._tenants[request.tenant]
         sent = int(request.release_s / self._bin_s)
@@ -80,13 +80,13 @@ class TimelineCollector:
         self._held(request)
 
     def _received(self, tenant: _Tenant, request: SimRequest, service: float) -> None:
-        """Its service, spread evenly from its first token to its last."""
+        """Spread its service evenly from its first token to its last."""
         lasted_s = request.finish_s - request.first_token_s
         for number, inside_s, _ in self._parts(request.first_token_s, request.finish_s):
             tenant.service[number] += service * (inside_s / lasted_s if lasted_s else 1.0)
 
     def _held(self, request: SimRequest) -> None:
-        """The prompt from its admission, and its output as it grows."""
+        """Add its KV tokens: the prompt from its admission on, and the output as it grows."""
         lasted_s = request.finish_s - request.first_token_s
         for number, inside_s, _ in self._parts(request.admitted_s, request.first_token_s):
             self._kv_s[number] += inside_s * request.arrival.input_tokens
@@ -95,7 +95,7 @@ class TimelineCollector:
             self._kv_s[number] += inside_s * (request.arrival.input_tokens + grown * request.arrival.output_tokens)
 
     def _parts(self, first_s: float, last_s: float) -> Iterable[tuple[int, float, float]]:
-        """Of each bin that the interval touches its number, and of the part within it the length and the middle."""
+        """Yield the number of each bin that the interval touches, and the length and the middle of the common part."""
         for number in range(int(first_s / self._bin_s), int(last_s / self._bin_s) + 1):
             low_s, high_s = max(first_s, number * self._bin_s), min(last_s, (number + 1) * self._bin_s)
             yield number, max(0.0, high_s - low_s), (low_s + high_s) / 2
@@ -127,7 +127,7 @@ class TimelineCollector:
 
 
 def _halve(bins: Bins) -> None:
-    """Two bins become one."""
+    """Merge each two bins into one."""
     amounts = list(bins.items())
     bins.clear()
     for number, amount in amounts:
