@@ -1,12 +1,12 @@
 """How fast `headgate simulate` is: `python -m benchmarks.simulate_million [--requests N] [--json]`.
 
-One million requests of 1,000 tenants under VTC, gate off, on `a10g-llama2-7b`: lengths drawn from the arena trace of
-the VTC paper, Poisson arrivals at 1.1 times what the engine does of them. One core, one process for each row,
-so that its peak memory is its own.
+It simulates one million requests of 1,000 tenants under VTC and under FCFS, without the gate, on `a10g-llama2-7b`.
+Lengths are drawn from the arena trace of the VTC paper; arrivals are Poisson, at 1.1 times the engine's capacity. One
+core is used. Each row has a process of its own, so that its peak memory is its own.
 
-Where the time goes is counted by playing the recorded calls of a run of 50,000 requests again, the policy's and the KV
-room's, each alone. The baseline is the engine as it is meant, one decode step after another and everything counted
-anew, on few requests: the ratio is what skipping from event to event saves.
+To measure where the time goes, the calls of the policy and of the KV pool in a run of 50,000 requests are recorded and
+played again alone. The baseline is an engine that takes one decode step after another and computes everything anew, on
+few requests. The ratio is what skipping from event to event saves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRACE = Path("../shared/traces/vtc/real.csv")
 TENANTS = 1_000
 OVERLOAD = 1.1
 CAPACITY_REQUESTS = 5_000
-"""Of a backlog from which the engine's own rate is measured."""
+"""Requests of the backlog that measures the engine's capacity."""
 COUNTED = 50_000
 STEPWISE = 400
 LIMIT_S, LIMIT_MB = 60.0, 2048.0
@@ -97,15 +97,15 @@ def in_its_own_process(trace: Path, requests: int, policy: str) -> dict[str, Any
     done = subprocess.run(
         [*command, "--trace", str(trace), "--policy", policy], check=True, capture_output=True, text=True
     )
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
 
 
 Call = tuple[str, tuple[Any, ...]]
 
 
 class _Recorded:
-    """Passes every call on and keeps it."""
+    """Records every call and passes it on."""
 
     def __init__(self, of: Any, calls: list[Call]) -> None:
         self._of, self._calls = of, calls
@@ -121,23 +121,23 @@ class _Recorded:
 
 
 def parts(trace: Path) -> dict[str, float]:
-    """Microseconds a request: of the whole, the policy, the room, and what feeds and measures."""
+    """Return microseconds per request: of the whole, the policy, the KV pool, and of feeding and measuring."""
     workload = sampled(trace, COUNTED)
     policy_calls: list[Call] = []
-    room_calls: list[Call] = []
-    _play(workload, policy_calls, room_calls)
+    pool_calls: list[Call] = []
+    _play(workload, policy_calls, pool_calls)
     whole_s = timed(lambda: _play(workload))
     fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))
     policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
-    room_s = replayed(room_calls, lambda: KvPeak(load_profile().pool_tokens))
+    pool_s = replayed(pool_calls, lambda: KvPeak(load_profile().pool_tokens))
     scale = 1e6 / COUNTED
     engine_s = whole_s - policy_s - fed_s
-    figures = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV room of it": room_s}
-    figures["feeding, measures"] = fed_s
-    return {name: scale * seconds for name, seconds in figures.items()}
+    times_s = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV pool of it": pool_s}
+    times_s["feeding, measures"] = fed_s
+    return {name: scale * seconds for name, seconds in times_s.items()}
 
 
-class _CountedKvPeak(KvPeak):
+class _RecordedKvPeak(KvPeak):
     calls: list[Call]
 
     def fits(self, prompt: int, output: int) -> bool:
@@ -154,21 +154,21 @@ class _CountedKvPeak(KvPeak):
 
 
 def _play(
-    workload: SampledWorkload, policy_calls: list[Call] | None = None, room_calls: list[Call] | None = None
+    workload: SampledWorkload, policy_calls: list[Call] | None = None, pool_calls: list[Call] | None = None
 ) -> None:
     policy: Any = make_policy("vtc")
     if policy_calls is not None:
         policy = _Recorded(policy, policy_calls)
     engine = make_engine(load_profile(), policy)
-    if room_calls is not None and isinstance(engine, engine_module.SeparatePrefillEngine):
-        room = _CountedKvPeak(load_profile().pool_tokens)
-        room.calls = room_calls
-        engine._kv = room
+    if pool_calls is not None and isinstance(engine, engine_module.SeparatePrefillEngine):
+        recorded = _RecordedKvPeak(load_profile().pool_tokens)
+        recorded.calls = pool_calls
+        engine._kv = recorded
     drive(workload, engine, Collector(WEIGHTED_TOKENS, 0.0))
 
 
 def replayed(calls: list[Call], make: Callable[[], Any]) -> float:
-    """Seconds of these calls on a new one, less those of the loop."""
+    """Return the seconds of these calls on a new object, less those of the loop."""
     fresh = make()
 
     def call(name: str, args: tuple[Any, ...]) -> None:
@@ -195,7 +195,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 class _Instant:
-    """An engine that serves everybody at once: what is left is feeding and measuring."""
+    """An engine that serves every request at once: what is left is feeding and measuring."""
 
     now_s = 0.0
 

@@ -1,8 +1,9 @@
-"""Beside Vidur (MLSys 2024), on the same requests: `python -m benchmarks.vidur_comparison --venv DIR`.
+"""The simulator beside Vidur (MLSys 2024), on the same requests: `python -m benchmarks.vidur_comparison --venv DIR`.
 
-DIR is an environment of its own, made where it is not there: pip installs vidur and what it needs, some hundred
-packages. Both play the same requests, lengths drawn from the arena trace of the VTC paper, Poisson arrivals, with the
-same step times; Vidur's first come, first served (vidur_side.py says what it was given, and why), ours fcfs and vtc.
+DIR is a virtual environment for Vidur. If it does not exist it is made, and pip installs vidur and its dependencies,
+about a hundred packages. Both simulators play the same requests with the same step times: lengths drawn from the arena
+trace of the VTC paper, Poisson arrivals. Vidur serves first come, first served (vidur_side.py gives its settings, and
+the reasons); headgate plays fcfs and vtc.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from headgate.workloads.sampled import SampledWorkload
 VIDUR = "vidur==0.0.26"
 REQUESTS = 5_000
 BATCH_MAX = 25
-"""What the engine runs at once, about, on these lengths."""
+"""About the number of requests that the engine runs at once with these lengths."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vidur_comparison", description=__doc__.splitlines()[0])
-    parser.add_argument("--venv", type=Path, help=f"an environment with {VIDUR}; made where it is not there")
+    parser.add_argument("--venv", type=Path, help=f"a virtual environment with {VIDUR}; made if it does not exist")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--trace", type=Path, default=TRACE, help=f"lengths are drawn from it ({TRACE})")
     options = parser.parse_args()
@@ -52,14 +53,15 @@ def main() -> int:
 Row = tuple[str, int, float, float]
 
 GIVEN = f"""
-Vidur's figure is of its simulator alone: its own step times are not in the package, and ours stand in. It gets ten
-times the pool and at most {BATCH_MAX} requests at once, since it fails an assertion of its own where it preempts. Its
-metrics and its Chrome trace are off, while ours measures. It prefills in chunks beside decoding, ours prefills apart.
+Vidur's time is that of its simulator alone. Its own step times are not in the package, so it gets headgate's. It gets
+ten times the pool and at most {BATCH_MAX} requests at once, because it fails an assertion of its own when it preempts.
+Its metrics and its Chrome trace are off, while headgate measures. It prefills in chunks beside decoding; headgate
+prefills in separate steps.
 """
 
 
 def made(venv: Path) -> Path:
-    """The interpreter of an environment with Vidur. Raises CalledProcessError: pip could not install it."""
+    """Return the interpreter of an environment with Vidur. Raises CalledProcessError if pip cannot install it."""
     python = venv / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)

@@ -1,13 +1,15 @@
-"""Vidur's side of vidur_comparison.py: run by the interpreter of an environment that has vidur, and nothing of ours.
+"""Vidur's side of vidur_comparison.py. The interpreter of an environment with vidur runs it, without headgate.
 
-`python vidur_side.py TRACE.csv STEP.json`: prints one JSON object. Its profiles of step times are on a hub of data
-sets, not in the package; the step times of our profile stand in for them, as a predictor of its own kind. Everything
-else is Vidur's: events, requests, its Sarathi scheduler. It measures and writes nothing: its metrics are off, and so is
-its trace for Chrome, on by default, which took 3.4 s of 9.1 for 5,000 requests. Ours keeps its measures.
+`python vidur_side.py TRACE.csv STEP.json` prints one JSON object. Vidur's profiles of step times are not in its
+package, but on a hub of data sets. The step times of headgate's profile replace them, as a predictor of Vidur's kind.
+Everything else is Vidur's: events, requests, its Sarathi scheduler. It measures and writes nothing: its metrics are
+off, and so is its Chrome trace, which is on by default and took 3.4 s of 9.1 s for 5,000 requests. headgate keeps its
+measures.
 
-Two things were given up. With the pool of our profile its schedulers preempt, and then fail an assertion of their own
-(entities/request.py, tokens processed beyond the total, in 0.0.26; vLLM's and Sarathi's alike): it gets ten times the
-pool, and as many requests at once as our engine runs. And its default, Mnemosyne, wants batches split over devices.
+Two settings differ from Vidur's defaults. With the pool of headgate's profile its schedulers preempt, and then fail an
+assertion of their own (entities/request.py, tokens processed beyond the total, in 0.0.26; vLLM's and Sarathi's alike),
+so it gets ten times the pool, and as many requests at once as headgate's engine runs. Its default scheduler, Mnemosyne,
+needs batches split over devices, so it runs Sarathi.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from vidur.types import ExecutionTimePredictorType
 
 
 class GivenStepTimes:
-    """`get_execution_time`: milliseconds a layer, of which Vidur makes the step's."""
+    """`get_execution_time` returns milliseconds for each layer; Vidur computes the step's time from them."""
 
     step: ClassVar[dict[str, Any]] = {}
 
@@ -71,7 +73,7 @@ def main() -> None:
 
 
 def options(trace: str, folder: str) -> list[str]:
-    """One replica of one device."""
+    """Return Vidur's options: one replica of one device."""
     step = GivenStepTimes.step
     return [
         *("--request_generator_config_type", "trace_replay"),

@@ -1,4 +1,4 @@
-"""A Typer command whose function takes all its options as one object."""
+"""Typer commands that take all their options as one object."""
 
 from __future__ import annotations
 

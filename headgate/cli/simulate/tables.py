@@ -1,29 +1,29 @@
-"""`headgate simulate` for people: a table of the policies, and one of the tenants where there are few."""
+"""What `headgate simulate` prints without --json: a table of the policies, and one of the tenants if there are few."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from statistics import fmean, stdev
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headgate.cli.simulate.cells import new_table, seconds
 from headgate.cli.simulate.tier_table import print_tiers
 from headgate.simulator.measures.collector import TenantMeasures
-from headgate.simulator.measures.percentiles import Percentiles
 from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12
 """Most tenants that the second table shows."""
 WIDTH = 120
-"""Of what is written to no terminal."""
+"""Width of the output if it goes to no terminal."""
 
 
 def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
-    """For each policy the runs of its seeds."""
+    """Print the tables. `by_policy`: for each policy the runs of its seeds."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
@@ -37,22 +37,25 @@ def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:
     if len(first.tenants) <= TENANTS_MAX:
         console.print(_tenants(by_policy))
     else:
-        console.print(f"{len(first.tenants):,} tenants: --json and --report tell of each.")
+        console.print(f"{len(first.tenants):,} tenants: --json and --report show each.")
     print_tiers(console, by_policy)
     for runs in by_policy:
-        _say_refusals(console, runs[0])
+        _print_rejections(console, runs[0])
 
 
 def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
     timed = any(run.timing is not None for runs in by_policy for run in runs)
-    table = _table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
+    table = new_table("policy", "served", "rejected", "total s", "tokens/s", "diff. avg", "max", "bound")
     for heading in ("run s", "pick µs", "P99 µs") if timed else ():
         table.add_column(heading, justify="right")
     for runs in by_policy:
         cells = [
-            *(_over(runs, lambda run: run.served, 0), _over(runs, lambda run: run.rejected, 0)),
-            *(_over(runs, lambda run: run.total_time_s, 1), _over(runs, lambda run: run.throughput_tokens_per_s, 1)),
-            *(_difference(runs, lambda found: found.avg), _difference(runs, lambda found: found.max)),
+            _over(runs, lambda run: run.served, 0),
+            _over(runs, lambda run: run.rejected, 0),
+            _over(runs, lambda run: run.total_time_s, 1),
+            _over(runs, lambda run: run.throughput_tokens_per_s, 1),
+            _difference(runs, lambda difference: difference.avg),
+            _difference(runs, lambda difference: difference.max),
             _nearest_bound(runs),
         ]
         table.add_row(escape(runs[0].policy), *cells, *_timing(runs))
@@ -60,45 +63,32 @@ def _policies(by_policy: Sequence[Sequence[Run]]) -> Table:
 
 
 def _timing(runs: Sequence[Run]) -> list[str]:
-    found = [run.timing for run in runs if run.timing is not None]
-    if not found:
-        return []
-    columns = ([one.wall_s for one in found], [one.decision_us_mean for one in found])
-    return [f"{fmean(column):.2f}" for column in (*columns, [one.decision_us_p99 for one in found])]
+    rows = [astuple(run.timing) for run in runs if run.timing is not None]
+    return [f"{fmean(column):.2f}" for column in zip(*rows, strict=True)]
 
 
 def _tenants(by_policy: Sequence[Sequence[Run]]) -> Table:
-    table = _table("tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99")
+    table = new_table(
+        "tenant", "policy", "asked", "served", "rejected", "service", "TTFT P50", "P99", "whole P50", "P99"
+    )
     for name in by_policy[0][0].tenants:
         for number, runs in enumerate(by_policy):
-            figures = runs[0].tenants[name]
-            shown = escape(name) if number == 0 else ""
-            table.add_row(shown, escape(runs[0].policy), *_figures(figures), end_section=number == len(by_policy) - 1)
+            shown, last = escape(name) if number == 0 else "", number == len(by_policy) - 1
+            table.add_row(shown, escape(runs[0].policy), *_cells(runs[0].tenants[name]), end_section=last)
     return table
 
 
-def _figures(figures: TenantMeasures) -> list[str]:
-    counts = [f"{count:,}" for count in (figures.requests, figures.served, figures.rejected)]
-    return [*counts, f"{figures.service:,.0f}", *_seconds(figures.ttft_s), *_seconds(figures.latency_s)]
+def _cells(tenant: TenantMeasures) -> list[str]:
+    counts = [f"{count:,}" for count in (tenant.requests, tenant.served, tenant.rejected)]
+    return [*counts, f"{tenant.service:,.0f}", *seconds(tenant.ttft_s), *seconds(tenant.latency_s)]
 
 
-def _seconds(values: Percentiles | None) -> tuple[str, str]:
-    return ("–", "–") if values is None else (f"{values.p50:.2f} s", f"{values.p99:.2f} s")
+def _over(runs: Sequence[Run], measure: Callable[[Run], float], digits: int) -> str:
+    return _mean([measure(run) for run in runs], digits)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("policy", "tenant") else "right")
-    return table
-
-
-def _over(runs: Sequence[Run], figure: Callable[[Run], float], digits: int) -> str:
-    return _mean([figure(run) for run in runs], digits)
-
-
-def _difference(runs: Sequence[Run], figure: Callable[[Difference], float]) -> str:
-    values = [figure(run.difference) for run in runs if run.difference is not None]
+def _difference(runs: Sequence[Run], measure: Callable[[Difference], float]) -> str:
+    values = [measure(run.difference) for run in runs if run.difference is not None]
     return _mean(values, 1) if values else "–"
 
 
@@ -109,7 +99,7 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 
 def _nearest_bound(runs: Sequence[Run]) -> str:
-    """Of VTC's theorems the one that a run came nearest to, as a fraction of it."""
+    """Return the highest fraction of a bound that a run reached, and the bound's theorem in the VTC paper."""
     fractions = [
         (bound["fraction"], theorem)
         for run in runs
@@ -119,7 +109,7 @@ def _nearest_bound(runs: Sequence[Run]) -> str:
     return "–" if not fractions else f"{max(fractions)[0]:.0%} of {max(fractions)[1]}"
 
 
-def _say_refusals(console: Console, run: Run) -> None:
+def _print_rejections(console: Console, run: Run) -> None:
     if run.rejections:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in run.rejections.items())
         console.print(f"{escape(run.policy)} rejected: {escape(reasons)}")

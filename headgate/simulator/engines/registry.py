@@ -21,7 +21,7 @@ def make_engine(
     jitter: Jitter | None = None,
     stopwatch: Callable[[], float] | None = None,
 ) -> Engine:
-    """Make the paged engine, or else the engine whose prefill the profile describes: in chunks, or in its own steps."""
+    """Make the paged engine, or else the engine for the profile's prefill: in chunks, or in steps of its own."""
     unpaged = SeparatePrefillEngine if profile.chunk_tokens is None else ChunkedPrefillEngine
     kind = PagedEngine if paged else unpaged
     return kind(profile, policy, observer=observer, jitter=jitter, stopwatch=stopwatch)

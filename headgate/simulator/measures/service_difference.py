@@ -61,7 +61,7 @@ class ServiceRates:
         return WARM_UP_S + self._every_s * (point + 1)
 
     def _points(self, first_s: float, last_s: float) -> range:
-        """Return the points whose window touches the interval."""
+        """Return the points with windows that touch the interval."""
         first = ceil((first_s - HALF_WINDOW_S - WARM_UP_S) / self._every_s) - 1
         last = int((last_s + HALF_WINDOW_S - WARM_UP_S) // self._every_s)
         return range(max(first, 0), min(last, POINTS))

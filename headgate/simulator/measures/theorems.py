@@ -14,7 +14,7 @@ generated. With U = max(w_p L_input, w_q M), each over weight:
 Deviations from the paper:
 
 - M is not the pool. M stands for what a running batch can hold. A server that admits by the peak of future use admits
-  requests whose tokens together exceed the pool, because they do not all hold their last token at the same time. With
+  requests that together have more tokens than the pool, because they do not all hold their last token at once. With
   the pool for M, Lemma 4.3 fails now and then (evidence/vtc/theorems.py counts how often). Here M is the largest sum of
   input and true output of the requests that are in the batch together, measured in the run.
 - 4.11 bounds a time by assuming a least capacity. Its proof bounds service, and that is what is checked. A request may

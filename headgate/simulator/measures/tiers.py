@@ -2,7 +2,7 @@
 
 Each tier has: percentiles of TTFT and of the whole latency over its served requests; TPOT, the mean of
 (end - first token) / (output - 1) over those with at least two output tokens, with the waits after evictions;
-attainment, the share of all its requests, refused and dropped ones included, whose TTFT met the target; throughput,
+attainment, the share of all its requests, refused and dropped ones included, with a TTFT within the target; throughput,
 the input and output tokens of its served requests over the run's time.
 """
 
