@@ -1,4 +1,4 @@
-"""`headgate reproduce`: the papers' tables and figures, and what the project's own policies make of them."""
+"""`headgate reproduce`: the tables and figures of the papers, with the project's own policies."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from headgate.simulator.report.drawing import check_installed
 TRACES = Path("../shared/traces")
 DOCS = Path("docs")
 MARKS = {True: "[green]✔[/]", False: "[red]✘[/]", None: "–"}
-OUT = "Folder of the document and its plots; without --only docs/. With --only nothing is written unless it is named."
+OUT = "Folder for the document and its plots. Default: docs/; with --only, nothing is written without --out."
 
 
 def reproduce(
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a claim does not hold.")] = False,
-    only: Annotated[str, typer.Option(help="Experiments, with commas; see --list.")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a claim does not hold.")] = False,
+    only: Annotated[str, typer.Option(help="Experiments, separated by commas; see --list.")] = "",
     out: Annotated[Path | None, typer.Option(help=OUT)] = None,
     traces: Annotated[
-        Path, typer.Option(help="Folder with vtc/ and azure/; without it their parts are left out.")
+        Path, typer.Option(help="Folder with vtc/ and azure/. Without it, the experiments that need it are skipped.")
     ] = TRACES,
-    seeds: Annotated[
-        int, typer.Option(help="Runs of each experiment whose steps are jittered.", min=1, max=10_000)
-    ] = 20,
-    processes: Annotated[int | None, typer.Option(help="At once; one a core where it is not said.", min=1)] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name the experiments and stop.")] = False,
+    seeds: Annotated[int, typer.Option(help="Runs of each experiment with jittered steps.", min=1, max=10_000)] = 20,
+    processes: Annotated[int | None, typer.Option(help="Parallel processes (default: CPU count).", min=1)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the names of the experiments.")] = False,
 ) -> None:
-    """Run every experiment, write docs/evidence.md, and say which claims hold: always the same bytes."""
+    """Run every experiment, write docs/evidence.md, and print which claims hold. The output is always the same."""
     if list_:
         sys.stdout.write("".join(f"{name}\n" for name in EXPERIMENTS))
         return
@@ -54,16 +52,16 @@ def reproduce(
 
 
 def _names(only: str) -> list[str]:
-    """In the order of the document. Raises ConfigurationError."""
-    asked = [name.strip() for name in only.split(",") if name.strip()]
-    for name in asked:
+    """Return the experiments to run, in the order of the document. Raises ConfigurationError for an unknown one."""
+    chosen = [name.strip() for name in only.split(",") if name.strip()]
+    for name in chosen:
         if name not in EXPERIMENTS:
             raise ConfigurationError(f"unknown experiment {name[:80]!r}; there are {', '.join(EXPERIMENTS)}")
-    return [name for name in EXPERIMENTS if not asked or name in asked]
+    return [name for name in EXPERIMENTS if not chosen or name in chosen]
 
 
 def _folder(folder: Path) -> None:
-    """Found out before hours of work."""
+    """Check that the document can be written, before the experiments run."""
     check_installed()
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".headgate-reproduce"
@@ -82,14 +80,14 @@ def _sections(names: list[str], traces: Path | None, seeds: int, processes: int 
 
 
 def _verdict(sections: dict[str, Section]) -> int:
-    """Say each claim, and whether it holds. Returns how many do not."""
+    """Print each claim with its verdict. Return the number of claims that do not hold."""
     console = Console(highlight=False, soft_wrap=True)
     for name, section in sections.items():
         console.print(f"[bold]{name}[/]: {escape(section.title)}")
         if section.skipped is not None:
             console.print(f"  – skipped: {escape(section.skipped)}")
         for check in section.checks:
-            console.print(f"  {MARKS[check.held]} {escape(check.claim)}: {escape(check.said)}")
+            console.print(f"  {MARKS[check.held]} {escape(check.claim)}: {escape(check.found)}")
     held = Counter(check.held for section in sections.values() for check in section.checks)
     skipped = sum(section.skipped is not None for section in sections.values())
     console.print(

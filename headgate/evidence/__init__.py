@@ -1,1 +1,1 @@
-"""What the papers claim, beside what the project's own policies do in the simulator: one module an experiment."""
+"""The papers' claims, checked with the project's own policies in the simulator. One module per group of experiments."""

@@ -1,10 +1,11 @@
-"""A run's timeline, read as the VTC paper's figures read it (section 5.1)."""
+"""The timeline of a run, read as the figures of the VTC paper read it (section 5.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from headgate.evidence.over_seeds import mean
 from headgate.simulator.measures.timeline import Timeline, service_difference
 from headgate.simulator.report.drawing import Plot, Series
 from headgate.simulator.report.plots import timeline_of
@@ -13,63 +14,78 @@ from headgate.simulator.run import Run
 WINDOW_S = 60.0
 
 
-def service_between(run: Run, tenant: str, from_s: float, to_s: float) -> float:
-    """Service units that the tenant received then, to the width of a bin."""
-    line = timeline_of(run)
-    rates = line.service_rate.get(tenant, [])
-    return sum(r * line.bin_s for t, r in zip(line.times_s, rates, strict=False) if from_s <= t < to_s)
+def service_between(runs: Sequence[Run], tenant: str, from_s: float, to_s: float) -> float:
+    """Return the service units that the tenant received in a period: the mean of the runs, exact to a bin."""
+
+    def of_run(run: Run) -> float:
+        timeline = timeline_of(run)
+        rates = timeline.service_rate.get(tenant, [])
+        return sum(r * timeline.bin_s for t, r in zip(timeline.times_s, rates, strict=False) if from_s <= t < to_s)
+
+    return mean(runs, of_run)
 
 
-def response_between(run: Run, tenant: str, from_s: float, to_s: float) -> float:
-    """Mean time to first token (seconds) of what the tenant sent then; 0 where it sent nothing."""
-    line = timeline_of(run)
-    values = line.response_s.get(tenant, [])
-    found = [v for t, v in zip(line.times_s, values, strict=False) if from_s <= t < to_s and v is not None]
-    return fmean(found) if found else 0.0
+def response_between(runs: Sequence[Run], tenant: str, from_s: float, to_s: float) -> float:
+    """Return the mean time to first token (s) of the tenant's requests of a period: the mean of the runs.
+
+    A run in which the tenant sent nothing then counts as 0.
+    """
+
+    def of_run(run: Run) -> float:
+        timeline = timeline_of(run)
+        values = zip(timeline.times_s, timeline.response_s.get(tenant, []), strict=False)
+        found = [value for t, value in values if from_s <= t < to_s and value is not None]
+        return fmean(found) if found else 0.0
+
+    return mean(runs, of_run)
 
 
 def apart_max(run: Run, to_s: float) -> float:
     """Return the greatest difference of accumulated service between two tenants before `to_s`, in service units."""
-    line = timeline_of(run)
-    return max(a for t, a in zip(line.times_s, service_difference(line), strict=True) if t < to_s)
+    timeline = timeline_of(run)
+    return max(a for t, a in zip(timeline.times_s, service_difference(timeline), strict=True) if t < to_s)
 
 
-def smooth(line: Timeline, values: Sequence[float]) -> list[float]:
-    """Mean over a window of 60 s about each bin, shorter at the ends."""
-    half = max(1, round(WINDOW_S / line.bin_s / 2))
-    return [fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+def rates_plot(figure: str, policy: str, run: Run, to_s: float) -> Plot:
+    """Plot each tenant's service rate, smoothed over 60 s. `figure`: of the paper, such as 3b."""
+    timeline = timeline_of(run)
+    until = _bins_until(timeline, to_s)
+    series = [
+        Series(tenant, timeline.times_s[:until], _smooth(timeline, rates)[:until])
+        for tenant, rates in timeline.service_rate.items()
+    ]
+    title = f"Figure {figure}: service received, {policy}"
+    return Plot(f"vtc-figure-{figure}", title, "time (s)", "service (units/s)", series)
 
 
-def rates_plot(name: str, title: str, run: Run, to_s: float) -> Plot:
-    line = timeline_of(run)
-    until = sum(t < to_s for t in line.times_s)
-    return Plot(
-        name,
-        title,
-        "time (s)",
-        "service (units/s)",
-        [
-            Series(tenant, line.times_s[:until], smooth(line, rates)[:until])
-            for tenant, rates in line.service_rate.items()
-        ],
-    )
-
-
-def response_plot(name: str, title: str, runs: dict[str, Run], to_s: float) -> Plot:
-    """One line a policy and tenant; the second policy's are dashed."""
+def response_plot(figure: str, runs: Mapping[str, Run], to_s: float) -> Plot:
+    """Plot a series per policy and tenant; those of the second policy are dashed."""
     series = []
     for number, (policy, run) in enumerate(runs.items()):
-        line = timeline_of(run)
-        until = sum(t < to_s for t in line.times_s)
-        for tenant, values in line.response_s.items():
-            series.append(Series(f"{tenant}, {policy}", line.times_s[:until], values[:until], dashed=number > 0))
-    return Plot(name, title, "sent at (s)", "time to first token (s)", series)
+        timeline = timeline_of(run)
+        until = _bins_until(timeline, to_s)
+        for tenant, values in timeline.response_s.items():
+            series.append(Series(f"{tenant}, {policy}", timeline.times_s[:until], values[:until], dashed=number > 0))
+    title = f"Figure {figure}: time to first token"
+    return Plot(f"vtc-figure-{figure}", title, "sent at (s)", "time to first token (s)", series)
 
 
-def apart_plot(name: str, title: str, runs: dict[str, Run], to_s: float) -> Plot:
+def apart_plot(figure: str, runs: Mapping[str, Run], to_s: float) -> Plot:
+    """Plot the greatest difference of accumulated service between two tenants, a series per run."""
     series = []
-    for policy, run in runs.items():
-        line = timeline_of(run)
-        until = sum(t < to_s for t in line.times_s)
-        series.append(Series(policy, line.times_s[:until], service_difference(line)[:until]))
-    return Plot(name, title, "time (s)", "difference of accumulated service (units)", series)
+    for name, run in runs.items():
+        timeline = timeline_of(run)
+        until = _bins_until(timeline, to_s)
+        series.append(Series(name, timeline.times_s[:until], service_difference(timeline)[:until]))
+    title = f"Figure {figure}: difference of accumulated service"
+    return Plot(f"vtc-figure-{figure}", title, "time (s)", "difference of accumulated service (units)", series)
+
+
+def _bins_until(timeline: Timeline, to_s: float) -> int:
+    return sum(t < to_s for t in timeline.times_s)
+
+
+def _smooth(timeline: Timeline, values: Sequence[float]) -> list[float]:
+    """Average each bin over a window of 60 s around it, shorter at the ends."""
+    half = max(1, round(WINDOW_S / timeline.bin_s / 2))
+    return [fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]

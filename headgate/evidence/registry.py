@@ -1,4 +1,4 @@
-"""Every experiment, in the order of docs/evidence.md: a module enters its own when it is imported here."""
+"""Every experiment, in the order of docs/evidence.md. A module enters its experiments when it is imported."""
 
 from __future__ import annotations
 

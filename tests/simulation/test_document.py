@@ -86,5 +86,5 @@ def test_four_significant_digits(value: float, text: str) -> None:
 
 
 def test_a_name_is_entered_once() -> None:
-    with pytest.raises(ValueError, match="there already"):
-        experiment(next(iter(EXPERIMENTS)))(lambda setting: SECTION)
+    with pytest.raises(ValueError, match="two experiments of the name"):
+        experiment(next(iter(EXPERIMENTS)), "Title", "Paper")(lambda setting: SECTION)

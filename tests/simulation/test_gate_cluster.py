@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import new_gate
 from headgate.evidence.bwfq.floods import RUNS, measure
-from headgate.evidence.bwfq.played import HELD, ORDERS_PLAYED, play, play_paper
+from headgate.evidence.bwfq.played import GATE_ORDERS, HELD, play, play_paper
 from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import Change, ClusterRequest, run_cluster
 
@@ -24,7 +24,7 @@ CONSERVING = ("fcfs", "ratio+wake", "virtual-clock", "sfq", "bwfq")
 
 
 @given(requests, st.integers(1, 4), st.sampled_from(CONSERVING))
-def test_no_worker_is_idle_while_somebody_waits(sent: list[ClusterRequest], workers: int, order: str) -> None:
+def test_no_worker_is_idle_while_a_request_waits(sent: list[ClusterRequest], workers: int, order: str) -> None:
     run = run_cluster(new_gate(order, slots=workers), sent)
     spans = [(start, start + one.service_s) for start, one in zip(run.starts_s, sent, strict=True)]
     assert run.dispatched == len(sent)
@@ -89,11 +89,11 @@ def test_the_same_seed_gives_the_same_workload_and_the_same_runs() -> None:
     scenario = Scenario(duration_s=60.0)
     assert paper_workload(scenario, 3).requests == paper_workload(scenario, 3).requests
     assert paper_workload(scenario, 3).requests != paper_workload(scenario, 4).requests
-    orders = tuple(ORDERS_PLAYED)
+    orders = (*GATE_ORDERS, HELD)
     assert play_paper((scenario, 3, orders)) == play_paper((scenario, 3, orders))
 
 
-def test_held_requests_wait_for_a_credit_and_nobody_else() -> None:
+def test_held_requests_wait_only_for_a_credit() -> None:
     workload = paper_workload(Scenario(load=0.4, duration_s=60.0), 1)
     held = play(HELD, workload)
     assert any(

@@ -1,1 +1,1 @@
-"""Experiments of the BWFQ paper, and the runs that decided the gate's order."""
+"""The experiments of the BWFQ paper, and the runs that decided the order of headgate's gate."""

@@ -1,6 +1,6 @@
-"""Ten slots and a few tenants that flood: the runs that decided the gate's order, for any order.
+"""The runs that decided the gate's order: ten slots, and a few tenants that flood. Each run plays under any order.
 
-A service unit is a slot-second; arrivals are Poisson, from the seed; everybody but the tenant measured floods.
+A service unit is a slot-second. Arrivals are Poisson, drawn from the seed. Every tenant except the measured one floods.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
 
 SLOTS = 10
@@ -18,7 +19,7 @@ LEAD_MAX = 60.0
 HOUR_S = 3600.0
 
 Measured = tuple[float, ...]
-"""Service a second of tenants a and b; or one wait, in seconds; or one part of all requests."""
+"""Service per second of tenants a and b; or one wait in seconds; or one fraction of all requests."""
 
 
 def arrivals(
@@ -46,21 +47,21 @@ def two_shares(run: ClusterRun, from_s: float, to_s: float) -> Measured:
     return shares.get("a", 0.0), shares.get("b", 0.0)
 
 
-def wait_s(run: ClusterRun, tenant: str, percent: int, from_s: float) -> Measured:
-    """By nearest rank; of what has not started by the end, so long as it has waited by then."""
-    waits = sorted(
+def wait_s(run: ClusterRun, tenant: str, fraction: float, from_s: float) -> Measured:
+    """Return a percentile by nearest rank. A request that has not started counts with its wait until the end."""
+    waits = [
         min(start, run.until_s) - request.arrival_s
         for request, start in zip(run.requests, run.starts_s, strict=True)
         if request.tenant == tenant and request.arrival_s >= from_s
-    )
-    return (waits[-(-percent * len(waits) // 100) - 1],)
+    ]
+    return (percentile(waits, fraction) or 0.0,)
 
 
 # ── What decided the order ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def weights(order: str, random: Random) -> Measured:
-    """Weights 1 : 3, costs 1 and 0.2 s, both owed the same small rate."""
+    """Weights 1 : 3, costs 1 and 0.2 s, the same small guarantee for both."""
     sources = (
         arrivals(random, "a", FLOOD_PER_S, 200.0),
         arrivals(random, "b", 5 * FLOOD_PER_S, 200.0, cost_s=0.2),
@@ -69,7 +70,7 @@ def weights(order: str, random: Random) -> Measured:
 
 
 def idle_hours(order: str, random: Random) -> Measured:
-    """a used an hour of idle slots, then b joins: the first minute of both."""
+    """a uses idle slots for an hour, then b joins: the first minute of both."""
     sources = (
         arrivals(random, "a", 0.99 * SLOTS, HOUR_S),
         arrivals(random, "a", FLOOD_PER_S, HOUR_S + 60.0, start_s=HOUR_S),
@@ -80,33 +81,33 @@ def idle_hours(order: str, random: Random) -> Measured:
 
 
 def owed_more(order: str, random: Random) -> Measured:
-    """a is owed 6 of 10 and asks 5: its median wait."""
+    """a has a guarantee of 6 of 10 and needs 5: its median wait."""
     sources = arrivals(random, "a", 5.0, 600.0), arrivals(random, "b", FLOOD_PER_S, 600.0)
-    return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 50, 60.0)
+    return wait_s(play(order, sources, 600.0, a=Share(1.0, 6.0, 12.0), b=Share(1.0, 3.0, 12.0)), "a", 0.50, 60.0)
 
 
 def within_bucket(order: str, random: Random) -> Measured:
-    """a's bursts of 20, no nearer than its bucket of 20 takes to fill: P99 wait."""
+    """a sends bursts of 20, with time between them to fill its bucket of 20: P99 wait."""
     bursts = [
         ClusterRequest(at_s, "a", 1.0)
         for at_s in (60.0 + number * 20.0 + random.uniform(0, 10) for number in range(40))
         for _ in range(20)
     ]
     sources = (bursts, arrivals(random, "b", FLOOD_PER_S, 900.0))
-    return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 99, 60.0)
+    return wait_s(play(order, sources, 900.0, a=Share(1.0, 3.0, 20.0), b=Share(1.0, 3.0, 12.0)), "a", 0.99, 60.0)
 
 
 def overbooked(order: str, random: Random) -> Measured:
-    """Both were promised all ten, with bursts of 10 and 1 seconds."""
+    """Both have a guarantee of all ten slots, with bursts of 10 s and 1 s."""
     sources = arrivals(random, "a", FLOOD_PER_S, 150.0), arrivals(random, "b", FLOOD_PER_S, 150.0)
     return two_shares(play(order, sources, 150.0, a=Share(1.0, 10.0, 100.0), b=Share(1.0, 10.0, 10.0)), 30.0, 150.0)
 
 
-# ── The five cares, where the table does not show them ─────────────────────────────────────────────────────────────
+# ── The five weaknesses of the published order, where the runs above do not show them ────────────────────────────────
 
 
 def slept(order: str, random: Random) -> Measured:
-    """Care 1: b, known by one request, earns for an hour and then floods beside a: the first minute. Owed alike."""
+    """1: b sends one request, earns credit for an hour, then floods beside a: the first minute. Equal guarantees."""
     sources = (
         [ClusterRequest(1.0, "b", 1.0)],
         arrivals(random, "a", 5.0, HOUR_S),
@@ -118,7 +119,7 @@ def slept(order: str, random: Random) -> Measured:
 
 
 def history(order: str, random: Random) -> Measured:
-    """Care 2: for an hour a used what b, asking little, left; then both flood: the tenth minute of that."""
+    """2: for an hour a uses what b leaves, then both flood: the tenth minute of that."""
     end_s = HOUR_S + 600.0
     sources = (
         arrivals(random, "a", 8.5, HOUR_S),
@@ -131,21 +132,21 @@ def history(order: str, random: Random) -> Measured:
 
 
 def stale(order: str, random: Random) -> Measured:
-    """Care 3: a, known by one request, sends 400 at once; b comes beside it, steady at half of its rate: its P99."""
+    """3: a sends one request, later 400 at once; b sends steadily at half of its guarantee: P99 wait of b."""
     flood = [ClusterRequest(0.0, "a", 1.0), *(ClusterRequest(60.0, "a", 1.0) for _ in range(400))]
     steady = list(arrivals(random, "b", 2.0, 160.0))
-    return wait_s(play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 99, 60.0)
+    return wait_s(play(order, (flood, steady), 160.0, a=Share(1.0, 4.0, 4.0), b=Share(1.0, 4.0, 4.0)), "b", 0.99, 60.0)
 
 
 def stranded(order: str, random: Random) -> Measured:
-    """Care 4: alone, asking for half of the slots, owed a tenth of that: the part of its requests that start."""
+    """4: a is alone, needs half of the slots and has a tenth of that guaranteed: the fraction that starts."""
     requests = list(arrivals(random, "a", 5.0, 300.0))
     run = play(order, (requests,), 310.0, a=Share(1.0, 0.5, 1.0))
     return (run.dispatched / len(requests),)
 
 
 def costs(order: str, random: Random) -> Measured:
-    """Care 5: equal weights and rates, one's requests a hundred times the other's."""
+    """5: equal weights and rates, but a request of a costs a hundred times a request of b."""
     sources = (
         arrivals(random, "a", FLOOD_PER_S, 40.0),
         arrivals(random, "b", 60 * FLOOD_PER_S, 40.0, cost_s=0.01),
@@ -161,6 +162,6 @@ RUNS: dict[str, Run] = {
 
 
 def measure(job: tuple[str, str, int]) -> Measured:
-    """A job for Setting.map: the run's name, the order, the seed."""
+    """Play one run. A job for Setting.map: name of the run, order, seed."""
     name, order, seed = job
     return RUNS[name](order, Random(f"{seed} {name}"))

@@ -1,1 +1,1 @@
-"""The evidence document: sections, checks, plots, Markdown."""
+"""The evidence document: sections, tables and checks, written as Markdown with plots."""

@@ -1,4 +1,4 @@
-"""docs/evidence.md and its plots, written whole or not at all."""
+"""Writing docs/evidence.md and its plots. A reader sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ DOCUMENT = "evidence.md"
 
 
 def write(folder: Path, sections: Mapping[str, Section]) -> list[Path]:
-    """The files written, the document first. Plots of experiments that are no more are removed. Raises OSError, and
-    ValueError where two plots have one name."""
+    """Write the document and its plots, and delete plots that no experiment draws any more.
+
+    Returns the written files, the document first. Raises OSError, and ValueError if two plots have one name.
+    """
     drawn = folder / markdown.PLOTS_FOLDER
     drawn.mkdir(parents=True, exist_ok=True)
     files = {folder / DOCUMENT: markdown.document(sections)}
@@ -25,14 +27,13 @@ def write(folder: Path, sections: Mapping[str, Section]) -> list[Path]:
                 raise ValueError(f"there are two plots of the name {plot.name!r}")
             files[path] = svg(plot)
     for path, text in files.items():
-        _write(path, text)
+        _replace(path, text)
     for stale in set(drawn.glob("*.svg")) - files.keys():
         stale.unlink()
     return list(files)
 
 
-def _write(path: Path, text: str) -> None:
-    """Whoever reads sees the old file or the new one."""
+def _replace(path: Path, text: str) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -1,4 +1,4 @@
-"""Sections as Markdown: what docs/evidence.md says, without the plots' bytes."""
+"""Sections as Markdown: the text of docs/evidence.md."""
 
 from __future__ import annotations
 
@@ -12,65 +12,69 @@ PLOTS_FOLDER = "evidence"
 INTRODUCTION = """\
 # Evidence
 
-What the papers claim, what their authors measured, and what headgate's own policies do in the simulator. Written by
-`headgate reproduce`, which runs every experiment below again; `headgate reproduce --check` fails where a claim marked ✔
-here no longer holds. The same command gives the same bytes: nothing below depends on the machine.
+What the papers claim, what their authors measured, and what headgate's own policies do in the simulator. The command
+`headgate reproduce` runs every experiment on this page and writes this page. `headgate reproduce --check` fails if a
+claim marked ✔ no longer holds. The command always writes the same bytes: nothing on this page depends on the machine.
 
-✔ the claim holds within its stated tolerance · ✘ it does not · – reported without a verdict, and why
+In the tables, *paper* is the printed figure, *measured* is computed from the authors' logs, and *ours* is the
+simulator. 256/256 stands for requests of 256 input and 256 output tokens. Service is counted in units: 1 for an input
+token, 2 for an output token, if the section does not give another unit.
+
+✔ the claim holds within its stated tolerance · ✘ it does not hold · – reported without a verdict; the text says why
 """
 
 
+class _Markdown(str):
+    """A cell that is Markdown already, so that cell() does not escape it."""
+
+
 def document(sections: Mapping[str, Section]) -> str:
-    """The whole document; `sections` by the experiments' names, in its order."""
+    """Return the whole document; `sections` by the names of their experiments, in order."""
     parts = [INTRODUCTION, _contents(sections)]
-    parts += [section(name, of_name) for name, of_name in sections.items()]
+    parts += [section(name, found) for name, found in sections.items()]
     return "\n".join(parts)
 
 
 def _contents(sections: Mapping[str, Section]) -> str:
-    rows = [_contents_row(name, of_name) for name, of_name in sections.items()]
+    rows = [_contents_row(name, found) for name, found in sections.items()]
     return table(Table("", ("experiment", "what", "source", "✔", "✘", "–"), rows))
 
 
-def _contents_row(name: str, of_name: Section) -> tuple[Cell, ...]:
-    held = Counter(check.held for check in of_name.checks)
-    counts = ("skipped", "", "") if of_name.skipped is not None else (held[True], held[False], held[None])
-    return (_Raw(f"[{name}](#{name})"), of_name.title, of_name.source, *counts)
+def _contents_row(name: str, found: Section) -> tuple[Cell, ...]:
+    held = Counter(check.held for check in found.checks)
+    counts = ("skipped", "", "") if found.skipped is not None else (held[True], held[False], held[None])
+    return (_Markdown(f"[{name}](#{name})"), found.title, found.source, *counts)
 
 
-class _Raw(str):
-    """A cell that is Markdown already."""
+def section(name: str, found: Section) -> str:
+    """Return one section; its anchor and first line are the name that `--only` takes."""
+    return "\n".join(_blocks(name, found))
 
 
-def section(name: str, of_name: Section) -> str:
-    """Headed by the experiment's name, so that `--only` and links know it."""
-    return "\n".join(_lines(name, of_name))
-
-
-def _lines(name: str, of_name: Section) -> Iterator[str]:
+def _blocks(name: str, found: Section) -> Iterator[str]:
     yield f'<a id="{name}"></a>\n'
-    yield f"## {text(of_name.title)}\n"
-    yield f"`{name}` · {text(of_name.source)}\n"
-    if of_name.skipped is not None:
-        yield f"Skipped: {text(of_name.skipped)}\n"
+    yield f"## {text(found.title)}\n"
+    yield f"`{name}` · {text(found.source)}\n"
+    if found.skipped is not None:
+        yield f"Skipped: {text(found.skipped)}\n"
         return
-    yield from (f"{paragraph}\n" for paragraph in of_name.text)
-    for one in of_name.tables:
+    yield from (f"{paragraph}\n" for paragraph in found.text)
+    for one in found.tables:
         yield f"**{text(one.title)}**\n"
         yield table(one)
-    if of_name.checks:
-        yield _checks(of_name.checks)
-    for plot in of_name.plots:
+    if found.checks:
+        yield _checks(found.checks)
+    for plot in found.plots:
         yield f"![{text(plot.title)}]({PLOTS_FOLDER}/{plot.name}.svg)\n"
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    rows = [(MARKS[check.held], check.claim, check.said) for check in checks]
+    rows = [(MARKS[check.held], check.claim, check.found) for check in checks]
     return table(Table("", ("", "claim", "found"), rows))
 
 
 def table(of: Table) -> str:
-    """Columns of numbers to the right. Raises ValueError for a row of another width than the heading's."""
+    """Return a table with its columns of numbers aligned right. Raises ValueError for a row of the wrong width."""
     rows = [[cell(value) for value in row] for row in of.rows]
     for row in rows:
         if len(row) != len(of.columns):
@@ -85,10 +89,10 @@ def _is_numeric(column: Sequence[Cell]) -> bool:
 
 
 def cell(value: Cell) -> str:
-    """Floats with four significant digits, None as a dash."""
+    """Return a cell's Markdown: floats with four significant digits, None as a dash, text escaped."""
     if value is None:
         return "–"
-    if isinstance(value, _Raw):
+    if isinstance(value, _Markdown):
         return str(value)
     if isinstance(value, float):
         return number(value)
@@ -96,7 +100,7 @@ def cell(value: Cell) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits, in full: 12,340 and 0.1234 and not 1.234e+04."""
+    """Format with four significant digits and no exponent: 12,340 and 0.1234."""
     if value == 0 or not abs(value) < float("inf"):
         return f"{value:g}"
     digits = 3 - int(f"{value:.3e}".partition("e")[2])
@@ -105,6 +109,6 @@ def number(value: float) -> str:
 
 
 def text(plain: str) -> str:
-    """Nothing in it is read as Markdown or HTML."""
+    """Escape plain text, so that nothing in it is Markdown or HTML."""
     escaped = "".join(f"\\{char}" if char in "\\`*_[]|~" else char for char in plain)
     return " ".join(escaped.replace("<", "&lt;").split())

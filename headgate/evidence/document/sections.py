@@ -1,13 +1,14 @@
-"""What an experiment hands over: text, tables, checks and plots; and the registry of experiments.
+"""What an experiment returns (text, tables, checks and plots), and the registry of experiments.
 
-To add one: a function from Setting to Section in a module of its own, decorated with @experiment("name"), and an import
-in evidence/registry.py. Everything in a section is deterministic: no clock, no figures of the machine.
+To add an experiment, write a function from Setting to Section in a module of its own, decorate it with @experiment, and
+add the module to evidence/registry.py. A section is deterministic: it reads no clock and reports no figure that depends
+on the machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -16,11 +17,11 @@ from headgate.simulator.report.drawing import Plot
 J = TypeVar("J")
 R = TypeVar("R")
 Cell = str | float | int | None
-"""A number is written with four significant digits, None as a dash."""
+"""The document shows a float with four significant digits and None as a dash."""
 
 
 class Map(Protocol):
-    """`map(function, jobs)` over the cores there are, results in the order of the jobs; both must be picklable."""
+    """`map(function, jobs)` over parallel processes: results in the order of the jobs. Both must be picklable."""
 
     def __call__(self, function: Callable[[J], R], jobs: Iterable[J], /) -> list[R]: ...
 
@@ -34,20 +35,23 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, and whether it holds here. `held` None: reported without a verdict, `said` tells why."""
+    """A claim, and whether it holds here. `held` None: reported without a verdict, for the reason in `found`."""
 
     claim: str
     held: bool | None
-    said: str
-    """What was found, with figures."""
+    found: str
+    """The figures behind the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`text`: paragraphs of Markdown, before the tables. `skipped`: why it was not run, else None."""
+    """One experiment in the document. @experiment fills in `title` and `source`.
 
-    title: str
-    source: str
+    `text`: paragraphs of Markdown before the tables. `skipped`: why the experiment did not run; None if it ran.
+    """
+
+    title: str = ""
+    source: str = ""
     text: Sequence[str] = ()
     tables: Sequence[Table] = ()
     checks: Sequence[Check] = ()
@@ -57,27 +61,42 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`traces`: the folder that holds vtc/ and azure/, None where there is none. `seeds`: how many runs of each
-    experiment whose steps are jittered; an experiment states where it takes fewer."""
+    """`traces`: the folder with vtc/ and azure/, None without one. `seeds`: runs of each experiment with jittered
+    steps; experiments with fewer runs state their number. `jitter`: standard deviation of a step's time, relative."""
 
     map: Map
     traces: Path | None = None
     seeds: int = 20
     jitter: float = 0.05
 
+    @property
+    def traces_folder(self) -> Path:
+        """The folder of the traces. Raises ValueError without one: for experiments that need traces."""
+        if self.traces is None:
+            raise ValueError("there are no traces, and @experiment does not have needs_traces")
+        return self.traces
+
 
 Experiment = Callable[[Setting], Section]
 EXPERIMENTS: dict[str, Experiment] = {}
-"""By name, in the order of docs/evidence.md; complete once registry.py is imported."""
+"""By name, in the order of docs/evidence.md. Importing registry.py fills it."""
 
 
-def experiment(name: str) -> Callable[[Experiment], Experiment]:
-    """Enter an experiment under `name`. Raises ValueError for a name that is taken."""
+def experiment(name: str, title: str, source: str, *, needs_traces: bool = False) -> Callable[[Experiment], Experiment]:
+    """Enter an experiment under `name`. Raises ValueError if the name is taken.
+
+    `needs_traces`: without the traces of the VTC artifact the experiment is skipped.
+    """
 
     def enter(run: Experiment) -> Experiment:
+        def titled(setting: Setting) -> Section:
+            if needs_traces and setting.traces is None:
+                return Section(title, source, skipped="the traces of the VTC artifact are missing (--traces FOLDER)")
+            return replace(run(setting), title=title, source=source)
+
         if name in EXPERIMENTS:
-            raise ValueError(f"the experiment {name!r} is there already")
-        EXPERIMENTS[name] = run
-        return run
+            raise ValueError(f"there are two experiments of the name {name!r}")
+        EXPERIMENTS[name] = titled
+        return titled
 
     return enter

@@ -1,1 +1,1 @@
-"""Experiments of FairServe (arXiv 2411.15997)."""
+"""The experiment of the FairServe paper (arXiv 2411.15997)."""

@@ -1,4 +1,4 @@
-"""FairServe's case: whom rate limits, fair queueing and throttling of interactions serve, and what they waste."""
+"""FairServe's case study: what rate limits, fair queueing and throttling of interactions serve, and what they waste."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headgate.simulator.simulate import simulate
 
 ENGINE = "a100-llama3-8b-chunked"
 TIMEOUT_S = 60.0
-"""From the first arrival on: what has not ended by then was not served."""
+"""From the first arrival. A request that ends later was not served."""
 RPM = 60
 LIMITS = Limits(user=15, app=150)
-"""Lower than RPM can be: they hold only while the fleet is full."""
+"""They can be lower than an RPM limit, because they apply only while the fleet is full."""
 OIT = "wsc + throttling"
 POLICIES = {f"rpm:{RPM}": f"rpm:{RPM}", "vtc": "vtc", "wsc": "wsc", OIT: "wsc"}
 PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), OIT: (37, 27, 80)}
@@ -31,8 +31,12 @@ PRINTED = {f"rpm:{RPM}": (56, 4, 2), "vtc": (37, 29, 73), "wsc": (37, 29, 73), O
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one run. `served` by application; `cut`: interactions refused after their first call was answered; `wasted`:
-    tokens of answered calls of those; `unfinished`: the same of interactions that were under way at the timeout."""
+    """The counts of one run.
+
+    `served`, `prompt_tokens_per_s`: by application. `cut`: interactions that were refused after their first call was
+    answered. `wasted`: tokens of their answered calls. `unfinished`: tokens of the answered calls of interactions that
+    the timeout ended.
+    """
 
     served: dict[str, int]
     prompt_tokens_per_s: dict[str, float]
@@ -58,7 +62,7 @@ class _Ended(Collector):
 
 
 def play(job: tuple[str, int, float]) -> Outcome:
-    """A job for Setting.map: a name of POLICIES, a seed, and how much step times vary."""
+    """Play the case study once. A job for Setting.map: a name of POLICIES, a seed, the jitter of step times."""
     name, seed, jitter = job
     spec = RunSpec(case_study(seed), POLICIES[name], load_profile(ENGINE), seed=seed, jitter=jitter)
     ended = _Ended()
@@ -92,21 +96,20 @@ def _outcome(ended: _Ended) -> Outcome:
     )
 
 
-@experiment("fairserve")
+@experiment("fairserve", "Three applications, abusive users, interactions", "FairServe, section 5.5, Table 4")
 def fairserve(setting: Setting) -> Section:
     jobs = [(name, seed, setting.jitter) for name in POLICIES for seed in range(1, setting.seeds + 1)]
     played = iter(setting.map(play, jobs))
     runs = {name: [next(played) for _ in range(setting.seeds)] for name in POLICIES}
     return Section(
-        "Three applications, abusive users, interactions",
-        "FairServe, section 5.5, Table 4",
         text=(
-            "The trace is not public: the workload is built from the published statistics (fairserve/workload.py says "
-            f"what is ours), on `{ENGINE}`, a profile that is derived and **not fitted**. {SECONDS:.0f} s of arrivals; "
-            f"what has not ended after {TIMEOUT_S:.0f} s was not served. Limits: {RPM} requests a minute and user for "
-            f"RPM; {LIMITS.user} for the throttling, and {LIMITS.app} an application, enforced only from 90 % of the "
-            f"KV pool on and never in the middle of an interaction. Means over {setting.seeds} seeds.",
-            "The printed counts are of another machine with another load: orderings and ratios are compared.",
+            "The trace is not public. The workload is made from the published statistics (fairserve/workload.py says "
+            f"which choices are ours) and runs on `{ENGINE}`, a profile that is derived and **not fitted**. Requests "
+            f"arrive for {SECONDS:.0f} s; requests that end after {TIMEOUT_S:.0f} s were not served. RPM allows {RPM} "
+            f"requests per minute and user. The throttling allows {LIMITS.user} per user and {LIMITS.app} per "
+            "application; it applies only while at least 90 % of the KV pool is in use, and never within an "
+            f"interaction. Means over {setting.seeds} seeds.",
+            "The printed counts are of another machine with another load, so only orderings and ratios are compared.",
         ),
         tables=[_served(runs), _interactions(runs)],
         checks=_checks(runs),
@@ -121,9 +124,8 @@ def _of_app(runs: Sequence[Outcome], app: str) -> float:
 
 
 def _served(runs: Runs) -> Table:
-    columns: tuple[str, ...] = ("scheduler",)
-    for app in APPS:
-        columns += (f"{app.name}: paper", "ours", "prompt tokens/s")
+    of_app = ("paper", "ours", "prompt tokens/s")
+    columns = ("scheduler", *(f"{app.name}: {what}" for app in APPS for what in of_app))
     rows = []
     for name, of_name in runs.items():
         cells: list[Cell] = [name]
@@ -131,18 +133,18 @@ def _served(runs: Runs) -> Table:
             speed = fmean(run.prompt_tokens_per_s.get(app.name, 0.0) for run in of_name)
             cells += [printed, f"{_of_app(of_name, app.name):.1f}", f"{speed:.0f}"]
         rows.append(tuple(cells))
-    asked = ", ".join(f"{app.requests} of {app.name}" for app in APPS)
-    return Table(f"Requests served, of {asked}", columns, rows)
+    sent = ", ".join(f"{app.requests} of {app.name}" for app in APPS)
+    return Table(f"Requests served, of {sent}", columns, rows)
 
 
 def _interactions(runs: Runs) -> Table:
     counts = {
         "interactions finished": "finished",
-        "of begun": "begun",
+        "interactions begun": "begun",
         "requests refused": "refused",
         "interactions cut": "cut",
-        "tokens wasted on them": "wasted",
-        "tokens of those under way at the timeout": "unfinished",
+        "tokens wasted on cut interactions": "wasted",
+        "tokens of interactions that the timeout ended": "unfinished",
     }
     rows = [
         (name, *(f"{fmean(getattr(run, key) for run in of_name):,.1f}" for key in counts.values()))
@@ -156,7 +158,7 @@ def _checks(runs: Runs) -> list[Check]:
     light = {name: _of_app(of_name, LIGHT) for name, of_name in runs.items()}
     return [
         Check(
-            "wsc + throttling: no interaction is cut in the middle",
+            "wsc + throttling: no interaction is cut",
             not any(run.cut for run in throttled),
             f"{sum(run.cut for run in throttled)} in {len(throttled)} runs; RPM cuts {sum(r.cut for r in rpm)}",
         ),
@@ -171,19 +173,19 @@ def _checks(runs: Runs) -> list[Check]:
             f"in {sum(run.wasted > 0 for run in rpm)} of {len(rpm)} runs; the paper has 15,660 in the mean",
         ),
         Check(
-            "the light application is served many times better than under RPM: at least three times",
+            "wsc + throttling serves at least three times as many requests of the light application as RPM",
             light[OIT] >= 3 * light[f"rpm:{RPM}"],
             ", ".join(f"{name} {count:.1f}" for name, count in light.items()),
         ),
         Check(
-            "so do vtc and wsc without throttling",
+            "vtc and wsc without throttling do so too",
             min(light["vtc"], light["wsc"]) >= 3 * light[f"rpm:{RPM}"],
             f"vtc {light['vtc']:.1f}, wsc {light['wsc']:.1f}",
         ),
         Check(
-            "with throttling fewer tokens go to interactions that never finish than under vtc",
+            "with throttling, fewer tokens are spent on interactions that never finish than under vtc",
             None,
-            "not seen: here nobody cuts one but the end of the run, "
+            "not seen: here only the end of the run ends interactions early: "
             + ", ".join(f"{name} {fmean(r.wasted + r.unfinished for r in of):,.0f}" for name, of in runs.items()),
         ),
     ]

@@ -1,10 +1,12 @@
-"""FairServe's case study, built from its published statistics: three applications, their users, and interactions.
+"""The workload of FairServe's case study, from its published statistics: three applications, users and interactions.
 
-Source: FairServe (arXiv 2411.15997), Tables 2 and 4. Given: requests and mean prompt and output of each application,
-and how many calls interactions have. Not given, and ours: lengths vary lognormally about their means; a third of a
-prompt is the application's system prompt; each application has twelve users, of which one, in the two heavy ones, is
-abusive and sends seven tenths of the application's interactions within the first tenth of the time; all else is spread
-evenly over the time; a stage is asked for when the stage before it was answered.
+Source: FairServe (arXiv 2411.15997), Tables 2 and 4. Given: the requests of each application, their mean prompt and
+output, and the number of calls of an interaction. Our choices:
+- lengths are lognormal about their means;
+- a third of a prompt is the application's system prompt;
+- each application has twelve users. In the two heavy applications one of them is abusive: it sends seven tenths of the
+  application's interactions within the first tenth of the time. All other interactions are spread evenly;
+- a stage is sent when the stage before it was answered.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ APPS = (
 )
 LIGHT = "app-12"
 CALLS = ((1, 1, 73.2), (2, 10, 26.1), (11, 20, 0.5), (21, 30, 0.1))
-"""Calls of an interaction from, to, and the share of requests that are of such."""
+"""Calls per interaction (from, to), and the percentage of requests that belong to such interactions."""
 SECONDS = 60.0
 USERS = 12
 ABUSE_SHARE, ABUSE_WITHIN = 0.7, 0.1
@@ -49,7 +51,7 @@ def case_study(seed: int) -> Workload:
 
 
 def _of_app(random: Random, app: App) -> Iterator[Arrival]:
-    """As many interactions as make up its requests; the last is cut to fit."""
+    """Yield interactions until the application has all its requests; the last interaction is shortened to fit."""
     left, number = app.requests, 0
     while left:
         calls = min(left, _calls(random))
@@ -63,7 +65,7 @@ def _of_app(random: Random, app: App) -> Iterator[Arrival]:
 
 
 def _calls(random: Random) -> int:
-    """Shares are of requests: an interaction of k calls is a k-th as likely."""
+    """Draw the calls of an interaction. CALLS has shares of requests, so an interaction of k calls has weight 1 / k."""
     weights = [share / ((low + high) / 2) for low, high, share in CALLS]
     low, high, _ = random.choices(CALLS, weights)[0]
     return random.randint(low, high)

@@ -1,1 +1,1 @@
-"""Experiments of the VTC paper (OSDI 2024)."""
+"""The experiments of the VTC paper (OSDI 2024)."""

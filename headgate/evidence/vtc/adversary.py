@@ -1,8 +1,9 @@
-"""The adversary of Theorem 4.8 of the VTC paper: no work-conserving scheduler that does not preempt can be fairer.
+"""The adversary of Theorem 4.8 of the VTC paper: no work-conserving, non-preemptive scheduler can be fairer.
 
-A batch's worth of requests of one client arrives alone, so whoever conserves work must admit them all; right after
-them the other client begins to ask, and gets nothing before they end. What the first receives meanwhile is nearly
-w_q M, with M the tokens of that batch: all but its inputs, and inputs can be one token each.
+One client sends a batch of requests while no other request is there, so a work-conserving scheduler must admit them
+all. Right after that the other client begins to send, and it receives nothing until they end. The service of the first
+client in that time is nearly w_q M, with M the tokens of the batch: only the inputs are missing, and an input can be
+one token.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from headgate.workloads.sources import ListWorkload, Workload
 
 
 def adversary(profile: EngineProfile, requests: int) -> Workload:
-    """`requests` of client f that take the whole pool, less what does not divide by their number; inputs of one token.
-    While they are prefilled, one more of g's and one more of f's: from then on both are backlogged."""
+    """Make `requests` requests of client f that fill the pool, up to a remainder of the division; inputs of one token.
+
+    During their prefill, one more request of each client arrives: g and f. From then on both are backlogged.
+    """
     output_tokens = (profile.pool_tokens - 1) // requests - 1 - profile.prompt_extra_tokens
     during_prefill_s = profile.prefill_base_s
     arrivals = [Arrival(0.0, "f", 1, output_tokens) for _ in range(requests)]

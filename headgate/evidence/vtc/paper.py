@@ -1,4 +1,4 @@
-"""What the VTC paper prints (OSDI 2024, Tables 2 to 6), by the names that the schedulers have here."""
+"""The printed figures of the VTC paper (OSDI 2024, Tables 2 to 6), by headgate's names of the schedulers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Printed(NamedTuple):
-    """Service difference (service units a second; `var` squared) and throughput (input and output tokens a second)."""
+    """Service difference in service units per second (`var`: squared); throughput in input and output tokens/s."""
 
     max: float
     avg: float
@@ -50,4 +50,4 @@ TABLE_6 = {
     "vtc-oracle": Printed(43.23, 36.34, 56.52, 875),
 }
 HORIZON_S = 600.0
-"""T of the service difference in all of them."""
+"""T of the service difference in all tables."""

@@ -1,17 +1,16 @@
-"""Figures 12 and 13 of the VTC paper: who waits on the arena trace, beside what was measured."""
+"""Figures 12 and 13 of the VTC paper: response times on the arena trace, beside the measured ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
-from headgate.evidence.over_seeds import over_seeds
+from headgate.evidence.over_seeds import over_seeds, ratio
 from headgate.evidence.over_time import response_plot
 from headgate.evidence.vtc.tables import specs_of
-from headgate.evidence.vtc.traces import measured_run, skipped
+from headgate.evidence.vtc.traces import measured_runs
 from headgate.simulator.report.plots import timeline_of
 from headgate.simulator.run import Run
 
@@ -22,37 +21,35 @@ BUSIEST = slice(25, 27)
 """…and the 26th and 27th, as in the paper."""
 
 
-@experiment("vtc-response")
+@experiment(
+    "vtc-response",
+    "Response times on the arena trace",
+    "VTC, section 5.3, Figures 12 and 13",
+    needs_traces=True,
+)
 def vtc_response(setting: Setting) -> Section:
-    title, source = "Who waits on the arena trace", "VTC, section 5.3, Figures 12 and 13"
-    if setting.traces is None:
-        return skipped(title, source)
     specs = specs_of(setting, "real", POLICIES)
     runs = over_seeds(setting, {policy: replace(spec, timeline=True) for policy, spec in specs.items()})
     clients = _clients(runs["fcfs"][0])
+    logs = measured_runs(setting, "real", POLICIES)
     ours = {(p, c): median(_p50(run, c) for run in runs[p]) for p in POLICIES for c in clients}
-    theirs = {policy: _measured(setting.traces, policy) for policy in POLICIES}
-    rows = [
-        (p, c, theirs[p].get(c), ours[p, c], _ratio(ours[p, c], theirs[p].get(c))) for p in POLICIES for c in clients
-    ]
-    middle = clients[:2]
+    theirs = {(p, c): _p50(log, c) for p, log in logs.items() for c in log.tenants}
+    rows = [(*key, theirs.get(key), seconds, ratio(seconds, theirs.get(key))) for key, seconds in ours.items()]
     return Section(
-        title,
-        source,
         text=(
             "Median time to first token of the 13th, 14th, 26th and 27th of the 27 clients by number of requests; ours "
-            "is the median over the seeds. Under VTC only who asks for more than its share waits.",
+            "is the median over the seeds. Under VTC only the clients that request more than their share wait.",
         ),
         tables=[Table("Median time to first token (s)", ("scheduler", "client", "measured", "ours", "ratio"), rows)],
         checks=[
             Check(
-                f"vtc: {client} waits less than a tenth of what it waits under fcfs",
+                f"vtc: {client} waits less than a tenth of its wait under fcfs",
                 ours["vtc", client] < 0.1 * ours["fcfs", client],
                 f"{ours['vtc', client]:.2f} s against {ours['fcfs', client]:.2f} s",
             )
-            for client in middle
+            for client in clients[:2]
         ],
-        plots=[response_plot("vtc-figure-12", "Figure 12: time to first token", _only(runs, clients), 600)],
+        plots=[response_plot("12", {p: _of_clients(runs[p][0], clients) for p in ("vtc", "fcfs")}, 600)],
     )
 
 
@@ -66,20 +63,7 @@ def _p50(run: Run, client: str) -> float:
     return 0.0 if figures is None else figures.p50
 
 
-def _measured(traces: Path, policy: str) -> dict[str, float]:
-    run = measured_run(traces, "real", policy)
-    return {} if run is None else {client: _p50(run, client) for client in run.tenants}
-
-
-def _ratio(ours: float, theirs: float | None) -> str | None:
-    return None if not theirs else f"{ours / theirs:.2f}"
-
-
-def _only(runs: dict[str, list[Run]], clients: Sequence[str]) -> dict[str, Run]:
-    """vtc and fcfs of the first seed, with nobody but these clients on their timelines."""
-    found = {}
-    for policy in ("vtc", "fcfs"):
-        line = timeline_of(runs[policy][0])
-        waits = {client: line.response_s[client] for client in clients}
-        found[policy] = replace(runs[policy][0], timeline=replace(line, response_s=waits))
-    return found
+def _of_clients(run: Run, clients: Sequence[str]) -> Run:
+    """Keep only these clients' response times."""
+    timeline = timeline_of(run)
+    return replace(run, timeline=replace(timeline, response_s={c: timeline.response_s[c] for c in clients}))

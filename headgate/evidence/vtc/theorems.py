@@ -1,13 +1,13 @@
-"""The VTC paper's theorems on runs: the worst case of each as a fraction of its bound, and the schedulers that break
+"""The theorems of the VTC paper on runs: the worst case of each as a fraction of its bound, and schedulers that break
 them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from random import Random
 
 from headgate.evidence.document.sections import Check, Section, Setting, Table, experiment
+from headgate.evidence.over_seeds import over_seeds
 from headgate.evidence.vtc.adversary import adversary
 from headgate.evidence.vtc.traces import workload_of
 from headgate.simulator.engines.profile import load_profile
@@ -21,13 +21,13 @@ TRACES = ("real", "overload", "overload-multi")
 RANDOM_WORKLOADS = 200
 WEIGHTS = (1.0, 1.0, 2.0, 5.0)
 BATCHES = (9, 101, 303)
-"""Requests that fill the pool at once: divisors of the 9,999 tokens of it that can be used, so that no room is left."""
+"""Numbers of requests that fill the pool at once. They divide its 9,999 usable tokens, so that no space is left."""
 
 Runs = Mapping[str, Sequence[Run]]
 
 
 def random_workload(seed: int) -> Workload:
-    """Two to eight clients that come and go, with lengths and rates over three orders of magnitude."""
+    """Draw two to eight clients that come and go, with lengths and rates over three orders of magnitude."""
     random = Random(f"{seed} workload")
     arrivals = []
     for client in range(random.randint(2, 8)):
@@ -53,40 +53,41 @@ def random_specs(weighted: bool, policy: str) -> list[RunSpec]:
     return specs
 
 
-@experiment("vtc-theorems")
+@experiment("vtc-theorems", "The theorems, on runs", "VTC, section 4: Lemma 4.3, Theorems 4.4, 4.9, 4.11, 4.13")
 def theorems(setting: Setting) -> Section:
     runs: dict[str, Sequence[Run]] = {}
     for name, weighted, policy in (("vtc", False, "vtc"), ("vtc, weights", True, "vtc"), ("fcfs", False, "fcfs")):
         runs[f"{name}, random"] = setting.map(simulate, random_specs(weighted, policy))
     if setting.traces is not None:
-        for trace in TRACES:
-            runs |= {f"{policy}, {trace}": _of_trace(setting, trace, policy) for policy in ("vtc", "fcfs")}
+        runs |= over_seeds(setting, _of_traces(setting))
     vtc = {name: of_name for name, of_name in runs.items() if name.startswith("vtc")}
     fcfs = {name: of_name for name, of_name in runs.items() if name.startswith("fcfs")}
     return Section(
-        "The theorems, on runs",
-        "VTC, section 4: Lemma 4.3, Theorems 4.4, 4.9, 4.11, 4.13",
         text=(
-            "Each cell is the worst case of all runs, over every moment or interval that the theorem is about, as a "
-            "fraction of its bound; U = max(w_p L_input, w_q M) with M measured in the run (headgate/simulator/"
-            f"monitor.py says why). Random: {RANDOM_WORKLOADS} workloads of 2 to 8 clients, pools of 1,500 to 10,000 "
-            f"tokens; traces: {setting.seeds} runs with jittered steps. Weighted: weights 1, 2 and 5, service over "
-            "weight. The bounds are not covered for fcfs; that it breaks them shows that the checks can fail.",
+            "Each cell is the worst case of all runs as a fraction of the theorem's bound, over every moment or "
+            "interval that the theorem covers. U = max(w_p L_input, w_q M), with M measured in the run "
+            "(headgate/simulator/measures/theorems.py explains why). Random: "
+            f"{RANDOM_WORKLOADS} workloads of 2 to 8 clients, pools of 1,500 to 10,000 tokens. Traces: {setting.seeds} "
+            "runs with jittered steps. Weights: 1, 2 and 5, and service is divided by the weight. The theorems do not "
+            "cover fcfs; that fcfs breaks their bounds shows that the checks can fail.",
         ),
         tables=[_table(runs)],
         checks=[
-            *(_held(theorem, vtc) for theorem in THEOREMS),
+            *(_holds(theorem, vtc) for theorem in THEOREMS),
             *(_broken(theorem, fcfs) for theorem in ("4.3", "4.4")),
             _with_the_pool(runs["vtc, random"]),
         ],
     )
 
 
-def _of_trace(setting: Setting, trace: str, policy: str) -> list[Run]:
-    assert setting.traces is not None
-    workload = workload_of(setting.traces, trace, policy)
-    spec = RunSpec(workload, policy, load_profile(), horizon_s=0.0, jitter=setting.jitter, monitor="any")
-    return setting.map(simulate, [replace(spec, seed=seed) for seed in range(1, setting.seeds + 1)])
+def _of_traces(setting: Setting) -> dict[str, RunSpec]:
+    return {
+        f"{policy}, {trace}": RunSpec(
+            workload_of(setting.traces_folder, trace, policy), policy, load_profile(), horizon_s=0.0, monitor="any"
+        )
+        for trace in TRACES
+        for policy in ("vtc", "fcfs")
+    }
 
 
 def _table(runs: Runs) -> Table:
@@ -99,21 +100,21 @@ def _worst(theorem: str, runs: Sequence[Run]) -> float | None:
     return max((fraction for fraction in fractions if fraction is not None), default=None)
 
 
-def _held(theorem: str, runs: Runs) -> Check:
-    of_all = [run.bounds[theorem] for of_name in runs.values() for run in of_name]
-    looks = sum(bound["checked"] for bound in of_all)
-    worst = max(bound["fraction"] or 0.0 for bound in of_all)
+def _holds(theorem: str, runs: Runs) -> Check:
+    bounds = [run.bounds[theorem] for of_name in runs.values() for run in of_name]
+    comparisons = sum(bound["checked"] for bound in bounds)
+    worst = max(bound["fraction"] or 0.0 for bound in bounds)
     return Check(
         f"vtc: {theorem} holds in every run",
-        all(bound["held"] for bound in of_all) and looks > 0,
-        f"{len(of_all)} runs, {looks:,} looks, at most {worst:.3f} of the bound",
+        all(bound["held"] for bound in bounds) and comparisons > 0,
+        f"{len(bounds)} runs, {comparisons:,} comparisons, at most {worst:.3f} of the bound",
     )
 
 
 def _with_the_pool(runs: Sequence[Run]) -> Check:
-    """All inputs of the random workloads are below the pool, so that U would be w_q times the pool."""
+    """Count the runs that would break 4.3 with the pool for M. All inputs are smaller, so U = w_q times the pool."""
     beyond = sum(run.bounds["4.3"]["worst"] > 2.0 * run.pool_tokens for run in runs)
-    return Check("with the pool for M, 4.3 would fail", None, f"in {beyond} of {len(runs)} random runs")
+    return Check("with the size of the pool for M, 4.3 would not hold", None, f"in {beyond} of {len(runs)} random runs")
 
 
 def _broken(theorem: str, runs: Runs) -> Check:
@@ -122,7 +123,7 @@ def _broken(theorem: str, runs: Runs) -> Check:
     return Check(f"fcfs breaks {theorem}", broken > 0, f"in {broken} of {total} runs")
 
 
-@experiment("vtc-adversary")
+@experiment("vtc-adversary", "No work-conserving scheduler can be fairer", "VTC, Theorem 4.8")
 def tightness(setting: Setting) -> Section:
     profile = load_profile()
     specs = [
@@ -133,13 +134,11 @@ def tightness(setting: Setting) -> Section:
     rows = [_reached(spec, run) for spec, run in zip(specs, setting.map(simulate, specs), strict=True)]
     least = min(reached / bound for *_, reached, bound in rows)
     return Section(
-        "No scheduler that conserves work can be fairer",
-        "VTC, Theorem 4.8",
         text=(
-            "A batch of one client's requests, of one input token each, fills the pool while nobody else is there; "
-            "right after, another client asks and waits until they end. The difference in service while both are "
-            "backlogged comes to w_q (M - inputs), whatever the scheduler, so the bound of Theorem 4.4 is within a "
-            "factor of two of the best.",
+            "One client sends a batch that fills the pool, with inputs of one token, while no other request is there. "
+            "Right after that another client sends a request, which waits until the batch ends. The difference in "
+            "service while both are backlogged is w_q (M - inputs), under every scheduler. So the bound "
+            "of Theorem 4.4 is at most twice the best possible bound.",
         ),
         tables=[
             Table(
@@ -155,7 +154,7 @@ def tightness(setting: Setting) -> Section:
 
 
 def _reached(spec: RunSpec, run: Run) -> tuple[str, int, int, float, float]:
-    """Of f's first batch: its requests and tokens, the difference that it made, and what could be."""
+    """Return the scheduler, requests and tokens of f's first batch, the difference in service, and w_q (M - inputs)."""
     batch = [arrival for arrival in spec.workload if not arrival.arrival_s]
     outputs = sum(arrival.output_tokens for arrival in batch)
     tokens = len(batch) + outputs
