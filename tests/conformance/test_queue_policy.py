@@ -1,4 +1,4 @@
-"""What every queue policy keeps to, found through the registry: a new one is in here as soon as it is registered."""
+"""The rules of every queue policy. They come from the registry, so a new policy is tested when it is registered."""
 
 from __future__ import annotations
 
@@ -51,13 +51,8 @@ def test_every_policy_class_is_registered() -> None:
     }
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"fcfs.*vtc"):
-        make_policy("lottery")
-
-
 @every_policy
-def test_an_empty_queue_has_no_next_request(name: str) -> None:
+def test_without_waiting_requests_none_is_next(name: str) -> None:
     policy = make_policy(name)
     assert policy.peek() is None
     put(policy, "a1")
@@ -66,7 +61,7 @@ def test_an_empty_queue_has_no_next_request(name: str) -> None:
 
 
 @every_policy
-def test_a_queue_with_requests_has_a_next_one_unless_the_policy_may_be_idle(name: str) -> None:
+def test_a_waiting_request_is_next_unless_the_policy_is_not_work_conserving(name: str) -> None:
     policy = make_policy(name)
     for number in range(3):
         policy.enqueue(QueueRequest(f"r{number}", "a", 10_000))
@@ -80,7 +75,7 @@ def test_a_queue_with_requests_has_a_next_one_unless_the_policy_may_be_idle(name
 
 
 @every_policy
-def test_a_look_changes_nothing(name: str) -> None:
+def test_peek_changes_nothing(name: str) -> None:
     policy = make_policy(name)
     for number in range(6):
         put(policy, f"r{number}", f"t{number % 3}")
@@ -100,7 +95,7 @@ def test_within_a_tenant_first_come_first_served(name: str) -> None:
 
 
 @every_policy
-def test_a_request_put_back_is_next_again_and_what_it_was_charged_is_returned(name: str) -> None:
+def test_an_undone_admission_is_refunded_and_its_request_is_next_again(name: str) -> None:
     policy = make_policy(name)
     for number in range(6):
         put(policy, f"r{number}", f"t{number % 3}")
@@ -112,7 +107,7 @@ def test_a_request_put_back_is_next_again_and_what_it_was_charged_is_returned(na
 
 
 @every_policy
-def test_several_put_back_in_any_order_stand_in_line_as_they_came(name: str) -> None:
+def test_admissions_undone_in_any_order_restore_the_order_of_arrival(name: str) -> None:
     policy = make_policy(name)
     for number in range(4):
         put(policy, f"r{number}")
@@ -124,7 +119,7 @@ def test_several_put_back_in_any_order_stand_in_line_as_they_came(name: str) -> 
 
 
 @every_policy
-def test_a_preempted_request_resumes_before_those_that_came_later_and_pays_once(name: str) -> None:
+def test_a_preempted_request_resumes_before_later_ones_and_pays_once(name: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")
     put(policy, "r1")
@@ -141,7 +136,7 @@ def test_a_preempted_request_resumes_before_those_that_came_later_and_pays_once(
 
 
 @every_policy
-def test_one_that_cancels_is_never_next(name: str) -> None:
+def test_a_cancelled_request_is_never_next(name: str) -> None:
     policy = make_policy(name)
     for number in range(4):
         put(policy, f"r{number}")
@@ -154,7 +149,7 @@ def test_one_that_cancels_is_never_next(name: str) -> None:
 
 @every_policy
 @pytest.mark.parametrize("call", ["admit", "undo_admit", "preempt", "finish", "cancel", "remove"])
-def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: str, call: str) -> None:
+def test_an_unknown_request_is_a_key_error_and_changes_nothing(name: str, call: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")
     with pytest.raises(KeyError):
@@ -163,7 +158,7 @@ def test_a_request_that_is_not_there_is_a_key_error_and_changes_nothing(name: st
 
 
 @every_policy
-def test_an_id_is_here_once(name: str) -> None:
+def test_an_id_in_use_is_refused(name: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")
     with pytest.raises(ValueError, match="r0"):
@@ -176,8 +171,8 @@ def test_an_id_is_here_once(name: str) -> None:
 
 
 @every_policy
-def test_state_is_bounded_by_the_requests_present(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """State kept for requests that ended is bounded by a constant *_KEPT_MAX of the policy's module."""
+def test_state_is_bounded_by_the_present_requests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a policy keeps of absent tenants is bounded by a constant of its module named ..._KEPT_MAX."""
     for module in [module for path, module in sys.modules.items() if path.startswith("gpu_worker.policies.")]:
         for constant in [constant for constant in vars(module) if constant.endswith("_KEPT_MAX")]:
             monkeypatch.setattr(module, constant, 50)
@@ -193,7 +188,7 @@ def test_state_is_bounded_by_the_requests_present(name: str, monkeypatch: pytest
 
 
 def kept(part: object, depth: int = 4) -> int:
-    """Entries of all containers in there."""
+    """Count the entries of all containers inside."""
     if isinstance(part, dict):
         return len(part) + sum(kept(value, depth - 1) for value in part.values())
     if isinstance(part, list | set | tuple | deque):
@@ -243,14 +238,14 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
                 policy.finish(request_id)
             elif call == "back":
                 policy.undo_admit(request_id)
-                if request_id not in evicted:  # what one that was resumed received before stands
+                if request_id not in evicted:  # a resumed request keeps its earlier charges
                     del true[request_id]
             else:
                 policy.preempt(request_id)
                 evicted.add(request_id)
     for name in {owner for owner, _, _ in true.values()}:
         mine = [(inputs, outputs) for owner, inputs, outputs in true.values() if owner == name]
-        got = policy.received.get(name, TenantService())  # none is kept of tenants gone that received nothing
+        got = policy.received.get(name, TenantService())  # absent tenants without service are dropped
         assert got.service == pytest.approx(sum(curved(*lengths) for lengths in mine))
         assert (got.input_tokens, got.output_tokens) == (sum(i for i, _ in mine), sum(o for _, o in mine))
     assert policy.running == len(running)

@@ -1,4 +1,4 @@
-"""What every queue policy keeps to through random lives of requests, under every service function."""
+"""The rules of every queue policy in random sequences of calls, under every service function."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def about(values: dict[str, float]) -> object:
 @every_service
 @settings(max_examples=12, deadline=None)
 @given(story=calls)
-def test_a_stretch_of_steps_is_its_tokens_one_by_one(name: str, service: str, story: list[Call]) -> None:
+def test_several_steps_at_once_charge_as_their_tokens_one_by_one(name: str, service: str, story: list[Call]) -> None:
     at_once = make_policy(name, service_function(service))
     inner = make_policy(name, service_function(service))
     both = Story(at_once, inner)
     for number, call in enumerate(story):
-        both.tell(number, call)
+        both.apply(number, call)
         assert counters(at_once, TENANTS) == about(counters(inner, TENANTS))
     assert {tenant: got.service for tenant, got in at_once.received.items()} == about(
         {tenant: got.service for tenant, got in inner.received.items()}
@@ -47,18 +47,18 @@ def test_the_same_calls_give_the_same_order(name: str, story: list[Call]) -> Non
     runs = [Story(make_policy(name, random=Random(7))) for _ in range(2)]
     for number, call in enumerate(story):
         for run in runs:
-            run.tell(number, call)
+            run.apply(number, call)
     assert runs[0].admitted == runs[1].admitted
 
 
 @every_policy
 @settings(max_examples=30, deadline=None)
 @given(story=calls)
-def test_no_request_is_lost_or_held_twice(name: str, story: list[Call]) -> None:
+def test_no_request_is_lost_or_there_twice(name: str, story: list[Call]) -> None:
     policy = make_policy(name)
     run = Story(policy)
     for number, call in enumerate(story):
-        run.tell(number, call)
+        run.apply(number, call)
         assert (policy.waiting, policy.running) == (len(run.waiting), len(run.running))
         assert sum(policy.waiting_of(tenant) for tenant in TENANTS) == len(run.waiting)
         head = policy.peek()
@@ -74,12 +74,12 @@ def test_no_request_is_lost_or_held_twice(name: str, story: list[Call]) -> None:
 @every_policy
 @settings(max_examples=30, deadline=None)
 @given(story=calls)
-def test_whoever_waits_is_admitted_where_nothing_runs(name: str, story: list[Call]) -> None:
-    """And also where something runs, but for a cap on the tenants' parts of the batch."""
+def test_a_waiting_request_is_next_if_nothing_runs(name: str, story: list[Call]) -> None:
+    """And also if requests run, except with a cap on each tenant's part of the batch."""
     policy = make_policy(name)
     run = Story(policy)
     for number, call in enumerate(story):
-        run.tell(number, call)
+        run.apply(number, call)
         if run.waiting and not (run.running and name.startswith("vtc-cap")):
             assert policy.peek() is not None
 
@@ -88,15 +88,15 @@ def test_whoever_waits_is_admitted_where_nothing_runs(name: str, story: list[Cal
 @every_service
 @settings(max_examples=10, deadline=None)
 @given(story=calls, tokens=st.integers(0, 9))
-def test_what_is_put_back_was_never_charged(name: str, service: str, story: list[Call], tokens: int) -> None:
+def test_an_undone_admission_leaves_no_charge(name: str, service: str, story: list[Call], tokens: int) -> None:
     policy = make_policy(name, service_function(service))
     run = Story(policy)
     for number, call in enumerate(story):
-        run.tell(number, call)
+        run.apply(number, call)
     before = counters(policy, TENANTS), {tenant: got.service for tenant, got in policy.received.items()}
     head = policy.peek()
     if head is None or head.request_id in run.admitted:
-        return  # one that was preempted is charged already: that stands
+        return  # a preempted request keeps its charges
     policy.admit(head.request_id)
     policy.generated(head.request_id, tokens)
     policy.undo_admit(head.request_id)
@@ -104,13 +104,13 @@ def test_what_is_put_back_was_never_charged(name: str, service: str, story: list
     assert {tenant: got.service for tenant, got in policy.received.items()} == about(before[1])
     again = policy.peek()
     assert again is not None
-    if again != head:  # a tie, of counters or of DRR's rounds, but for the last bit of a sum that was returned
+    if again != head:  # a tie of counters or of DRR's rounds, except for rounding of the refund
         now, tie = counters(policy, TENANTS), float(name.removeprefix("drr:")) if name.startswith("drr") else 1e-6
         assert now[again.tenant] == pytest.approx(now[head.tenant], rel=1e-9, abs=tie)
 
 
 @every_policy
-def test_one_that_was_resumed_and_is_put_back_keeps_what_it_was_charged(name: str) -> None:
+def test_a_resumed_request_keeps_its_charges_when_the_admission_is_undone(name: str) -> None:
     policy = make_policy(name)
     policy.enqueue(QueueRequest("r", "t0", 10))
     policy.admit("r")
@@ -127,7 +127,7 @@ def test_one_that_was_resumed_and_is_put_back_keeps_what_it_was_charged(name: st
 @every_service
 @pytest.mark.parametrize("known", [None, 3, 12])
 def test_preempted_or_not_a_request_costs_the_same(name: str, service: str, known: int | None) -> None:
-    """Alone, so that the counter lift has nothing to say."""
+    """It is alone, so that the counter lift has no effect."""
     costs = []
     for cut_at in ([], [4], [0, 4, 7]):
         policy = make_policy(name, service_function(service))
@@ -150,8 +150,8 @@ def test_preempted_or_not_a_request_costs_the_same(name: str, service: str, know
 
 @every_policy
 @every_service
-def test_in_the_end_counters_hold_the_true_cost(name: str, service: str) -> None:
-    """Whatever was predicted. WSC counts in requests of the usual size, and FCFS does not count."""
+def test_counters_end_at_the_true_cost(name: str, service: str) -> None:
+    """Whatever was predicted. WSC counts requests of usual size, and FCFS has no counters."""
     h = service_function(service)
     policy = make_policy(name, h, random=Random(3))
     for number, output_tokens in enumerate([3, 40, 1, 0, 17, 60, 2, 9]):

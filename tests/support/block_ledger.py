@@ -1,4 +1,4 @@
-"""What a model engine really gave, each token once, and what the counters of its tenants then are."""
+"""A literal account of what a model engine delivered, each token once, and of the resulting counters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
 class Ledger:
-    """VTC's counters are those of Algorithm 2, read literally, in each tier: lines 8 to 13 when a tenant joins, 24 and
-    30 for what it gets."""
+    """VTC's counters in each tier, by Algorithm 2 read literally: lines 8 to 13 when a tenant joins, 24 and 30 for its
+    charges."""
 
     def __init__(self) -> None:
         self.received: dict[str, list[int]] = {}
@@ -18,10 +18,10 @@ class Ledger:
         self._queues: dict[Tier, dict[str, int]] = {tier: {} for tier in Tier}
         self._last_left: dict[Tier, str] = {}
         self._got: dict[str, int] = {}
-        """By request: output tokens, the most that it had; from its admission on."""
+        """Output tokens by request, from its admission on."""
         self._fresh: set[str] = set()
 
-    def joins(self, request: QueueRequest) -> None:
+    def enter_queue(self, request: QueueRequest) -> None:
         tier, tenant = request.tier, request.tenant
         queue = self._queues[tier]
         if tenant not in queue:
@@ -31,15 +31,15 @@ class Ledger:
             self.counters[tier, tenant] = max(self.counters.get((tier, tenant), 0.0), level or 0.0)
         queue[tenant] = queue.get(tenant, 0) + 1
 
-    def leaves_line(self, request: QueueRequest) -> None:
+    def leave_queue(self, request: QueueRequest) -> None:
         queue = self._queues[request.tier]
         queue[request.tenant] -= 1
         if not queue[request.tenant]:
             del queue[request.tenant]
             self._last_left[request.tier] = request.tenant
 
-    def admitted(self, request: QueueRequest) -> None:
-        self.leaves_line(request)
+    def admit(self, request: QueueRequest) -> None:
+        self.leave_queue(request)
         if request.request_id in self._got:
             self._fresh.discard(request.request_id)
             return
@@ -49,11 +49,11 @@ class Ledger:
 
     def generated(self, request: QueueRequest, output_tokens: int) -> None:
         new = output_tokens - self._got[request.request_id]
-        assert new == 1, "an evicted request keeps its tokens"
+        assert new == 1, "an evicted request keeps its output"
         self._got[request.request_id] = output_tokens
         self._give(request, 0, new)
 
-    def returns(self, request: QueueRequest) -> None:
+    def undo_admit(self, request: QueueRequest) -> None:
         if request.request_id in self._fresh:
             del self._got[request.request_id]
             self._give(request, -request.input_tokens, 0)
@@ -68,8 +68,8 @@ class Ledger:
             assert each.service == each.input_tokens + 2 * each.output_tokens
         assert {tier: policy.shares.given(tier) for tier in self.given} == self.given
         assert policy.shares.total == sum(self.given.values())
-        policy_counters = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
-        assert policy_counters == self.counters
+        counters = {(tier, tenant): policy._tiers[tier].counter(tenant) for tier, tenant in self.counters}
+        assert counters == self.counters
 
     def _give(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> None:
         service = input_tokens + 2 * output_tokens

@@ -1,4 +1,4 @@
-"""A model engine with KV blocks, batch slots and a host memory to swap to: it does what admission.py tells it.
+"""A model engine with KV blocks, batch slots and host memory for swaps, which carries out the plans of admission.py.
 
 A step removes expired requests, runs a pass of admissions, and then adds a token to each running request. Blocks are
 taken as tokens come. If none is free, the engine natively evicts the last request of `sort_by_protection`. `check`
@@ -20,7 +20,7 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 from tests.support.block_ledger import Ledger
 
 CALIBRATION = Calibration(1.0, 1e3, 1e3, 0.001, 0.0, 1e-3, 1e-4, 0.5)
-"""A byte a token. A swap is cheaper than a recompute from 12 tokens on; a step takes half a second."""
+"""One byte per token. A swap is cheaper than a recompute from 12 tokens on; a step takes 0.5 s."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Machine:
 
 @dataclass(eq=False)
 class Live:
-    """`output_tokens`: what it will generate. `evicted`: by the policy, `native`: by the engine. `host_bytes`: what
-    of it is swapped out. `entered`: in the last pass, and no step since."""
+    """A request in the model. `output_tokens`: its final length. `evicted`, `native`: evictions by the policy and by
+    the engine. `host_bytes`: swapped-out bytes. `entered`: admitted in the last pass, with no step since."""
 
     request: QueueRequest
     output_tokens: int
@@ -52,7 +52,7 @@ class Live:
 
 
 class BlockModel:
-    """The `Room` of its own admissions. `seen` is shown each plan before it is carried out; None where a pass ends."""
+    """The KvBudget of its own admissions. `seen` receives each plan before it is carried out, and None at the end."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class BlockModel:
         self.waiting: dict[str, Live] = {}
         self.running: dict[str, Live] = {}
         self.ended: dict[str, str] = {}
-        """How: finished, aborted, expired, dropped, exhausted."""
+        """Reasons by request: finished, aborted, expired, dropped, exhausted."""
         self.admitted: list[str] = []
         self.evictions = self.native = 0
         self.ledger = Ledger()
         self._seen = seen
         self._arrivals = 0
 
-    # ── The room, as admissions see it ──────────────────────────────────────────────────────────────────────────────
+    # ── The budget for admissions ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def blocks_total(self) -> int:
@@ -95,17 +95,16 @@ class BlockModel:
         return [self.resident(live) for live in self.running.values()]
 
     def resident(self, live: Live) -> Resident:
-        said = live.request
-        preemptions = live.evicted + live.native
-        return Resident(said.request_id, said.tier, live.blocks, live.tokens, live.generated, preemptions, live.entered)
+        name, tier, preemptions = live.request.request_id, live.request.tier, live.evicted + live.native
+        return Resident(name, tier, live.blocks, live.tokens, live.generated, preemptions, live.entered)
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.machine.block_tokens)
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def arrive(self, request: QueueRequest, output_tokens: int) -> str | None:
-        """Its id; None where it could never fit."""
+        """Enqueue a request, and return its id; None if it could never fit."""
         most = self.admission.blocks_max(request.tier, self.blocks_total)
         if self.blocks_of(request.input_tokens + output_tokens) > most:
             return None
@@ -113,12 +112,12 @@ class BlockModel:
         request = replace(request, request_id=f"r{self._arrivals:05}", output_tokens_max=output_tokens)
         assert self.admission.enqueue(request, self.now_s)
         self.waiting[request.request_id] = Live(request, output_tokens)
-        self.ledger.joins(request)
+        self.ledger.enter_queue(request)
         return request.request_id
 
     def pass_(self) -> list[str]:
-        """Who entered."""
-        self._nobody_just_entered()
+        """Run a pass of admissions, and return the admitted requests."""
+        self._clear_entered()
         self.expire()
         entered: list[str] = []
         while (plan := self.admission.next_plan(self)) is not None:
@@ -133,12 +132,12 @@ class BlockModel:
     def expire(self) -> None:
         self.admission.begin_pass(self.now_s)
         for request_id in self.admission.pop_expired():
-            self.leave(request_id, "expired")
+            self.remove(request_id, "expired")
 
     def step(self, *, at_once: bool = True) -> None:
-        """A token of each that runs, told `at_once` or one by one."""
-        self._nobody_just_entered()
-        for live in self.kept():
+        """Generate a token for each running request, reported `at_once` or one by one."""
+        self._clear_entered()
+        for live in self.by_protection():
             if live.request.request_id in self.running:
                 self._grow(live)
         if at_once:
@@ -149,43 +148,43 @@ class BlockModel:
             if not at_once:
                 self.policy.generated(request_id, live.generated)
             if live.generated >= live.output_tokens:
-                self.leave(request_id, "finished")
+                self.remove(request_id, "finished")
 
     def undo_admit(self, request_id: str) -> None:
-        """One that the last pass admitted, and no step since."""
+        """Undo an admission of the last pass, before any step."""
         live = self._out(request_id)
         self.policy.undo_admit(request_id)
-        self.ledger.returns(live.request)
+        self.ledger.undo_admit(live.request)
         live.admissions -= 1
         live.entered = False
         self.admitted.remove(request_id)
         self.waiting[request_id] = live
 
-    def leave(self, request_id: str, how: str = "aborted") -> None:
+    def remove(self, request_id: str, how: str = "aborted") -> None:
         if request_id in self.running:
             self._out(request_id)
         else:
             live = self.waiting.pop(request_id)
             self.swap_bytes_free += live.host_bytes
-            self.ledger.leaves_line(live.request)
+            self.ledger.leave_queue(live.request)
         self.policy.remove(request_id)
         self.ended[request_id] = how
 
-    def kept(self) -> list[Live]:
+    def by_protection(self) -> list[Live]:
         tier_state = self.policy.tier_state
         order = sort_by_protection(
             self.residents(), self.policy.rank_of, lambda request_id: tier_state(request_id).protected(self.settings)
         )
         return [self.running[resident.request_id] for resident in order]
 
-    def _nobody_just_entered(self) -> None:
+    def _clear_entered(self) -> None:
         for live in self.running.values():
             live.entered = False
 
     def _grow(self, live: Live) -> None:
         needed = self.blocks_of(live.tokens + 1) - live.blocks
         while needed > self.blocks_free:
-            last = self.kept()[-1]
+            last = self.by_protection()[-1]
             last.native += 1
             self.native += 1
             self._preempt(last.request.request_id)
@@ -205,13 +204,13 @@ class BlockModel:
         self.running[request_id] = live
         self.policy.admit(request_id)
         self.admitted.append(request_id)
-        self.ledger.admitted(live.request)
+        self.ledger.admit(live.request)
 
     def _evict(self, eviction: Eviction) -> None:
         self.evictions += 1
         request_id = eviction.resident.request_id
         if eviction.strategy is Strategy.DROP:
-            self.leave(request_id, "exhausted" if eviction.exhausted else "dropped")
+            self.remove(request_id, "exhausted" if eviction.exhausted else "dropped")
             return
         live = self.running[request_id]
         live.evicted += 1
@@ -223,7 +222,7 @@ class BlockModel:
     def _preempt(self, request_id: str) -> None:
         live = self._out(request_id)
         self.policy.preempt(request_id)
-        self.ledger.joins(live.request)
+        self.ledger.enter_queue(live.request)
         self.waiting[request_id] = live
 
     def _out(self, request_id: str) -> Live:
@@ -233,10 +232,10 @@ class BlockModel:
         return live
 
     def check(self) -> None:
-        """What is true at any time."""
+        """Check the invariants of the model."""
         assert self.blocks_free + sum(live.blocks for live in self.running.values()) == self.machine.blocks
         assert self.blocks_free >= 0
-        assert all(not live.blocks for live in self.waiting.values()), "who waits holds nothing"
+        assert all(not live.blocks for live in self.waiting.values()), "a waiting request holds no block"
         assert len(self.running) <= self.machine.slots
         held = sum(live.host_bytes for live in self.waiting.values())
         assert held + self.swap_bytes_free == self.machine.swap_bytes

@@ -1,4 +1,4 @@
-"""Jobs for other processes. The processes find them by name, so they are in a module."""
+"""Jobs for other processes, which import them by name from this module."""
 
 from __future__ import annotations
 
@@ -65,13 +65,12 @@ def reports_and_stays(fifo: str) -> None:
 
 
 def heeds_interrupts() -> None:
-    """For a process that is about to run a program: whoever runs the tests may have it ignore Ctrl-C, as shells do with
-    what they put in the background."""
+    """Make Ctrl-C work in a new process: a shell that runs the tests in the background makes them ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main() -> None:
-    """Two of those that stay, started from a process that a test may interrupt."""
+    """Start two jobs that stay, in a process that a test may interrupt."""
     from headgate.simulator.parallel import Processes
 
     with Processes(2) as pool:

@@ -1,4 +1,4 @@
-"""What must hold of a plan of admission.py when it is made, by the words of the issue and not by its code."""
+"""Rules for a plan of admission.py at the moment it is made, written from the specification and not from the code."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from tests.support.block_model import BlockModel
 
 
 def plan_is_right(model: BlockModel, plan: AdmissionPlan | None) -> None:
-    """Shown at the end of a pass, None: whoever is next does not fit, whatever is evicted."""
+    """Check a plan. None, at the end of a pass: the next request does not fit, whatever is evicted."""
     heads = {head.request_id: head for head in model.policy.heads()}
-    order = sorted(heads.values(), key=lambda head: _place(model, head))
+    order = sorted(heads.values(), key=lambda head: _urgency(model, head))
     if plan is None:
-        assert not order or _is_short(model, order[0], _may_leave(model, order[0]))
+        assert not order or _is_short(model, order[0], _candidates(model, order[0]))
         return
     passed = order[: order.index(plan.request)]
-    if passed and _makes_all_its_room(model, plan):
-        assert _is_short(model, passed[0], _may_leave(model, passed[0])), "it would have fitted"
-        _victims_are_right(model, plan, of_its_own=True)
+    if passed and _victims_free_enough(model, plan):
+        assert _is_short(model, passed[0], _candidates(model, passed[0])), "the passed request would fit"
+        _victims_are_right(model, plan, victims_only=True)
         return
     if passed:
-        assert plan.request.tier in RESERVED_FOR, "a less urgent one went first"
-        assert not any(other.tier in RESERVED_FOR for other in passed), "a less urgent one went first"
-        assert _is_short(model, passed[0], _may_leave(model, passed[0])), "it would have fitted"
-        assert model.slots_free > 0, "it waits for a slot, not for the reserve"
-        assert reserved_still(model) > 0, "the reserve is full, and excuses nothing"
+        assert plan.request.tier in RESERVED_FOR, "a less urgent request went first"
+        assert not any(other.tier in RESERVED_FOR for other in passed), "a less urgent request went first"
+        assert _is_short(model, passed[0], _candidates(model, passed[0])), "the passed request would fit"
+        assert model.slots_free > 0, "the passed request waits for a slot and not for the reserve"
+        assert reserve_unused(model) > 0, "the reserve is in use and is no reason to pass"
     _victims_are_right(model, plan)
 
 
-def _makes_all_its_room(model: BlockModel, plan: AdmissionPlan) -> bool:
+def _victims_free_enough(model: BlockModel, plan: AdmissionPlan) -> bool:
     freed = sum(eviction.resident.blocks for eviction in plan.evictions)
     return bool(plan.evictions) and freed >= model.blocks_needed(plan.request.request_id)
 
 
-def _victims_are_right(model: BlockModel, plan: AdmissionPlan, *, of_its_own: bool = False) -> None:
-    """`of_its_own`: it may use no room but what they make."""
+def _victims_are_right(model: BlockModel, plan: AdmissionPlan, *, victims_only: bool = False) -> None:
+    """`victims_only`: the request may use only blocks and slots that its victims free."""
     head, victims = plan.request, [eviction.resident for eviction in plan.evictions]
 
     def short(without: list[Resident]) -> bool:
-        if of_its_own:
+        if victims_only:
             return not without or sum(one.blocks for one in without) < model.blocks_needed(head.request_id)
         return _is_short(model, head, without)
 
-    assert not short(victims), "they do not make room"
+    assert not short(victims), "the victims free too little"
     for spared in victims:
-        assert short([one for one in victims if one is not spared]), "one could be spared"
-    allowed = {resident.request_id for resident in _may_leave(model, head)}
+        assert short([one for one in victims if one is not spared]), "a victim is not needed"
+    allowed = {resident.request_id for resident in _candidates(model, head)}
     assert {victim.request_id for victim in victims} <= allowed
-    assert victims == sorted(victims, key=lambda one: _worst_first(model, head, one))
+    assert victims == sorted(victims, key=lambda one: _eviction_order(model, head, one))
     swapped = [each.resident for each in plan.evictions if each.strategy is Strategy.SWAP]
     bytes_per_token = model.admission.calibration.kv_bytes_per_token
     assert sum(one.kv_tokens * bytes_per_token for one in swapped) <= model.swap_bytes_free
@@ -63,14 +63,13 @@ def _victims_are_right(model: BlockModel, plan: AdmissionPlan, *, of_its_own: bo
         assert may_drop or eviction.strategy is not Strategy.DROP
 
 
-def _worst_first(model: BlockModel, head: QueueRequest, one: Resident) -> tuple[float, ...]:
-    """Lowest tier, then least progress, then fewest preemptions; in the head's own tier the tenant furthest ahead."""
+def _eviction_order(model: BlockModel, head: QueueRequest, one: Resident) -> tuple[float, ...]:
+    """Lowest tier, then least progress, then fewest preemptions; within the head's tier the largest lead first."""
     lead = _counter(model, one.request_id) if one.tier is head.tier else 0.0
     return -one.tier.rank, -lead, one.generated, one.preemptions
 
 
-def _may_leave(model: BlockModel, head: QueueRequest) -> list[Resident]:
-    """By the words of the issue."""
+def _candidates(model: BlockModel, head: QueueRequest) -> list[Resident]:
     settings, policy = model.settings, model.policy
     found: list[Resident] = []
     for one in model.residents():
@@ -93,17 +92,17 @@ def _counter(model: BlockModel, request_id: str) -> float:
 
 def _is_short(model: BlockModel, head: QueueRequest, without: list[Resident]) -> bool:
     free = model.blocks_free + sum(one.blocks for one in without)
-    kept = 0 if head.tier in RESERVED_FOR else reserved_still(model)
+    kept = 0 if head.tier in RESERVED_FOR else reserve_unused(model)
     return model.blocks_needed(head.request_id) > free - kept or model.slots_free + len(without) < 1
 
 
-def reserved_still(model: BlockModel) -> int:
+def reserve_unused(model: BlockModel) -> int:
     held = sum(live.blocks for live in model.running.values() if live.request.tier in RESERVED_FOR)
     return max(0, ceil(model.settings.premium_reserve * model.blocks_total) - held)
 
 
-def _place(model: BlockModel, head: QueueRequest) -> tuple[float, ...]:
-    """The system's, those promoted, those owed most in shares, then by effective rank."""
+def _urgency(model: BlockModel, head: QueueRequest) -> tuple[float, ...]:
+    """The system tier, promoted requests, tiers furthest behind relative to their shares, then effective rank."""
     policy, shares, tier_state = model.policy, model.policy.shares, model.policy.tier_state(head.request_id)
     if head.tier is Tier.SYSTEM:
         return (0.0,)

@@ -1,4 +1,4 @@
-"""Random lives of requests in a queue policy, played on one policy or on several alike."""
+"""Random sequences of calls for queue policies, applied to one policy or to two alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_NAME = sorted(
     {*(entry.example for entry in POLICIES.values()), "wsc:1,1,2", "drr:0.0078125", "vtc-cap:60", "tiered:wsc"}
 )
 every_policy = pytest.mark.parametrize("name", EVERY_NAME)
-"""Of each registered policy its example, and the parameters with which some are most themselves."""
+"""The example of each registered policy, and some parameters that bring out what is special about a policy."""
 
 Call = tuple[str, int, int]
 calls = st.lists(
@@ -29,7 +29,7 @@ calls = st.lists(
 
 
 def request(number: int, tenant: int, tokens: int) -> QueueRequest:
-    """Its weight, application and interaction follow from its tenant; some say their output length, some do not."""
+    """Make a request. Weight, application and interaction follow from the tenant; some state their output length."""
     interaction = f"i{tokens % 3}" if tenant % 2 else ""
     output_tokens = tokens // 2 if tokens % 4 else None
     return QueueRequest(
@@ -46,9 +46,9 @@ def request(number: int, tenant: int, tokens: int) -> QueueRequest:
 
 
 class Story:
-    """Make the calls that are valid, on `policy` and on `one_by_one` alike; `policy` picks what is admitted.
+    """Applies every call that makes sense to `policy` and to `one_by_one`. The first policy chooses the admissions.
 
-    `policy` gets a step's tokens at once (`decoded`), `one_by_one` gets them one request at a time (`generated`).
+    Steps are reported to the first policy at once (`decoded`) and to the second token by token (`generated`).
     """
 
     def __init__(self, policy: QueuePolicy, one_by_one: QueuePolicy | None = None) -> None:
@@ -61,9 +61,9 @@ class Story:
         self.ended: list[str] = []
         self._evicted: set[str] = set()
         self._fresh: set[str] = set()
-        """Admitted, and no step since."""
+        """Admitted after the last step."""
 
-    def tell(self, number: int, call: Call) -> None:
+    def apply(self, number: int, call: Call) -> None:
         what, tenant, tokens = call
         if what == "put":
             self.put(request(number, tenant, tokens))
@@ -123,6 +123,6 @@ class Story:
 
 
 def counters(policy: QueuePolicy, tenants: Sequence[str]) -> dict[str, float]:
-    """Empty for a policy that has none."""
+    """Return the counters of these tenants; empty for a policy without counters."""
     found = {tenant: policy.counter(tenant) for tenant in tenants}
     return {tenant: counter for tenant, counter in found.items() if counter is not None}

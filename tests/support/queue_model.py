@@ -1,4 +1,4 @@
-"""A batch engine in ten lines, and Algorithm 2 of the VTC paper written down as it stands there, scan and all."""
+"""A minimal batch engine, and Algorithm 2 of the VTC paper written down literally, with its scan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class Job:
 
 
 class BatchModel:
-    """`pool_tokens`: M, room for the prompts and all the output of those who run. A step: admit, then a token each."""
+    """A step admits requests and then generates a token for each running one.
+
+    `pool_tokens`: M, the most tokens of prompts and complete outputs that running requests may have together.
+    """
 
     def __init__(self, policy: QueuePolicy, pool_tokens: int) -> None:
         self.policy = policy
@@ -72,7 +75,7 @@ class BatchModel:
 
 
 class LiteralVtc:
-    """Lines 1 to 31, by their numbers. Counters are kept for ever; the pick is a scan; ties go by name."""
+    """Lines 1 to 31 by number. Counters are kept for ever, the choice is a scan, and ties go by name."""
 
     W_P, W_Q = 1, 2
 

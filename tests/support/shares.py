@@ -1,4 +1,4 @@
-"""What shares should be, and a check that raises when they are not."""
+"""Max-min fair shares, and a check of measured shares against them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 def max_min_shares(
     capacity: float, demands: Mapping[str, float], weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Weighted max-min fair shares (progressive filling): none above its demand, the rest by weight."""
+    """Return weighted max-min fair shares by progressive filling: none above its demand, the rest by weight."""
     weights = weights or dict.fromkeys(demands, 1.0)
     shares: dict[str, float] = {}
     while open_demands := {name: demand for name, demand in demands.items() if name not in shares}:
@@ -21,7 +21,7 @@ def max_min_shares(
 
 
 def check_shares(measured: Mapping[str, float], expected: Mapping[str, float], *, margin: float) -> None:
-    """Raises AssertionError where a tenant's share is off by more than `margin`, as a part of the expected one."""
+    """Raise AssertionError if a tenant's share differs by more than `margin`, relative to the expected share."""
     wrong = {
         name: f"{measured.get(name, 0.0):.2f}, not {share:.2f}"
         for name, share in expected.items()

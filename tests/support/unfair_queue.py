@@ -1,4 +1,4 @@
-"""A queue policy that is unfair on purpose: the checks of shares must fail it."""
+"""Queue policies that are unfair on purpose: the checks of shares must reject them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from gpu_worker.policies.request import RequestRecord
 
 
 class FavouriteFirst(VirtualTokenCounter):
-    """VTC, but the tenant that comes first by name goes before all others whenever it has something waiting."""
+    """VTC, except that the waiting tenant with the first name is always next."""
 
     def _next_tenant(self) -> str | None:
         return min(self._queues, default=None)
 
 
 class NearlyFair(VirtualTokenCounter):
-    """VTC that does not charge one prompt in three of a certain tenant."""
+    """VTC that does not charge every third prompt of tenant t0."""
 
     def _charge_prompt(self, record: RequestRecord) -> None:
         if record.request.tenant != "t0" or record.place % 3:

@@ -1,4 +1,4 @@
-"""Adapted deficit round robin: its rounds played one by one, and VTC's order where the quantum is tiny."""
+"""Adapted deficit round robin against its rounds played one by one, and against VTC for a tiny quantum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ schedules = st.lists(st.one_of(arrival, st.tuples(st.just("step"), st.just(0), s
 
 
 class PlayedRounds:
-    """Appendix C.2 as it stands there, for tenants who all have something waiting from the start."""
+    """Appendix C.2 read literally, for tenants that all have waiting requests from the start."""
 
     def __init__(self, quantum: float, tenants: list[str]) -> None:
         self.quantum = quantum
@@ -61,7 +61,7 @@ def test_the_same_order_as_the_rounds_played(jobs: list[list[tuple[int, int]]], 
 @settings(max_examples=100, deadline=None)
 @given(schedule=schedules)
 def test_with_a_tiny_quantum_it_orders_as_vtc_does(schedule: list[tuple[str, int, tuple[int, int]]]) -> None:
-    """Whom it picks has the lowest of VTC's counters; ties are its own to break. Joins and leavings included."""
+    """Its choice always has the lowest counter of VTC; ties may differ. Tenants join and leave."""
     policy, vtc = DeficitRoundRobin(2.0**-10), VirtualTokenCounter()
     model, shadow = BatchModel(policy, 80), BatchModel(vtc, 80)
     for call, number, size in schedule:
@@ -81,7 +81,7 @@ def test_with_a_tiny_quantum_it_orders_as_vtc_does(schedule: list[tuple[str, int
 
 
 def test_a_large_quantum_serves_a_tenant_to_the_end_of_it() -> None:
-    """So that the two tests above are not about an order that any quantum would give."""
+    """So the two tests above do not pass with just any quantum."""
     policy = DeficitRoundRobin(40.0)
     model = BatchModel(policy, 10_000)
     for _ in range(8):

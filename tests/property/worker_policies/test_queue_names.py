@@ -1,4 +1,4 @@
-"""Policies by their names: what may stand after the colon, and one sentence for what may not."""
+"""Names of policies: which parameters are accepted, and one sentence for a wrong one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpu_worker.policies.fairness.registry import make_policy
     ("name", "says"),
     [
         (
-            "nobody",
-            r"unknown queue policy 'nobody'; there are drr:QUANTUM, fcfs, lcf, .*tiered\[:POLICY\], .*wsc\[:A,B,C\]",
+            "lottery",
+            r"unknown queue policy 'lottery'; there are drr:QUANTUM, fcfs, lcf, .*tiered\[:POLICY\], .*wsc\[:A,B,C\]",
         ),
         ("vtc:3", "takes nothing after its name"),
         ("rpm", "whole number"),
@@ -43,5 +43,5 @@ def test_a_wrong_name_is_one_sentence(name: str, says: str) -> None:
 @pytest.mark.parametrize(
     "name", ["rpm:1", "rpm:000000000000000007", "vtc-noisy:1", "drr:0.5", "wsc:0,0,1", "vtc-cap:1"]
 )
-def test_the_edges_of_what_may(name: str) -> None:
+def test_the_limits_of_parameters_are_accepted(name: str) -> None:
     assert make_policy(name).waiting == 0

@@ -1,4 +1,4 @@
-"""What a pick looks at, counted and not timed: it does not grow with the tenants, whichever policy scans or not."""
+"""The cost of a pick, counted in counter reads and not timed: it does not grow with the number of tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDERED = ["vtc", "lcf", "vtc-predict", "vtc-cap:2000", "drr:512", "wsc"]
 
 
 class Reads(TenantCounters):
-    """Counts how often a counter is read, in all of them."""
+    """Counts the reads of all counters."""
 
     total = 0
 
@@ -24,7 +24,7 @@ class Reads(TenantCounters):
 
 
 def counters_read(policy: QueuePolicy, tenants: int, picks: int) -> float:
-    """A pick, with admission, three tokens, the end and the tenant's next request."""
+    """Return the reads per pick, with admission, three tokens, the end and the tenant's next request."""
     for number in range(tenants):
         for which in "ab":
             policy.enqueue(QueueRequest(f"r{number}{which}", f"t{number}", 1 + number % 97, app="x", interaction="i"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpu_worker.policies.fairness.accounting.lazy_min_heap as lowest_module
+import gpu_worker.policies.fairness.accounting.lazy_min_heap as heap_module
 import gpu_worker.policies.fairness.vtc as vtc_module
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
@@ -30,8 +30,8 @@ schedules = st.lists(st.one_of(arrival, arrival, step, step, cancel), max_size=8
 @given(schedule=schedules)
 def test_the_same_schedule_as_algorithm_2_read_literally(schedule: list[tuple[str, int, tuple[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowest_module, "SLACK", 0)
-        patch.setattr(vtc_module, "SLACK", 0)  # forget, and tidy the heap, at every opportunity
+        patch.setattr(heap_module, "SLACK", 0)
+        patch.setattr(vtc_module, "SLACK", 0)  # forget tenants and clean the heap at every opportunity
         policy, literal = VirtualTokenCounter(), LiteralVtc()
         policy._forget_above = 0
         model = BatchModel(policy, POOL)
@@ -118,7 +118,7 @@ def test_theorem_4_4_by_weight(jobs: list[list[tuple[int, int]]]) -> None:
 
 
 def test_the_share_test_fails_an_unfair_policy() -> None:
-    """First come, first served gives everything to whoever flooded first."""
+    """First come, first served gives everything to the first flood."""
     flood = [(INPUT_MAX, OUTPUT_MAX)] * 60
     assert_fair(VirtualTokenCounter(), [flood, flood], (1.0, 1.0), 2 * U)
     with pytest.raises(AssertionError):
@@ -133,7 +133,7 @@ def test_shares_are_in_proportion_to_the_weights() -> None:
             model.arrive(Job(f"t{number}", 8, 4, weight))
     for _ in range(1_000):
         model.step()
-    assert all(policy.waiting_of(f"t{number}") for number in range(4)), "all were backlogged all the time"
+    assert all(policy.waiting_of(f"t{number}") for number in range(4)), "all tenants were always backlogged"
     total = sum(model.service(f"t{number}") for number in range(4))
     for number, weight in enumerate(weights):
         assert model.service(f"t{number}") / total == pytest.approx(weight / 10, rel=0.01)
@@ -145,10 +145,10 @@ def test_shares_are_in_proportion_to_the_weights() -> None:
     at=st.integers(0, 20),
     mine=lengths,
 )
-def test_nobody_starves_behind_a_flood(
+def test_no_tenant_starves_behind_a_flood(
     flood: list[tuple[int, tuple[int, int]]], at: int, mine: tuple[int, int]
 ) -> None:
-    """A flood that never ends: until the newcomer is admitted, nobody receives more than 2 U."""
+    """Under an endless flood, no tenant receives more than 2 U before the newcomer is admitted."""
     model = BatchModel(VirtualTokenCounter(), POOL)
     for number, size in flood:
         model.arrive(Job(f"t{number}", *size))

@@ -1,4 +1,4 @@
-"""VTC with length prediction against Algorithm 3 read literally, and the edges of a prediction."""
+"""VTC with length prediction against Algorithm 3 read literally, and special cases of a prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ schedules = st.lists(st.one_of(arrival, st.tuples(st.just("step"), st.just(0), s
 
 
 class LiteralPrediction(LiteralVtc):
-    """Lines 24 and 25, and 32 to 37; the predictor: the mean of the client's last five, whole, 0 for the first."""
+    """Lines 24, 25 and 32 to 37. The predictor is the rounded mean of the client's last five outputs, 0 at first."""
 
     def __init__(self, *, oracle: bool) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ def test_the_same_schedule_as_algorithm_3_read_literally(
 
 
 def oracle(output_tokens: int, weight: float = 1.0) -> PredictedTokenCounter:
-    """With one request running that is predicted to generate so much."""
+    """Make a policy with one running request of this predicted length."""
     policy = PredictedTokenCounter(TrueLength())
     policy.enqueue(QueueRequest("r", "a", 10, weight, output_tokens))
     policy.admit("r")
     return policy
 
 
-def test_what_is_predicted_is_charged_at_admission_and_not_again() -> None:
+def test_the_prediction_is_charged_at_admission_and_not_again() -> None:
     policy = oracle(5)
     assert policy.counter("a") == 20
     policy.decoded(5)
@@ -93,14 +93,14 @@ def test_what_is_predicted_is_charged_at_admission_and_not_again() -> None:
 
 
 @pytest.mark.parametrize("stretch", [[9], [4, 5], [5, 4], [6, 3], [1] * 9])
-def test_a_prediction_that_is_passed_within_a_stretch_is_charged_from_there_on(stretch: list[int]) -> None:
+def test_output_beyond_the_prediction_is_charged_whatever_steps_are_reported_together(stretch: list[int]) -> None:
     policy = oracle(5)
     for steps in stretch:
         policy.decoded(steps)
     assert policy.counter("a") == 20 + 2 * 4
 
 
-def test_two_that_pass_at_different_steps_of_one_stretch() -> None:
+def test_two_requests_that_pass_their_predictions_within_one_report() -> None:
     policy = oracle(5)
     policy.enqueue(QueueRequest("s", "a", 0, 1.0, 2))
     policy.admit("s")
@@ -108,7 +108,7 @@ def test_two_that_pass_at_different_steps_of_one_stretch() -> None:
     assert policy.counter("a") == (10 + 10) + 4 + 2 * 5 + 2 * 8
 
 
-def test_what_was_predicted_too_much_is_returned_at_the_end() -> None:
+def test_a_prediction_that_was_too_high_is_refunded_at_the_end() -> None:
     policy = oracle(100, weight=2.0)
     assert policy.counter("a") == (10 + 200) / 2
     policy.decoded(3)
@@ -116,7 +116,7 @@ def test_what_was_predicted_too_much_is_returned_at_the_end() -> None:
     assert policy.counter("a") == (10 + 6) / 2
 
 
-def test_a_count_reported_beyond_the_prediction() -> None:
+def test_an_output_length_reported_beyond_the_prediction() -> None:
     policy = oracle(5)
     policy.decoded(2)
     policy.generated("r", 4)
@@ -127,13 +127,13 @@ def test_a_count_reported_beyond_the_prediction() -> None:
     assert policy.counter("a") == 26
 
 
-def test_a_prediction_of_nothing_is_plain_vtc() -> None:
+def test_a_prediction_of_0_is_plain_vtc() -> None:
     policy = oracle(0)
     policy.decoded(3)
     assert policy.counter("a") == 16
 
 
-def test_one_preempted_below_its_prediction_and_cancelled_pays_what_it_got() -> None:
+def test_a_request_preempted_below_its_prediction_and_cancelled_pays_its_output() -> None:
     policy = oracle(50)
     policy.decoded(3)
     policy.preempt("r")
@@ -142,7 +142,7 @@ def test_one_preempted_below_its_prediction_and_cancelled_pays_what_it_got() -> 
     assert policy.counter("a") == 16
 
 
-def test_one_resumed_passes_its_prediction_where_it_would_have() -> None:
+def test_a_resumed_request_passes_its_prediction_at_the_same_length() -> None:
     policy = oracle(5)
     policy.decoded(3)
     policy.preempt("r")
@@ -170,7 +170,7 @@ def test_the_mean_of_the_last_five() -> None:
     assert predictor.predict(QueueRequest("s", "b", 10)) == 0
 
 
-def test_tenants_that_sent_nothing_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_without_recent_requests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(length_predictors, "TENANTS_KEPT_MAX", 3)
     predictor = MeanOfLast()
     for tenant in ("a", "b", "c", "a", "d"):
@@ -188,8 +188,8 @@ def test_a_noisy_length_is_within_its_margin_and_uses_all_of_it() -> None:
     assert predictor.predict(QueueRequest("r", "a", 1)) == 0
 
 
-def test_predicting_evens_out_what_two_tenants_receive() -> None:
-    """What the prediction is for (section 4.4): the oracle knows the flood of long answers before it has happened."""
+def test_prediction_makes_the_service_of_two_tenants_more_even() -> None:
+    """The purpose of prediction (section 4.4): the oracle charges long answers before they are generated."""
 
     def gap(name: str) -> float:
         model = BatchModel(make_policy(name, WEIGHTED_TOKENS), 400)

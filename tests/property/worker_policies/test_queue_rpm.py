@@ -1,4 +1,4 @@
-"""RPM(n): who is let in, against a list of all times."""
+"""RPM(n): accepted requests, against a list of all times."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ arrivals = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 7.0,
 @given(arrivals=arrivals, most=st.integers(1, 4))
 def test_at_most_n_of_a_tenant_in_a_trailing_minute_and_no_fewer(arrivals: list[tuple[int, float]], most: int) -> None:
     policy = RequestsPerMinute(most)
-    let_in: dict[str, list[float]] = {}
+    accepted: dict[str, list[float]] = {}
     now_s = 0.0
     for number, (tenant_number, later_s) in enumerate(arrivals):
         now_s += later_s
         tenant = f"t{tenant_number}"
-        times = let_in.setdefault(tenant, [])
-        room = len([time for time in times if now_s - 60 < time]) < most
-        assert policy.enqueue(QueueRequest(f"r{number}", tenant, 1), now_s) == room
-        assert policy.holds(f"r{number}") == room
-        if room:
+        times = accepted.setdefault(tenant, [])
+        below_limit = len([time for time in times if now_s - 60 < time]) < most
+        assert policy.enqueue(QueueRequest(f"r{number}", tenant, 1), now_s) == below_limit
+        assert policy.holds(f"r{number}") == below_limit
+        if below_limit:
             times.append(now_s)
-    assert policy.waiting == sum(len(times) for times in let_in.values())
+    assert policy.waiting == sum(len(times) for times in accepted.values())
 
 
-def test_nothing_is_kept_of_one_that_is_refused() -> None:
+def test_a_refused_request_leaves_nothing_behind() -> None:
     policy = RequestsPerMinute(1)
     assert policy.enqueue(QueueRequest("r0", "a", 1), 0.0)
     assert not policy.enqueue(QueueRequest("r1", "a", 1), 1.0)
     policy.cancel("r0")
-    assert not policy.enqueue(QueueRequest("r1", "a", 1), 59.9), "one that was cancelled was let in"
+    assert not policy.enqueue(QueueRequest("r1", "a", 1), 59.9), "the cancelled request was accepted and counts"
     assert (policy.waiting, policy.peek()) == (0, None)
     assert policy.enqueue(QueueRequest("r1", "a", 1), 60.0)
 

@@ -1,4 +1,4 @@
-"""Service functions: values worked by hand, never falling, and charges by difference that add up."""
+"""Service functions: values worked by hand, monotonic, and with differences that add up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_values_of_100_in_and_10_out(name: str, value: float) -> None:
 
 @every_service
 @given(inputs=tokens, outputs=tokens)
-def test_another_token_never_costs_less_than_nothing(name: str, inputs: int, outputs: int) -> None:
+def test_each_further_token_has_a_positive_cost(name: str, inputs: int, outputs: int) -> None:
     h = service_function(name)
     assert 0 <= h(inputs, outputs) < min(h(inputs + 1, outputs), h(inputs, outputs + 1))
 
@@ -42,6 +42,6 @@ def test_the_charges_of_a_request_add_up_to_h(name: str, inputs: int, cuts: list
     assert h(inputs, 0) + charged == pytest.approx(h(inputs, counts[-1]))
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'joules'.*weighted.*profiled"):
         service_function("joules")

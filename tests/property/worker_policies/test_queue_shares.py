@@ -1,4 +1,4 @@
-"""What tenants get of the engine against what max-min fairness gives them, over random demands and weights."""
+"""The shares of tenants against max-min fairness, for random demands and weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.support.unfair_queue import FavouriteFirst, NearlyFair
 POOL, INPUT, OUTPUT = 120, 8, 4
 SERVICE = INPUT + 2 * OUTPUT
 CAPACITY = POOL // (INPUT + OUTPUT) * SERVICE / OUTPUT
-"""Service a step: ten requests at once, each for four steps."""
+"""Service per step: ten requests at once, each for four steps."""
 
 STEPS = 1_200
 MARGIN = 0.06
 
 FAIR = ["vtc", "vtc-predict", "vtc-oracle", "vtc-noisy:0.5", "vtc-cap:120", "drr:16", "drr:0.001", "wsc", "wsc:1,1,2"]
-"""Of all equal requests WSC's unit is the same as everybody's."""
+"""All requests are equal, so the unit of WSC is the same for every tenant."""
 
 demands = st.lists(st.tuples(st.floats(0.05, 1.5), st.sampled_from([1.0, 1.0, 2.0, 3.0])), min_size=2, max_size=5)
 
 
 def check(policy: QueuePolicy, demands: Sequence[tuple[float, float]]) -> None:
-    """`demands`: of each tenant, how much it asks for as a part of the capacity, and its weight. Sent evenly."""
+    """Check the shares under evenly sent demands: for each tenant a fraction of the capacity, and a weight."""
     model = BatchModel(policy, POOL)
     names = [f"t{number}" for number in range(len(demands))]
     due = [0.0] * len(demands)
@@ -53,12 +53,12 @@ def test_shares_are_max_min_fair(name: str, demands: list[tuple[float, float]]) 
 
 
 @pytest.mark.parametrize("unfair", [FavouriteFirst, NearlyFair, lambda: make_policy("fcfs")])
-def test_the_check_fails_one_that_is_unfair(unfair: type[QueuePolicy]) -> None:
+def test_the_check_rejects_unfair_policies(unfair: type[QueuePolicy]) -> None:
     with pytest.raises(AssertionError, match="shares are wrong"):
         check(unfair(), [(1.2, 1.0), (0.9, 1.0), (0.5, 1.0)])
 
 
-def test_the_check_fails_one_that_ignores_weights() -> None:
+def test_the_check_rejects_a_policy_that_ignores_weights() -> None:
     class Unweighted(FavouriteFirst):
         def _next_tenant(self) -> str | None:
             received = {tenant: self.received[tenant].service for tenant in self._queues}
@@ -69,8 +69,8 @@ def test_the_check_fails_one_that_ignores_weights() -> None:
         check(Unweighted(), [(1.2, 1.0), (0.9, 2.0)])
 
 
-def test_a_smaller_cap_than_the_pool_costs_work_and_says_so() -> None:
-    """Remark 4.7: a lone tenant may fill no more than its cap."""
+def test_a_cap_below_the_pool_leaves_capacity_unused() -> None:
+    """Remark 4.7: a single tenant can fill no more than its cap."""
     model = BatchModel(make_policy("vtc-cap:24"), POOL)
     for _ in range(200):
         model.arrive(Job("alone", INPUT, OUTPUT))

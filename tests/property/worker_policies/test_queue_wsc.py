@@ -1,4 +1,4 @@
-"""WSC in figures worked by hand, and its bounds: stages of an interaction first, but nobody starves for it."""
+"""WSC worked by hand, and its bounds: interactions in progress are preferred, but no tenant starves for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.queue_calls import Call, Story, calls
 
 
 def put(policy: WeightedServiceCounter, request_id: str, interaction: str = "", input_tokens: int = 256) -> None:
-    """The tenant is the first letter of the id."""
+    """The first letter of the id is the tenant."""
     policy.enqueue(QueueRequest(request_id, request_id[0], input_tokens, app="x", interaction=interaction))
 
 
@@ -30,8 +30,8 @@ def serve(policy: WeightedServiceCounter, output_tokens: int = 0) -> str:
     return head.request_id
 
 
-def test_a_request_is_measured_by_what_is_expected_of_its_application() -> None:
-    """a = 1, b = 2, c = 1; nothing seen yet: 256 in and 256 out are expected."""
+def test_the_cost_of_a_request_is_relative_to_its_application() -> None:
+    """a = 1, b = 2, c = 1. Without history, 256 input and 256 output tokens are expected."""
     policy = WeightedServiceCounter()
     policy.enqueue(QueueRequest("r", "a", 100, 2.0, app="x", system_tokens=60))
     policy.admit("r")
@@ -43,7 +43,7 @@ def test_a_request_is_measured_by_what_is_expected_of_its_application() -> None:
     policy.admit("s")
     policy.decoded(30)
     lifted = policy.counter("b") - policy.counter("a")
-    assert lifted == pytest.approx(1.0), "exactly what is usual by now costs one"
+    assert lifted == pytest.approx(1.0), "a request of exactly the usual size costs 1"
 
 
 def test_two_applications_of_different_size_share_by_requests_and_not_by_tokens() -> None:
@@ -67,7 +67,7 @@ def test_the_weights_of_its_name() -> None:
         assert policy.counter("a") - before == pytest.approx(output_weight / (256 * (input_weight + output_weight)))
 
 
-def test_the_next_stage_goes_before_what_begins_an_interaction_also_of_its_own_tenant() -> None:
+def test_the_next_stage_goes_before_new_interactions_also_of_its_own_tenant() -> None:
     policy = WeightedServiceCounter()
     put(policy, "a0", "plan")
     assert serve(policy) == "a0"
@@ -77,20 +77,20 @@ def test_the_next_stage_goes_before_what_begins_an_interaction_also_of_its_own_t
     assert [serve(policy) for _ in range(3)] == ["a2", "b0", "a1"]
 
 
-def test_interactions_of_the_same_name_are_each_tenants_own() -> None:
+def test_interactions_of_the_same_name_are_separate_by_tenant() -> None:
     policy = WeightedServiceCounter()
     put(policy, "a0", "plan", 512)
     serve(policy)
     put(policy, "c0", input_tokens=1)
     put(policy, "b0", "plan", 1)
-    assert policy.peek() == QueueRequest("b0", "b", 1, app="x", interaction="plan"), "by name: nobody goes first"
+    assert policy.peek() == QueueRequest("b0", "b", 1, app="x", interaction="plan"), "a tie, by name"
     put(policy, "a1", "plan", 1)
     head = policy.peek()
     assert head is not None
     assert head.request_id == "a1"
 
 
-def test_stages_that_wait_together_all_go_first_once_one_was_admitted_and_not_before() -> None:
+def test_all_waiting_stages_are_preferred_once_one_was_admitted() -> None:
     policy = WeightedServiceCounter()
     for request_id in ("b0", "a0", "a1", "b1"):
         put(policy, request_id, "plan" if request_id[0] == "a" else "")
@@ -100,7 +100,7 @@ def test_stages_that_wait_together_all_go_first_once_one_was_admitted_and_not_be
     assert serve(policy) == "a1"
 
 
-def test_a_first_stage_that_is_put_back_is_not_under_way() -> None:
+def test_an_undone_first_stage_does_not_start_its_interaction() -> None:
     policy = WeightedServiceCounter()
     for request_id in ("a0", "b0", "b1"):
         put(policy, request_id, "plan" if request_id[0] == "b" else "")
@@ -112,7 +112,7 @@ def test_a_first_stage_that_is_put_back_is_not_under_way() -> None:
     assert serve(policy) == "a0"
 
 
-def test_a_stage_that_is_put_back_leaves_the_others_of_its_interaction_first() -> None:
+def test_an_undone_later_stage_leaves_its_interaction_preferred() -> None:
     policy = WeightedServiceCounter()
     for request_id in ("a0", "a1", "a2", "b0"):
         put(policy, request_id, "plan" if request_id[0] == "a" else "")
@@ -124,7 +124,7 @@ def test_a_stage_that_is_put_back_leaves_the_others_of_its_interaction_first() -
 
 
 def endless(policy: WeightedServiceCounter, rounds: int) -> int:
-    """How often b is served beside an interaction of a's that always has its next stage waiting."""
+    """Return how often b is served beside an interaction of a that always has its next stage waiting."""
     put(policy, "a", "endless")
     for number in range(rounds):
         put(policy, f"b{number}")
@@ -135,30 +135,30 @@ def endless(policy: WeightedServiceCounter, rounds: int) -> int:
     return served.count("b")
 
 
-def test_an_endless_interaction_starves_nobody() -> None:
+def test_an_endless_interaction_starves_no_tenant() -> None:
     assert endless(WeightedServiceCounter(), 400) >= 400 / 2 - LEAD_MAX - 2
     assert endless(WeightedServiceCounter(stages_first_max=5, lead_max=math.inf), 400) >= 400 / 2 - 5 - 2
     assert endless(WeightedServiceCounter(stages_first_max=10**9), 400) >= 400 / 2 - LEAD_MAX - 2
 
 
 def test_the_paper_without_bounds_starves() -> None:
-    """So that the test above is about the bounds."""
+    """So the test above passes because of the bounds."""
     assert endless(WeightedServiceCounter(stages_first_max=10**9, lead_max=math.inf), 400) == 0
 
 
 @settings(max_examples=200, deadline=None)
 @given(story=calls, lead_max=st.sampled_from([0.0, 0.05, 1.0]), stages=st.integers(1, 4))
-def test_whom_it_picks_against_a_scan(story: list[Call], lead_max: float, stages: int) -> None:
+def test_the_next_request_against_a_scan(story: list[Call], lead_max: float, stages: int) -> None:
     policy = WeightedServiceCounter(stages_first_max=stages, lead_max=lead_max)
     run = Story(policy)
     for number, call in enumerate(story):
-        run.tell(number, call)
+        run.apply(number, call)
         head = policy.peek()
         if head is None:
             assert not run.waiting
             continue
         lowest = min(policy.counter(tenant) for tenant in policy._queues)
-        first = [run.requests[request_id] for request_id in run.waiting if under_way(policy, run, request_id, stages)]
+        first = [run.requests[request_id] for request_id in run.waiting if in_progress(policy, run, request_id, stages)]
         if first and min(policy.counter(request.tenant) for request in first) - lowest <= lead_max:
             assert head in first
             assert policy.counter(head.tenant) == min(policy.counter(request.tenant) for request in first)
@@ -167,12 +167,12 @@ def test_whom_it_picks_against_a_scan(story: list[Call], lead_max: float, stages
             assert head == policy._queues[head.tenant].head().request
 
 
-def under_way(policy: WeightedServiceCounter, run: Story, request_id: str, stages: int) -> bool:
+def in_progress(policy: WeightedServiceCounter, run: Story, request_id: str, stages: int) -> bool:
     request = run.requests[request_id]
     charged = [
-        held.request
-        for held in (*policy._waiting.values(), *policy._running.values())
-        if held.prompt_charged and held.request.tenant == request.tenant
+        record.request
+        for record in (*policy._waiting.values(), *policy._running.values())
+        if record.prompt_charged and record.request.tenant == request.tenant
     ]
     ended = [run.requests[other] for other in run.ended if other in run.admitted]
     mine = [

@@ -1,4 +1,4 @@
-"""Background under a flood of premium that never ends: it gets its share, by the bound that tiers/shares.py states."""
+"""Background under an endless flood of premium receives its share, within the bound that tiers/shares.py states."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ machines = pytest.mark.parametrize(
 
 
 class Flood:
-    """`rising`: tiers of which more always wait than could enter."""
+    """`rising`, in its methods: tiers of which more requests always wait than can enter."""
 
     def __init__(self, machine: Machine, settings: TierSettings) -> None:
         self.model = BlockModel(settings, machine, seen=plan_is_right)
         self.share = settings.share(BACKGROUND)
         self.slack = settings.share_slack
         self.batch = 2 * machine.blocks * machine.block_tokens
-        """U: a full batch may still be given an output token, weight 2, for each place in the pool."""
+        """U: a full batch may still receive an output token, of weight 2, for each token of the pool."""
         self.worst = 0.0
-        """The most that background was behind its share, over any stretch in which it waited."""
+        """The most service that background lacked of its share over any interval in which it waited."""
         self.lives: dict[str, Live] = {}
         self.waited: dict[str, float] = {}
-        """Of each background request, what everybody was given while it waited, all its stays together."""
+        """For each background request, the service of all tiers while it waited, over all its stays in the queue."""
         self._behind = 0.0
 
     @property
@@ -90,8 +90,8 @@ def settings_of(share: float, slack: float) -> TierSettings:
 @slacks
 @machines
 def test_background_ends_within_its_bound(share: float, slack: float, machine: Machine) -> None:
-    """(B + slack + U) / s_t while it waits, its tier having begun to with it, and again with another slack each time
-    that it was evicted; all its other steps give it a token, but one in which it is evicted."""
+    """It waits for at most (B + slack + U) / s_t, because its tier begins to wait with it, and again, with another
+    slack, after each eviction. Every other step gives it a token, except a step that evicts it."""
     flood = Flood(machine, settings_of(share, slack))
     flood.run(50, PREMIUM)
     mine = [flood.arrive(BACKGROUND) for _ in range(5)]
@@ -110,19 +110,19 @@ def test_background_ends_within_its_bound(share: float, slack: float, machine: M
 @shares
 @slacks
 @machines
-def test_background_that_always_waits_gets_its_share_over_any_stretch(
+def test_background_that_always_waits_receives_its_share_over_any_interval(
     share: float, slack: float, machine: Machine
 ) -> None:
     flood = Flood(machine, settings_of(share, slack))
     flood.run(1_000, PREMIUM, BACKGROUND)
-    assert flood.worst <= slack + flood.batch, "2 slack where it ever had a lead"
+    assert flood.worst <= slack + flood.batch, "it would be 2 slack after a lead"
     assert flood.given >= share * flood.all - slack - flood.batch
     assert flood.model.ledger.given[PREMIUM] >= 0.5 * flood.all - slack - flood.batch
 
 
 @slacks
-def test_a_night_alone_is_not_held_against_it_in_the_morning(slack: float) -> None:
-    """It had all of the engine while nobody else wanted it, far beyond its share."""
+def test_service_received_alone_is_not_held_against_background_later(slack: float) -> None:
+    """It had the whole engine while no other tier wanted it, far beyond its share."""
     flood = Flood(Machine(24, 4, 8), settings_of(0.15, slack))
     flood.run(1_000, BACKGROUND)
     assert flood.given == flood.all
@@ -131,8 +131,8 @@ def test_a_night_alone_is_not_held_against_it_in_the_morning(slack: float) -> No
 
 
 @machines
-def test_without_its_share_it_starves(machine: Machine) -> None:
-    """The test of the tests above: aging and all, as the source has it, but no floor."""
+def test_without_a_share_background_starves(machine: Machine) -> None:
+    """The test of the tests above: with the source's aging but without a share."""
     for share in (0.15, 0.0):
         flood = Flood(machine, settings_of(share, 64.0))
         flood.run(50, PREMIUM)
@@ -146,7 +146,7 @@ def test_without_its_share_it_starves(machine: Machine) -> None:
 
 @machines
 def test_all_three_tiers_get_their_shares(machine: Machine) -> None:
-    """Each always waits, so each gets at least its share, and all together get no more than all."""
+    """Each tier always waits, so each receives at least its share."""
     settings = TierSettings(share_slack=64.0)
     flood = Flood(machine, settings)
     flood.run(1_000, PREMIUM, STANDARD, BACKGROUND)

@@ -1,4 +1,4 @@
-"""Tiers, preemption and admission under hypothesis: any order of events, on an engine that has few blocks."""
+"""Tiers, preemption and admission under Hypothesis: random orders of events on an engine with few blocks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ machines = st.builds(
 
 
 class TierMachine(RuleBasedStateMachine):
-    @initialize(said=tier_settings, machine=machines, calibration=st.sampled_from([CALIBRATION, UNCALIBRATED]))
-    def begins(self, said: TierSettings, machine: Machine, calibration: Calibration) -> None:
-        self.model = BlockModel(said, machine, calibration, seen=plan_is_right)
+    @initialize(settings=tier_settings, machine=machines, calibration=st.sampled_from([CALIBRATION, UNCALIBRATED]))
+    def start(self, settings: TierSettings, machine: Machine, calibration: Calibration) -> None:
+        self.model = BlockModel(settings, machine, calibration, seen=plan_is_right)
         self.protected_at: dict[str, int] = {}
 
     @rule(tier=st.sampled_from(Tier), what=st.lists(arrivals, min_size=1, max_size=4))
@@ -62,7 +62,7 @@ class TierMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 4), at_once=st.booleans(), every=st.integers(1, 3))
     def works(self, steps: int, at_once: bool, every: int) -> None:
-        """A pass of admissions at every so many steps."""
+        """Run steps, with a pass of admissions every `every` steps."""
         for number in range(steps):
             if number % every == 0:
                 self.model.pass_()
@@ -70,13 +70,13 @@ class TierMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.waiting or self.model.running)
     @rule(number=numbers)
-    def somebody_leaves(self, number: int) -> None:
+    def a_request_leaves(self, number: int) -> None:
         here = [*self.model.waiting, *self.model.running]
-        self.model.leave(here[number % len(here)])
+        self.model.remove(here[number % len(here)])
 
     @precondition(lambda self: any(live.entered for live in self.model.running.values()))
     @rule(number=numbers)
-    def an_admission_comes_to_nothing(self, number: int) -> None:
+    def an_admission_is_undone(self, number: int) -> None:
         fresh = [request_id for request_id, live in self.model.running.items() if live.entered]
         self.model.undo_admit(fresh[number % len(fresh)])
 
@@ -85,7 +85,7 @@ class TierMachine(RuleBasedStateMachine):
         self.model.check()
 
     @invariant()
-    def who_was_promoted_is_not_evicted_again(self) -> None:
+    def a_promoted_request_is_not_evicted_again(self) -> None:
         if self.model.settings.at_limit == "end":
             return
         for request_id, live in (*self.model.waiting.items(), *self.model.running.items()):
@@ -93,11 +93,11 @@ class TierMachine(RuleBasedStateMachine):
                 assert self.protected_at.setdefault(request_id, live.evicted) == live.evicted
 
     @invariant()
-    def who_ended_for_it_was_preempted_so_often(self) -> None:
+    def only_at_limit_end_drops_exhausted_requests(self) -> None:
         assert self.model.settings.at_limit == "end" or "exhausted" not in self.model.ended.values()
 
     def teardown(self) -> None:
-        """Everybody ends: a step of the engine is a token of somebody."""
+        """Every request ends, because each step generates at least one token."""
         if not hasattr(self, "model"):
             return
         lives = [*self.model.waiting.values(), *self.model.running.values()]

@@ -1,4 +1,4 @@
-"""No livelock: 10,000 random schedules, each run until nobody is left, with every rule checked on the way."""
+"""No livelock: 10,000 random schedules, each run until no request is left, with every rule checked on the way."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tests.support.plan_rules import plan_is_right
 
 SCHEDULES, PARTS = 10_000, 4
 STEP_S = 0.5
-"""Of the model's clock: a wait of some steps is worth a rank."""
+"""On the model's clock. Waiting for a few steps is worth a rank."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_everybody_ends_in_ten_thousand_schedules(part: int) -> None:
-    """2,500 a part. Each step that has somebody to serve gives at least a token, and none is lost: so after the last
-    arrival there are at most as many steps as tokens, and one for each admission that was put back."""
+def test_every_request_ends_in_ten_thousand_schedules(part: int) -> None:
+    """2,500 schedules in each part. Each step with a request generates at least one token, and none is lost. So after
+    the last arrival there are at most as many steps as tokens, plus one for each undone admission."""
     seen: Counter[str] = Counter()
     for seed in range(part, SCHEDULES, PARTS):
         seen.update(live_through(Random(seed)))
     assert seen["schedules"] == SCHEDULES // PARTS
-    assert min(seen[what] for what in ("finished", "expired", "dropped", "exhausted", "aborted")) > 10, "all ends"
-    assert min(seen["evicted"], seen["native"]) > 1_000, "blocks were short"
+    ends = ("finished", "expired", "dropped", "exhausted", "aborted")
+    assert min(seen[end] for end in ends) > 10, "every kind of end occurs"
+    assert min(seen["evicted"], seen["native"]) > 1_000, "blocks were scarce"
 
 
 def live_through(random: Random) -> Counter[str]:
@@ -47,17 +48,17 @@ def live_through(random: Random) -> Counter[str]:
         model.step(at_once=random.random() < 0.7)
         model.check()
         if model.running and random.random() < 0.02:
-            model.leave(random.choice(sorted(model.running)))
+            model.remove(random.choice(sorted(model.running)))
         model.now_s += STEP_S
         steps += 1
-        assert steps <= 24 + work + wasted, "somebody runs at every step, and gets on"
+        assert steps <= 24 + work + wasted, "at every step some request makes progress"
     seen = Counter(model.ended.values())
     seen.update(schedules=1, evicted=model.evictions, native=model.native)
     return seen
 
 
 def some_arrival(random: Random, model: BlockModel) -> int:
-    """Its output tokens, which are the steps that it may take."""
+    """Return its output tokens, which are the steps that it may take."""
     tier = random.choice([Tier.PREMIUM, Tier.PREMIUM, Tier.STANDARD, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM])
     deadline_s = model.now_s + random.choice([2.0, 8.0]) if random.random() < 0.15 else inf
     tenant = random.randrange(3)

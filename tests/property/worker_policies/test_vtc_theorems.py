@@ -1,4 +1,4 @@
-"""VTC's theorems over random workloads: they hold with the M that is measured, and not with the pool for M."""
+"""VTC's theorems for random workloads: they hold with the measured M, but not with the pool size as M."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ profiles = st.builds(
 
 @given(st.lists(arrivals, min_size=2, max_size=60), weights, profiles, st.sampled_from([0.0, 0.3]))
 @settings(max_examples=150)
-def test_all_of_them_hold(
+def test_all_theorems_hold(
     arriving: list[Arrival], weights: dict[str, float], profile: EngineProfile, jitter: float
 ) -> None:
     workload = ListWorkload("random", sorted(arriving, key=lambda arrival: arrival.arrival_s))
@@ -36,8 +36,8 @@ def test_all_of_them_hold(
     assert {theorem: bound for theorem, bound in bounds.items() if not bound["held"]} == {}
 
 
-def test_with_the_pool_for_m_the_lemma_fails_somewhere() -> None:
-    """Why M is measured: admission by the peak of future use overbooks the pool."""
+def test_the_lemma_fails_somewhere_with_the_pool_size_as_m() -> None:
+    """The reason to measure M: admission by the peak of future use overbooks the pool."""
     specs = [replace(spec, seed=0) for spec in random_specs(False, "vtc")]
     longest = [max(arrival.input_tokens for arrival in spec.workload) for spec in specs]
     runs = [simulate(spec) for spec in specs]
@@ -48,7 +48,7 @@ def test_with_the_pool_for_m_the_lemma_fails_somewhere() -> None:
 
 
 @given(st.integers(2, 300), st.integers(20, 400))
-def test_the_adversary_comes_as_near_as_the_room_that_is_left_allows(requests: int, tokens: int) -> None:
+def test_the_adversary_nearly_reaches_the_bound(requests: int, tokens: int) -> None:
     pool_tokens = requests * tokens + 1
     profile = PROFILE.model_copy(update={"pool_tokens": pool_tokens, "minibatch_tokens_max": pool_tokens})
     workload = adversary(profile, requests)

@@ -1,4 +1,4 @@
-"""Passes of admissions over a room whose figures are given: who enters, who leaves for it, and how."""
+"""Passes of admissions over a given budget: which requests enter, which are evicted for them, and how."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 PREMIUM, STANDARD, BACKGROUND, SYSTEM = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND, Tier.SYSTEM
 TIER = {"p": PREMIUM, "s": STANDARD, "b": BACKGROUND, "y": SYSTEM}
 SWAPS = Calibration(1.0, 1e9, 1e9, 0.0, 1.0, 0.0, 0.0, 0.5)
-"""A byte a token; a swap costs next to nothing, a recompute a second, a step half of one."""
+"""One byte per token. A swap costs almost nothing, a recompute 1 s, a step 0.5 s."""
 
 
 @dataclass
 class World:
-    """A room, and the admissions to it; carries out what is planned. A request's tier is the first letter of its id,
-    its tenant the second. A block is a token."""
+    """A budget and its admissions, which carries out the plans. The first letter of a request's id is its tier, the
+    second its tenant. A block holds one token."""
 
     settings: TierSettings = field(default_factory=TierSettings)
     calibration: Calibration = UNCALIBRATED
@@ -75,7 +75,7 @@ class World:
         return self.admission.next_plan(self)
 
     def pass_(self) -> list[str]:
-        """Who entered, and before each whom it cost, with a minus."""
+        """Return the admitted requests; before each, with a minus, its victims."""
         entered: list[str] = []
         while (plan := self.next()) is not None:
             for eviction in plan.evictions:
@@ -99,21 +99,21 @@ def strategies(plan: AdmissionPlan | None) -> dict[str, Strategy]:
     return {eviction.resident.request_id: eviction.strategy for eviction in plan.evictions}
 
 
-def test_they_enter_in_the_policys_order_as_long_as_there_is_room() -> None:
+def test_requests_enter_in_the_policys_order_while_they_fit() -> None:
     world = World()
     for name in ("ba1", "sa1", "pa1"):
         world.wait(name, 30)
     assert world.pass_() == ["pa1", "sa1", "ba1"]
 
 
-def test_the_last_block_and_the_last_slot_are_given_out() -> None:
+def test_the_last_block_and_the_last_slot_are_used() -> None:
     world = World(slots_free=2)
     for name, blocks in (("pa1", 60), ("pa2", 40), ("pa3", 0)):
         world.wait(name, blocks)
     assert world.pass_() == ["pa1", "pa2"]
 
 
-def test_a_look_changes_nothing() -> None:
+def test_planning_changes_nothing() -> None:
     world = World()
     world.run("ba1", 80)
     world.wait("pa1", 50)
@@ -122,7 +122,7 @@ def test_a_look_changes_nothing() -> None:
 
 
 def test_the_first_that_does_not_fit_ends_the_pass() -> None:
-    """Whoever is passed over waits the longer: room gathers for it."""
+    """If later requests took the free blocks, it would wait even longer."""
     world = World()
     world.run("pz1", 50)
     world.wait("pa1", 60)
@@ -130,7 +130,7 @@ def test_the_first_that_does_not_fit_ends_the_pass() -> None:
     assert world.pass_() == []
 
 
-def test_room_is_made_for_a_more_urgent_one_and_for_nobody_else() -> None:
+def test_a_more_urgent_request_evicts_and_no_other_does() -> None:
     world = World()
     for name, blocks in (("ba1", 40), ("sa1", 40), ("pz1", 20)):
         world.run(name, blocks)
@@ -138,7 +138,7 @@ def test_room_is_made_for_a_more_urgent_one_and_for_nobody_else() -> None:
     assert world.pass_() == ["-ba1", "pa1"]
 
 
-def test_who_was_evicted_does_not_evict_in_turn() -> None:
+def test_an_evicted_request_does_not_evict_in_turn() -> None:
     world = World(slots_free=2)
     world.run("ba1", 10)
     world.run("sa1", 10)
@@ -149,7 +149,7 @@ def test_who_was_evicted_does_not_evict_in_turn() -> None:
 
 
 def test_a_victim_frees_its_slot_and_its_blocks() -> None:
-    """Short of a slot alone, the one that came least far goes, whatever it holds."""
+    """If only a slot is missing, the request with the least progress is evicted, whatever blocks it has."""
     world = World(slots_free=2)
     world.run("ba1", 40, generated=5)
     world.run("bb1", 1)
@@ -157,14 +157,14 @@ def test_a_victim_frees_its_slot_and_its_blocks() -> None:
     assert world.pass_() == ["-bb1", "pa1"]
 
 
-def test_without_preemption_nobody_leaves() -> None:
+def test_without_preemption_no_request_is_evicted() -> None:
     world = World(TierSettings(preemption=False))
     world.run("ba1", 100)
     world.wait("pa1", 1)
     assert world.next() is None
 
 
-def test_a_policy_without_tiers_admits_in_its_order_and_evicts_nobody() -> None:
+def test_a_policy_without_tiers_admits_in_its_order_and_never_evicts() -> None:
     world = World(slots_free=1)
     world.admission = Admission(make_policy("fcfs"))
     for name in ("ba1", "pa1"):
@@ -179,19 +179,19 @@ def test_a_policy_without_tiers_admits_in_its_order_and_evicts_nobody() -> None:
     assert world.admission.blocks_max(BACKGROUND, 100) == 100
 
 
-# ── By which strategy ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Strategies ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_several_victims_share_the_swap_space_that_is_free() -> None:
+def test_several_victims_share_the_free_swap_space() -> None:
     world = World(calibration=SWAPS, swap_bytes_free=70.0)
     for name, blocks in (("ba1", 40), ("bb1", 40), ("bc1", 20)):
         world.run(name, blocks, generated=int(blocks == 20))
     world.wait("pa1", 100)
     expected = {"ba1": Strategy.SWAP, "bb1": Strategy.RECOMPUTE, "bc1": Strategy.SWAP}
-    assert strategies(world.next()) == expected, "40 of 70, then 40 are too many, 20 are not"
+    assert strategies(world.next()) == expected, "40 of 70 fit; then 40 do not, but 20 do"
 
 
-def test_a_swap_may_take_all_that_is_free() -> None:
+def test_a_swap_may_use_all_free_swap_space() -> None:
     for free, strategy in ((40.0, Strategy.SWAP), (39.0, Strategy.RECOMPUTE)):
         world = World(calibration=SWAPS, swap_bytes_free=free)
         world.run("ba1", 40)
@@ -199,8 +199,8 @@ def test_a_swap_may_take_all_that_is_free() -> None:
         assert strategies(world.next()) == {"ba1": strategy}
 
 
-def test_who_would_miss_its_deadline_even_so_is_dropped_where_its_tier_allows_it() -> None:
-    """20 tokens at half a second: in vain before 10 s, by the clock of the pass."""
+def test_a_victim_that_would_miss_its_deadline_is_dropped_if_its_tier_allows_it() -> None:
+    """20 tokens take 10 s, so less than 10 s before the deadline it is useless to continue."""
     for may_drop, now_s, strategy in (
         (frozenset({BACKGROUND}), 40.1, Strategy.DROP),
         (frozenset({BACKGROUND}), 39.0, Strategy.RECOMPUTE),
@@ -215,8 +215,8 @@ def test_who_would_miss_its_deadline_even_so_is_dropped_where_its_tier_allows_it
         assert strategies(world.next()) == {"ba1": strategy}
 
 
-def test_one_preemption_too_many_ends_it_where_that_is_how_it_is_set() -> None:
-    """Though its tier does not allow drops: the client gets an error that says why."""
+def test_at_limit_end_drops_the_victim_at_one_preemption_too_many() -> None:
+    """Even though its tier does not allow drops."""
     world = World(TierSettings(preemptions_max=1, at_limit="end"))
     world.wait("ba1", 100)
     assert world.pass_() == ["ba1"]
@@ -237,7 +237,7 @@ def test_one_preemption_too_many_ends_it_where_that_is_how_it_is_set() -> None:
 RESERVE = TierSettings(premium_reserve=0.3, preemption=False)
 
 
-def test_only_premium_and_the_system_take_reserved_blocks() -> None:
+def test_only_premium_and_system_requests_take_reserved_blocks() -> None:
     for name, fits in (("sa1", 70), ("ba1", 70), ("pa1", 100), ("ya1", 100)):
         for blocks in (fits, fits + 1):
             world = World(RESERVE)
@@ -246,7 +246,7 @@ def test_only_premium_and_the_system_take_reserved_blocks() -> None:
         assert world.admission.blocks_max(TIER[name[0]], 100) == fits
 
 
-def test_what_premium_holds_of_it_is_reserved_no_more() -> None:
+def test_blocks_in_use_by_premium_count_against_the_reserve() -> None:
     for held, fits in ((10, 70), (30, 70), (45, 55)):
         for blocks in (fits, fits + 1):
             world = World(RESERVE)
@@ -262,7 +262,7 @@ def test_the_reserve_is_rounded_up() -> None:
     assert world.pass_() == ["sa1"]
 
 
-def test_a_standard_request_that_does_not_fit_beside_the_reserve_lets_premium_go_on() -> None:
+def test_premium_passes_a_standard_request_that_does_not_fit_beside_the_reserve() -> None:
     world = World(RESERVE)
     world.run("sz1", 60)
     world.wait("sa1", 20)
@@ -272,8 +272,8 @@ def test_a_standard_request_that_does_not_fit_beside_the_reserve_lets_premium_go
     assert world.pass_() == ["pa1"]
 
 
-def test_and_is_passed_by_nobody_else() -> None:
-    """Neither by others of its tier nor by a less urgent one that would fit: it would starve behind small ones."""
+def test_no_other_request_passes_it() -> None:
+    """Neither of its own tier nor of a less urgent one, even if it fits: the request would starve behind small ones."""
     world = World(RESERVE)
     world.run("sz1", 60)
     world.wait("sa1", 20)
@@ -287,7 +287,7 @@ def test_and_is_passed_by_nobody_else() -> None:
     assert world.pass_() == ["pa1"]
 
 
-def test_background_that_is_owed_is_not_passed_by_standard_on_account_of_the_reserve() -> None:
+def test_standard_does_not_pass_background_that_is_owed_because_of_the_reserve() -> None:
     world = World(TierSettings(premium_reserve=0.3, preemption=False, shares={BACKGROUND: 0.15}, share_slack=0.0))
     world.run("sz1", 60)
     world.wait("ba1", 20)
@@ -297,7 +297,7 @@ def test_background_that_is_owed_is_not_passed_by_standard_on_account_of_the_res
     assert world.pass_() == []
 
 
-def test_premium_passes_nobody_once_it_holds_its_reserve_in_this_very_pass_too() -> None:
+def test_premium_that_fills_its_reserve_within_the_pass_passes_no_more() -> None:
     world = World(RESERVE)
     world.run("sz1", 55)
     world.wait("sa1", 20)
@@ -305,11 +305,11 @@ def test_premium_passes_nobody_once_it_holds_its_reserve_in_this_very_pass_too()
     for tenant in "abcd":
         world.wait(f"p{tenant}1", 15, now_s=11.0)
     assert [head.request_id for head in world.policy.heads()] == ["sa1", "pa1"]
-    assert world.pass_() == ["pa1", "pb1"], "15 + 15 are all of the reserve; the other 15 free blocks are sa1's"
+    assert world.pass_() == ["pa1", "pb1"], "15 + 15 fill the reserve; the other 15 free blocks are kept for sa1"
 
 
-def test_one_that_makes_all_its_room_goes_past_one_that_waits_for_some() -> None:
-    """sa1 waits for a slot, which it may take from nobody; premium takes that of sz1, which sa1 could not have had."""
+def test_a_request_that_evicts_for_all_its_blocks_passes_a_waiting_one() -> None:
+    """sa1 waits for a slot and may evict no request. Premium takes the slot of sz1, which sa1 could not have had."""
     world = World(TierSettings(premium_reserve=0.3), slots_free=1)
     world.run("sz1", 60)
     world.wait("sa1", 20)
@@ -319,8 +319,8 @@ def test_one_that_makes_all_its_room_goes_past_one_that_waits_for_some() -> None
     assert world.pass_() == ["-sz1", "pa1"]
 
 
-def test_one_that_would_need_some_of_the_room_that_gathers_does_not() -> None:
-    """Those who run have 90 together, it needs 95: the 10 that are free gather for sa1."""
+def test_a_request_that_also_needs_free_blocks_does_not_pass() -> None:
+    """The running requests have 90 blocks and it needs 95: the 10 free blocks are kept for sa1."""
     world = World(TierSettings(), slots_free=2)
     world.run("sz1", 20)
     world.run("sy1", 70)
@@ -331,8 +331,8 @@ def test_one_that_would_need_some_of_the_room_that_gathers_does_not() -> None:
     assert world.pass_() == []
 
 
-def test_victims_make_room_beside_the_reserve() -> None:
-    """10 free and 30 reserved: sa1 needs 20 there, so 40 have to come free, not 10."""
+def test_victims_free_blocks_beside_the_reserve() -> None:
+    """10 blocks are free and 30 are reserved. sa1 needs 20, so its victims must free 40 and not 10."""
     world = World(TierSettings(premium_reserve=0.3))
     world.run("ba1", 30)
     world.run("bb1", 35, generated=3)
@@ -347,7 +347,7 @@ def test_victims_make_room_beside_the_reserve() -> None:
 # ── Deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_deadline_is_told_once_when_it_has_passed_waiting_or_running() -> None:
+def test_a_request_past_its_deadline_is_reported_once_waiting_or_running() -> None:
     world = World()
     for name, deadline_s in (("pa1", 20.0), ("pb1", 10.0), ("pc1", inf), ("pd1", 10.0)):
         world.wait(name, 1, deadline_s)
@@ -357,7 +357,7 @@ def test_a_deadline_is_told_once_when_it_has_passed_waiting_or_running() -> None
         assert world.admission.pop_expired() == expired
 
 
-def test_who_is_gone_expires_no_more() -> None:
+def test_a_removed_request_does_not_expire() -> None:
     world = World()
     world.wait("pa1", 1, 10.0)
     world.policy.remove("pa1")
@@ -366,7 +366,7 @@ def test_who_is_gone_expires_no_more() -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [30.0, inf])
-def test_an_id_that_comes_again_has_its_new_deadline(deadline_s: float) -> None:
+def test_a_reused_id_has_its_new_deadline(deadline_s: float) -> None:
     world = World()
     world.wait("pa1", 1, 10.0)
     world.policy.remove("pa1")
@@ -377,7 +377,7 @@ def test_an_id_that_comes_again_has_its_new_deadline(deadline_s: float) -> None:
     assert world.admission.pop_expired() == ([] if deadline_s == inf else ["pa1"])
 
 
-def test_a_request_that_is_refused_is_not_watched() -> None:
+def test_the_deadline_of_a_refused_request_is_not_watched() -> None:
     admission = Admission(make_policy("rpm:1"))
     for name in ("a1", "a2"):
         admission.enqueue(QueueRequest(name, "a", 1, deadline_s=10.0), 0.0)
@@ -385,7 +385,7 @@ def test_a_request_that_is_refused_is_not_watched() -> None:
     assert admission.pop_expired() == ["a1"]
 
 
-def test_how_often_one_was_preempted_is_known() -> None:
+def test_preemptions_are_counted_by_request() -> None:
     world = World()
     world.run("ba1", 10)
     world.policy.preempt("ba1")
@@ -393,7 +393,7 @@ def test_how_often_one_was_preempted_is_known() -> None:
     assert Admission(make_policy("fcfs")).preemptions("ba1") == 0
 
 
-def test_the_policy_is_told_the_time_of_the_pass() -> None:
+def test_a_pass_sets_the_time_of_the_policy() -> None:
     world = World()
     world.wait("ba1", 10)
     world.admission.begin_pass(5.0)

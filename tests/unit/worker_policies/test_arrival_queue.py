@@ -1,3 +1,5 @@
+"""A queue in the order of arrival."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,7 +7,7 @@ import pytest
 from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
 
 
-def test_members_stand_in_the_order_of_their_places() -> None:
+def test_members_are_in_the_order_of_their_places() -> None:
     queue: ArrivalQueue[str] = ArrivalQueue()
     for place in (3, 1, 2):
         queue.add(place, f"m{place}")
@@ -25,7 +27,7 @@ def test_leaving_from_the_middle_and_returning_to_the_old_place() -> None:
     assert len(queue) == 4
 
 
-def test_places_of_those_who_left_do_not_pile_up() -> None:
+def test_stale_places_do_not_accumulate() -> None:
     queue: ArrivalQueue[str] = ArrivalQueue()
     queue.add(0, "stays")
     for place in range(1, 5_000):
@@ -35,6 +37,6 @@ def test_places_of_those_who_left_do_not_pile_up() -> None:
     assert queue.head() == "stays"
 
 
-def test_nobody_in_line() -> None:
+def test_an_empty_queue_has_no_head() -> None:
     with pytest.raises(IndexError):
         ArrivalQueue[str]().head()

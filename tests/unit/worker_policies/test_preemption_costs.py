@@ -34,46 +34,46 @@ def resident(kv_tokens: int = 100, generated: int = 40) -> Resident:
     return Resident("r", Tier.BACKGROUND, 7, kv_tokens, generated)
 
 
-def test_a_swap_is_the_copy_there_and_back_in_bytes_a_second() -> None:
-    """100 kB at 1 MB/s and at 2 MB/s, and 10 ms each time. The source divides a rate in bytes by 8: 1.2 s."""
+def test_a_swap_costs_the_copies_out_and_in() -> None:
+    """100 kB at 1 MB/s and at 2 MB/s, plus 10 ms each. The source divides a rate in bytes by 8, which gives 1.2 s."""
     assert costs_s(LINK, resident(), request(), 0.0)[SWAP] == pytest.approx(0.1 + 0.05 + 2 * 0.01)
     assert LINK.swap_out_s(100) == pytest.approx(0.11)
     assert LINK.swap_in_s(100) == pytest.approx(0.06)
 
 
-def test_a_recompute_is_a_prefill_of_the_prompt_and_all_that_was_generated() -> None:
+def test_a_recompute_costs_a_prefill_of_the_prompt_and_the_output_so_far() -> None:
     assert costs_s(LINK, resident(), request(), 0.0)[RECOMPUTE] == pytest.approx(0.02 + 0.1 + 0.1)
 
 
-def test_a_drop_is_all_of_it_again_and_the_time_until_the_client_comes_back() -> None:
+def test_a_drop_costs_the_whole_request_again_and_the_retry() -> None:
     """The prompt's prefill, 20 + 60 + 36 ms; 40 tokens at 100 ms; 3 s."""
     assert costs_s(LINK, resident(), request(), 0.0)[DROP] == pytest.approx(0.116 + 4.0 + 3.0)
 
 
-def test_where_the_deadline_would_be_missed_even_so_a_drop_costs_nothing() -> None:
-    """60 tokens left take 6 s, and coming back 0.17 s by swap, the cheaper way."""
-    for deadline_s, in_vain in ((16.18, False), (16.16, True)):
+def test_a_drop_costs_nothing_if_the_deadline_would_be_missed_anyway() -> None:
+    """60 tokens left take 6 s; resuming takes 0.17 s by swap, the cheaper way."""
+    for deadline_s, useless in ((16.18, False), (16.16, True)):
         drop_s = costs_s(LINK, resident(), request(deadline_s=deadline_s), 10.0)[DROP]
-        assert (drop_s == 0.0) is in_vain
+        assert (drop_s == 0.0) is useless
 
 
 @pytest.mark.parametrize(("most", "generated"), [(None, 40), (100, 500)])
-def test_where_nobody_knows_how_much_is_left_it_is_taken_for_done_when_it_is_back(
+def test_a_request_of_unknown_remaining_length_is_expected_to_end_when_it_resumes(
     most: int | None, generated: int
 ) -> None:
-    for deadline_s, in_vain in ((10.18, False), (10.16, True)):
+    for deadline_s, useless in ((10.18, False), (10.16, True)):
         drop_s = costs_s(LINK, resident(generated=generated), request(most=most, deadline_s=deadline_s), 10.0)[DROP]
-        assert (drop_s == 0.0) is in_vain
+        assert (drop_s == 0.0) is useless
 
 
-def test_in_vain_it_is_dropped_in_the_tiers_that_allow_it_and_in_no_other() -> None:
+def test_only_a_tier_that_allows_drops_drops_a_useless_request() -> None:
     costs = {SWAP: 0.2, RECOMPUTE: 0.3, DROP: 0.0}
     allowing = frozenset({Tier.BACKGROUND})
     assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=allowing, may_swap=True) is DROP
     assert cheapest(costs, tier=Tier.STANDARD, may_drop=allowing, may_swap=True) is SWAP
 
 
-def test_a_swap_is_chosen_where_it_may_be_and_is_cheaper() -> None:
+def test_a_swap_is_chosen_if_it_is_possible_and_cheaper() -> None:
     costs = {SWAP: 0.2, RECOMPUTE: 0.3, DROP: 9.0}
     for may_swap, strategy in ((True, SWAP), (False, RECOMPUTE)):
         assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=frozenset(), may_swap=may_swap) is strategy
@@ -83,22 +83,22 @@ def test_a_swap_is_chosen_where_it_may_be_and_is_cheaper() -> None:
 def test_an_engine_that_cannot_swap_recomputes() -> None:
     costs = costs_s(UNCALIBRATED, resident(), request(), 0.0)
     assert costs[SWAP] == inf
-    assert costs[RECOMPUTE] == pytest.approx(0.01), "10,000 tokens a second"
+    assert costs[RECOMPUTE] == pytest.approx(0.01), "10,000 tokens per second"
     assert cheapest(costs, tier=Tier.BACKGROUND, may_drop=frozenset(), may_swap=True) is RECOMPUTE
     for rate in ("copy_out_bytes_per_s", "copy_in_bytes_per_s"):
         assert costs_s(replace(LINK, **{rate: 0.0}), resident(), request(), 0.0)[SWAP] == inf
 
 
-def test_they_cross_where_the_square_of_the_length_outgrows_the_copy() -> None:
-    """1.5 ms a token and 20 ms, against 1 ms a token, 0.01 ms a token squared and 20 ms: at 50 tokens."""
+def test_costs_cross_where_the_square_of_the_length_outgrows_the_copy() -> None:
+    """1.5 n + 20 ms against 1 n + 0.01 n^2 + 20 ms are equal at n = 50."""
     assert LINK.crossover_tokens(4_096) == 51
     assert LINK.crossover_tokens(50) is None
     assert LINK.crossover_tokens(0) is None
-    assert LINK.crossover_tokens(40_960) == 60, "to a 4,096th of the most"
+    assert LINK.crossover_tokens(40_960) == 60, "to the resolution of tokens_max / 4096"
 
 
 def test_beyond_the_crossing_a_swap_stays_cheaper() -> None:
-    """A prefill has a base of its own, so a swap of a few tokens is cheaper as well, and dearer between."""
+    """A prefill has a base cost too, so a swap is also cheaper for very few tokens, and more expensive in between."""
     link = replace(LINK, prefill_base_s=0.0205, prefill_per_token2_s=1e-6)
     assert link.swap_out_s(0) + link.swap_in_s(0) < link.prefill_s(0)
     crossover = link.crossover_tokens(4_096)
@@ -107,12 +107,12 @@ def test_beyond_the_crossing_a_swap_stays_cheaper() -> None:
     assert link.swap_out_s(100) + link.swap_in_s(100) > link.prefill_s(100)
 
 
-def test_they_cross_nowhere_where_a_prefill_is_linear() -> None:
-    """The source's model: whichever is cheaper is so at every length."""
+def test_costs_do_not_cross_if_a_prefill_is_linear() -> None:
+    """In the source's model the same strategy is the cheapest at every length."""
     assert replace(LINK, prefill_per_token2_s=0.0).crossover_tokens(100_000) is None
 
 
-def test_what_an_eviction_was_thought_to_cost_is_by_its_strategy() -> None:
+def test_the_predicted_cost_of_an_eviction_is_that_of_its_strategy() -> None:
     costs = {SWAP: 0.2, RECOMPUTE: 0.3}
     assert Eviction(resident(), RECOMPUTE, costs).predicted_s == 0.3
     assert Eviction(resident(), DROP, exhausted=True).predicted_s == 0.0

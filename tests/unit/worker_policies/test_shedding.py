@@ -1,4 +1,4 @@
-"""Who is turned away while others are at risk: in which order, for how long, and when they are told to come back."""
+"""Which tiers are refused while others are at risk: in which order, for how long, and with which Retry-After."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATE = {P: 0.5, S: 1.0}
 
 
 class World:
-    """A request a tenth of a second of each tier that is told to come, good or late; the shedder looks after each."""
+    """Every 0.1 s one request of each accepted tier, in time or late; then the shedder observes."""
 
     def __init__(self, settings: ShedSettings | None = None) -> None:
         self.shedder = Shedder(SloMonitor(SloSettings(window_s=20.0)), settings)
@@ -27,8 +27,8 @@ class World:
         self.requests = 0
         self.levels = [0]
 
-    def goes(self, seconds: float, *late: Tier, share: Callable[[float], float] = lambda _: 1.0) -> None:
-        """`late`: tiers that are; `share`: of them, by the time."""
+    def run(self, seconds: float, *late: Tier, share: Callable[[float], float] = lambda _: 1.0) -> None:
+        """`late`: the tiers with late requests. `share`: the fraction of late ones, by the time."""
         for _ in range(round(seconds * 10)):
             self.now_s = round(self.now_s + 0.1, 3)
             for tier in (P, S):
@@ -48,72 +48,72 @@ class World:
         return [tier for tier in Tier if self.shedder.sheds(tier)]
 
 
-def test_nobody_is_shed_while_all_is_well() -> None:
+def test_no_tier_is_shed_without_risk() -> None:
     world = World()
-    world.goes(60)
+    world.run(60)
     assert world.shed() == []
 
 
 def test_premium_at_risk_sheds_background_and_then_standard() -> None:
     world = World()
-    world.goes(5, P)
+    world.run(5, P)
     assert world.shed() == [B]
-    world.goes(4, P)
+    world.run(4, P)
     assert world.shed() == [B]
-    world.goes(10, P)
+    world.run(10, P)
     assert set(world.shed()) == {B, S}
-    world.goes(300, P)
-    assert set(world.shed()) == {B, S}, "premium and the system never"
+    world.run(300, P)
+    assert set(world.shed()) == {B, S}, "premium and the system tier are never shed"
 
 
 def test_standard_at_risk_sheds_background_alone() -> None:
     world = World()
-    world.goes(120, S)
+    world.run(120, S)
     assert world.shed() == [B]
 
 
-def test_standard_is_not_shed_for_what_was_before_background_was() -> None:
+def test_standard_is_not_shed_for_samples_before_background_was_shed() -> None:
     world = World()
-    world.goes(3, P)
+    world.run(3, P)
     assert world.shed() == [B]
-    world.goes(60)
+    world.run(60)
     assert 2 not in world.levels
 
 
-def test_recovery_takes_a_calm_stretch_and_one_level_at_a_time() -> None:
+def test_each_level_falls_after_a_calm_interval() -> None:
     world = World()
-    world.goes(60, P)
+    world.run(60, P)
     assert world.shedder.level == 2
-    world.goes(20 + 29)
+    world.run(20 + 29)
     assert world.shedder.level == 2
-    world.goes(3)
+    world.run(3)
     assert world.shedder.level == 1
-    world.goes(27)
+    world.run(27)
     assert world.shedder.level == 1
-    world.goes(3)
+    world.run(3)
     assert (world.shedder.level, world.levels) == (0, [0, 1, 2, 1, 0])
 
 
-def test_standard_late_at_level_2_does_not_hold_it() -> None:
+def test_late_standard_requests_do_not_keep_level_2() -> None:
     world = World()
-    world.goes(60, P, S)
-    world.goes(120, S)
+    world.run(60, P, S)
+    world.run(120, S)
     assert world.shedder.level == 1
 
 
 @pytest.mark.parametrize("period_s", [2, 5, 10, 20, 40])
-def test_attainment_that_swings_faster_than_the_calm_does_not_flap(period_s: int) -> None:
+def test_attainment_that_swings_faster_than_the_calm_interval_changes_no_level(period_s: int) -> None:
     world = World()
-    world.goes(600, S, share=lambda now_s: 1.0 if sin(6.283 * now_s / period_s) > 0 else 0.0)
+    world.run(600, S, share=lambda now_s: 1.0 if sin(6.283 * now_s / period_s) > 0 else 0.0)
     assert world.levels == [0, 1]
 
 
-def test_a_slow_swing_is_tried_less_and_less_often() -> None:
+def test_a_permanent_overload_is_tried_less_and_less_often() -> None:
     world = World(ShedSettings(calm_s=10.0, calm_max_s=160.0))
     falls = []
     for _ in range(40):
         before = world.shedder.level
-        world.goes(10, *([S] if not world.shedder.sheds(B) else []))
+        world.run(10, *([S] if not world.shedder.sheds(B) else []))
         if world.shedder.level < before:
             falls.append(world.now_s)
     pauses = [later - sooner for sooner, later in pairwise(falls)]
@@ -122,52 +122,52 @@ def test_a_slow_swing_is_tried_less_and_less_often() -> None:
     assert pauses[-1] > 2 * pauses[0]
 
 
-def test_a_recovery_that_holds_is_forgiven() -> None:
+def test_a_recovery_that_lasts_restores_the_calm_interval() -> None:
     world = World(ShedSettings(calm_s=10.0))
     for _ in range(2):
-        world.goes(5, S)
-        world.goes(31)
+        world.run(5, S)
+        world.run(31)
     assert world.levels == [0, 1, 0, 1]
-    world.goes(60)
-    world.goes(5, S)
-    world.goes(31)
-    assert world.levels == [0, 1, 0, 1, 0, 1, 0], "ten seconds again, not twenty"
+    world.run(60)
+    world.run(5, S)
+    world.run(31)
+    assert world.levels == [0, 1, 0, 1, 0, 1, 0], "the calm interval is ten seconds again, not twenty"
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([(), (P,), (S,), (P, S)])), max_size=25))
-def test_it_is_lowered_at_most_once_a_calm(stretches: list[tuple[float, tuple[Tier, ...]]]) -> None:
+def test_the_level_falls_at_most_once_per_calm_interval(stretches: list[tuple[float, tuple[Tier, ...]]]) -> None:
     world = World(ShedSettings(calm_s=5.0))
     for seconds, late in stretches:
-        world.goes(seconds, *late)
+        world.run(seconds, *late)
         assert not world.shedder.sheds(P)
         assert not world.shedder.sheds(Tier.SYSTEM)
-        assert world.shedder.sheds(B) or not world.shedder.sheds(S), "background first"
+        assert world.shedder.sheds(B) or not world.shedder.sheds(S), "background is shed first"
     falls = sum(later < sooner for sooner, later in pairwise(world.levels))
     assert falls <= 2 + world.now_s / 5.0
     assert all(abs(later - sooner) == 1 for sooner, later in pairwise(world.levels))
 
 
-def test_it_can_be_switched_off() -> None:
+def test_shedding_can_be_switched_off() -> None:
     world = World(ShedSettings(enabled=False))
-    world.goes(60, P, S)
+    world.run(60, P, S)
     assert world.shed() == []
 
 
 def shedding() -> Shedder:
     world = World()
-    world.goes(5, P)
+    world.run(5, P)
     return world.shedder
 
 
-def test_who_is_shed_is_told_the_backlog_before_it() -> None:
+def test_retry_after_counts_the_backlog_of_more_urgent_tiers() -> None:
     waiting = {P: 1000.0, S: 2000.0, B: 4000.0, Tier.SYSTEM: 500.0}
     shedder = shedding()
-    at_s = 100.0  # the calm is over: what remains is the backlog
+    at_s = 100.0  # the calm interval is over, so only the backlog counts
     assert shedder.retry_after_s(B, waiting, 50.0, at_s) == 7500 / 50
     assert shedder.retry_after_s(S, waiting, 50.0, at_s) == 3500 / 50
 
 
-def test_the_time_is_within_bounds() -> None:
+def test_retry_after_is_within_its_bounds() -> None:
     shedder = shedding()
     assert shedder.retry_after_s(B, {}, 50.0, 100.0) == 1.0
     assert shedder.retry_after_s(B, {}, 0.0, 100.0) == 1.0
@@ -175,11 +175,11 @@ def test_the_time_is_within_bounds() -> None:
     assert shedder.retry_after_s(B, {B: 1e9}, 1.0, 100.0) == 600.0
 
 
-def test_nobody_is_told_to_come_back_before_it_can_be_let_in() -> None:
+def test_retry_after_is_not_before_the_tier_can_return() -> None:
     shedder = shedding()
     assert shedder.retry_after_s(B, {}, 50.0, 5.0) == pytest.approx(30.0, abs=0.6)
     world = World()
-    world.goes(60, P)
+    world.run(60, P)
     assert world.shedder.retry_after_s(B, {}, 50.0, 60.0) == pytest.approx(60.0, abs=0.6)
     assert world.shedder.retry_after_s(S, {}, 50.0, 60.0) == pytest.approx(30.0, abs=0.6)
     assert world.shedder.retry_after_s(P, {}, 50.0, 60.0) == 1.0
@@ -193,6 +193,6 @@ def test_nobody_is_told_to_come_back_before_it_can_be_let_in() -> None:
         ({"retry_min_s": 700.0}, "retry_max_s"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, float], says: str) -> None:
+def test_an_impossible_setting_is_refused(fields: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ShedSettings(**fields)  # type: ignore[arg-type]

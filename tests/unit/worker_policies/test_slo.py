@@ -1,4 +1,4 @@
-"""What counts as served as promised: one sample a request, misses that are not over yet, a window, nearest ranks."""
+"""Attainment of the targets: one sample per request and kind, overdue requests, the window, percentiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def served(
     tokens: int = 1,
     tpot_s: float = 0.01,
 ) -> float:
-    """One request to its end. Returns when that was."""
+    """Serve one request, and return the time of its end."""
     monitor.arrived(name, tier, at_s)
     monitor.first_token(name, at_s + ttft_s)
     end_s = at_s + ttft_s + (tokens - 1) * tpot_s
@@ -41,7 +41,7 @@ def test_the_targets_are_the_sources() -> None:
     ]
 
 
-def test_a_request_is_one_sample_however_long_it_is() -> None:
+def test_a_request_is_one_sample_whatever_its_length() -> None:
     monitor = SloMonitor()
     end_s = served(monitor, "long", 0.0, tokens=1001, tpot_s=0.05)
     for number in range(3):
@@ -50,19 +50,19 @@ def test_a_request_is_one_sample_however_long_it_is() -> None:
     assert monitor.attainment(P, Slo.TTFT, 50.2) == Attainment(4, 4)
 
 
-def test_what_each_kind_measures() -> None:
+def test_the_measures_of_each_kind() -> None:
     monitor = SloMonitor()
     end_s = served(monitor, "r", 10.0, ttft_s=0.15, tokens=5, tpot_s=0.02)
     found = {kind: monitor.percentile_s(P, kind, end_s, 0.5) for kind in Slo}
     assert found == {Slo.TTFT: pytest.approx(0.15), Slo.TPOT: pytest.approx(0.02), Slo.E2E: pytest.approx(0.23)}
 
 
-def test_a_single_token_has_no_pace() -> None:
+def test_a_single_token_has_no_time_per_token() -> None:
     monitor = SloMonitor()
     assert monitor.attainment(P, Slo.TPOT, served(monitor, "r", 0.0)) == Attainment(0, 0)
 
 
-def test_a_first_token_told_again_counts_once() -> None:
+def test_a_repeated_first_token_counts_once() -> None:
     monitor = SloMonitor()
     monitor.arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
@@ -70,20 +70,20 @@ def test_a_first_token_told_again_counts_once() -> None:
     assert monitor.attainment(P, Slo.TTFT, 9.0) == Attainment(1, 1)
 
 
-def test_whoever_waits_beyond_the_target_is_a_miss_already() -> None:
+def test_a_request_without_first_token_is_a_miss_once_it_is_overdue() -> None:
     monitor = SloMonitor()
     for number in range(30):
         monitor.arrived(f"r{number}", P, number * 0.01)
     assert monitor.attainment(P, Slo.TTFT, 0.2) == Attainment(0, 0)
     assert monitor.attainment(P, Slo.TTFT, 0.305) == Attainment(0, 11)
     assert not monitor.at_risk(P, 0.305)
-    assert monitor.at_risk(P, 1.0), "a stalled engine is no healthy one"
+    assert monitor.at_risk(P, 1.0), "a stalled engine is at risk"
     monitor.first_token("r0", 2.0)
-    assert monitor.attainment(P, Slo.TTFT, 2.0) == Attainment(0, 30), "late and sampled, it is still one"
+    assert monitor.attainment(P, Slo.TTFT, 2.0) == Attainment(0, 30), "sampled now, it is still one miss"
     assert monitor.attainment(P, Slo.TTFT, 100.0) == Attainment(0, 29), "the sample leaves the window"
 
 
-def test_whoever_runs_beyond_the_end_promised_is_a_miss_of_that() -> None:
+def test_a_running_request_is_a_miss_once_its_end_is_overdue() -> None:
     monitor = SloMonitor()
     monitor.arrived("r", P, 0.0)
     monitor.first_token("r", 0.1)
@@ -91,7 +91,7 @@ def test_whoever_runs_beyond_the_end_promised_is_a_miss_of_that() -> None:
     assert monitor.attainment(P, Slo.E2E, 6.0) == Attainment(0, 1)
 
 
-def test_who_leaves_is_a_miss_of_what_it_waited_beyond_and_else_says_nothing() -> None:
+def test_an_abandoned_request_misses_only_the_targets_that_its_wait_exceeded() -> None:
     monitor = SloMonitor()
     for name in ("patient", "hasty", "begun"):
         monitor.arrived(name, P, 0.0)
@@ -101,13 +101,13 @@ def test_who_leaves_is_a_miss_of_what_it_waited_beyond_and_else_says_nothing() -
     monitor.abandoned("begun", 0.4)
     assert monitor.attainment(P, Slo.TTFT, 0.4) == Attainment(1, 2)
     assert monitor.attainment(P, Slo.E2E, 0.4) == Attainment(0, 0)
-    monitor.abandoned("nobody", 1.0)
-    monitor.ended("nobody", 1.0, 5)
-    monitor.first_token("nobody", 1.0)
+    monitor.abandoned("unknown", 1.0)
+    monitor.ended("unknown", 1.0, 5)
+    monitor.first_token("unknown", 1.0)
     assert monitor.attainment(P, Slo.TTFT, 1.0) == Attainment(1, 2)
 
 
-def test_the_window_is_in_time_and_bounded_in_count() -> None:
+def test_the_window_is_limited_in_time_and_in_samples() -> None:
     monitor = SloMonitor(SloSettings(window_s=10.0, samples_max=5))
     for second in range(8):
         served(monitor, f"r{second}", float(second), ttft_s=0.3 if second < 4 else 0.1)
@@ -118,20 +118,20 @@ def test_the_window_is_in_time_and_bounded_in_count() -> None:
     assert monitor.attainment(P, Slo.TTFT, 30.0).share == 1.0
 
 
-def test_at_risk_needs_samples_and_more_than_one_miss() -> None:
+def test_a_risk_needs_enough_samples_and_misses() -> None:
     monitor = SloMonitor(SloSettings(samples_min=20, misses_min=2, goal=0.9))
     for number in range(18):
         served(monitor, f"good {number}", 0.0)
     served(monitor, "late", 0.0, ttft_s=0.5)
     assert not monitor.at_risk(P, 1.0)
     served(monitor, "later", 0.0, ttft_s=0.5)
-    assert not monitor.at_risk(P, 1.0), "18 of 20 is the goal, not below it"
+    assert not monitor.at_risk(P, 1.0), "18 of 20 equals the goal"
     served(monitor, "latest", 0.0, ttft_s=0.5)
     assert monitor.at_risk(P, 1.0)
     assert not monitor.at_risk(S, 1.0)
 
 
-def test_a_slow_pace_alone_is_a_risk_a_long_answer_is_none() -> None:
+def test_slow_tokens_are_a_risk_and_long_answers_are_none() -> None:
     slow, long = SloMonitor(), SloMonitor()
     for number in range(20):
         served(slow, f"r{number}", 0.0, tokens=10, tpot_s=0.05)
@@ -160,7 +160,10 @@ def test_percentiles_are_of_the_samples(seconds: list[float], fraction: float) -
     assert found == percentile(seconds, fraction)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["arrived", "first", "ended", "left"]), st.floats(0, 1))))
+CALLS = ["arrived", "first", "ended", "abandoned"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(CALLS), st.floats(0, 1))))
 def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str, float]]) -> None:
     monitor, now_s, here, arrivals = SloMonitor(), 0.0, set(), 0
     for number, call, pause_s in calls:
@@ -171,7 +174,7 @@ def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str,
             arrivals += 1
         elif call == "first":
             monitor.first_token(name, now_s)
-        elif call in ("ended", "left") and name in here:
+        elif call in ("ended", "abandoned") and name in here:
             monitor.ended(name, now_s, 3) if call == "ended" else monitor.abandoned(name, now_s)
             here.discard(name)
         for kind in Slo:
@@ -188,6 +191,6 @@ def test_never_more_misses_and_samples_than_requests(calls: list[tuple[int, str,
         (lambda: SloSettings(samples_min=0), "samples_min"),
     ],
 )
-def test_what_cannot_be_is_refused(make: object, says: str) -> None:
+def test_an_impossible_setting_is_refused(make: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()  # type: ignore[operator]

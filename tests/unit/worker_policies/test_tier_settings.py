@@ -1,4 +1,4 @@
-"""What an operator cannot mean is refused, in a sentence that names it."""
+"""Impossible tier settings are refused with a sentence that names the setting."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_worker.policies.tiers.settings import TierSettings, tier_settings
 
 
 def test_the_defaults_are_the_sources() -> None:
-    said = TierSettings()
-    assert [said.share(tier) for tier in Tier] == [0.50, 0.35, 0.15, 0.0]
-    assert (said.aging_per_s, said.aging_max, said.deficit_factor) == (0.1, 1.5, 2.0)
-    assert (said.preemptions_max, said.premium_reserve, said.lead_max) == (3, 0.0, inf)
+    settings = TierSettings()
+    assert [settings.share(tier) for tier in Tier] == [0.50, 0.35, 0.15, 0.0]
+    assert (settings.aging_per_s, settings.aging_max, settings.deficit_factor) == (0.1, 1.5, 2.0)
+    assert (settings.preemptions_max, settings.premium_reserve, settings.lead_max) == (3, 0.0, inf)
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("settings", "sentence"),
     [
         ({"shares": {Tier.PREMIUM: 0.6, Tier.STANDARD: 0.5}}, "with a sum of at most 1"),
         ({"shares": {Tier.PREMIUM: -0.1}}, "shares must be between 0 and 1"),
@@ -41,26 +41,26 @@ def test_the_defaults_are_the_sources() -> None:
         ({"may_drop": frozenset({"gold"})}, "may_drop may contain only"),
     ],
 )
-def test_what_cannot_be_is_refused(said: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_setting_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        TierSettings(**said)
+        TierSettings(**settings)
 
 
-def test_the_edges_of_what_can_be_are_not_refused() -> None:
+def test_the_limits_of_possible_settings_are_accepted() -> None:
     TierSettings(shares={Tier.PREMIUM: 0.1 + 0.2, Tier.STANDARD: 0.7}, premium_reserve=0.999)
     TierSettings(shares={}, share_slack=0.0, aging_per_s=0.0, aging_max=0.0, deficit_factor=0.0, preemptions_max=0)
     TierSettings(shares={Tier.BACKGROUND: 1.0}, may_drop=frozenset({Tier.PREMIUM}))
 
 
-def test_plain_values_are_read_as_json_has_them() -> None:
-    said = tier_settings({"shares": {"premium": 1, "background": 0}, "may_drop": ["background"], "at_limit": "end"})
-    assert said == TierSettings(
+def test_settings_are_read_from_plain_values() -> None:
+    settings = tier_settings({"shares": {"premium": 1, "background": 0}, "may_drop": ["background"], "at_limit": "end"})
+    assert settings == TierSettings(
         shares={Tier.PREMIUM: 1.0, Tier.BACKGROUND: 0.0}, may_drop=frozenset({Tier.BACKGROUND}), at_limit="end"
     )
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("config", "sentence"),
     [
         ({"agin_max": 1.0}, "tiers have no setting 'agin_max'; there are aging_max, aging_per_s"),
         ({"shares": {"gold": 0.5}}, "gold"),
@@ -70,6 +70,6 @@ def test_plain_values_are_read_as_json_has_them() -> None:
         ({"preemptions_max": -1}, "preemptions_max must not be negative"),
     ],
 )
-def test_plain_values_that_cannot_be_are_refused(told: dict[str, Any], sentence: str) -> None:
+def test_impossible_plain_values_are_refused(config: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        tier_settings(told)
+        tier_settings(config)

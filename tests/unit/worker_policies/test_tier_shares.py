@@ -1,4 +1,4 @@
-"""The floor under what a tier gets while it waits, in service units worked by hand."""
+"""The least service of a tier while it waits, in service units worked by hand."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
 
 def shares_of(slack: float = 100.0, **shares: float) -> TierShares:
-    said = {Tier(tier): share for tier, share in shares.items()} or {BACKGROUND: 0.15}
-    return TierShares(TierSettings(shares=said, share_slack=slack))
+    by_tier = {Tier(tier): share for tier, share in shares.items()} or {BACKGROUND: 0.15}
+    return TierShares(TierSettings(shares=by_tier, share_slack=slack))
 
 
-def test_it_is_owed_its_share_of_what_all_got_since_it_began_to_wait() -> None:
+def test_a_tier_is_owed_its_share_of_all_service_since_it_began_to_wait() -> None:
     shares = shares_of()
     shares.charge_prompt(PREMIUM, 1_000)
     shares.start_waiting(BACKGROUND)
-    assert shares.behind(BACKGROUND) == 0, "what was before does not count"
+    assert shares.behind(BACKGROUND) == 0, "earlier service does not count"
     shares.charge_prompt(PREMIUM, 600)
     assert shares.behind(BACKGROUND) == 90
     assert not shares.is_owed(BACKGROUND)
@@ -31,7 +31,7 @@ def test_it_is_owed_its_share_of_what_all_got_since_it_began_to_wait() -> None:
     assert shares.behind(BACKGROUND) == pytest.approx(85)
 
 
-def test_at_the_slack_it_is_not_owed_yet() -> None:
+def test_a_tier_behind_by_the_slack_is_not_owed_yet() -> None:
     shares = shares_of(slack=15.0)
     shares.start_waiting(BACKGROUND)
     shares.charge_prompt(PREMIUM, 100)
@@ -39,8 +39,8 @@ def test_at_the_slack_it_is_not_owed_yet() -> None:
     assert not shares.is_owed(BACKGROUND)
 
 
-def test_a_wait_is_not_service() -> None:
-    """The source counts the time from arrival to end as GPU time, so a tier that starves looks served."""
+def test_waiting_time_is_not_service() -> None:
+    """The source counts the time from arrival to end as GPU time, so a starved tier looks served."""
     shares = shares_of()
     shares.start_waiting(BACKGROUND)
     shares.start_running(PREMIUM)
@@ -50,7 +50,7 @@ def test_a_wait_is_not_service() -> None:
 
 
 def test_a_tier_that_does_not_wait_is_not_behind() -> None:
-    """The source counts since the server started: an idle morning would make it owed all afternoon."""
+    """The source counts since the server started, so an idle morning makes a tier owed all afternoon."""
     shares = shares_of()
     shares.charge_prompt(PREMIUM, 10_000)
     assert shares.behind(BACKGROUND) == shares.deficit(BACKGROUND) == 0
@@ -63,7 +63,7 @@ def test_a_tier_that_does_not_wait_is_not_behind() -> None:
     assert shares.behind(BACKGROUND) == 0
 
 
-def test_the_deficit_is_the_part_of_the_whole_that_it_did_not_get() -> None:
+def test_the_deficit_is_the_lacking_fraction_of_all_service() -> None:
     shares = shares_of()
     shares.start_waiting(BACKGROUND)
     assert shares.deficit(BACKGROUND) == 0
@@ -72,11 +72,11 @@ def test_the_deficit_is_the_part_of_the_whole_that_it_did_not_get() -> None:
     shares.charge_prompt(BACKGROUND, 100)
     assert shares.deficit(BACKGROUND) == pytest.approx(0.05)
     shares.charge_prompt(BACKGROUND, 1_000)
-    assert shares.deficit(BACKGROUND) == 0, "never below"
+    assert shares.deficit(BACKGROUND) == 0, "never negative"
 
 
 def test_a_lead_beyond_the_slack_is_forgotten() -> None:
-    """After a night alone it has 0.85 x 10,000 more than its share, and would wait for 56,667 of premium's."""
+    """After a night alone it is 0.85 x 10,000 ahead of its share, and would wait until premium got 56,667."""
     shares = shares_of(slack=30.0)
     shares.start_waiting(BACKGROUND)
     shares.charge_output(BACKGROUND, 5_000)
@@ -88,7 +88,7 @@ def test_a_lead_beyond_the_slack_is_forgotten() -> None:
     assert shares.is_owed(BACKGROUND)
 
 
-def test_a_lead_is_forgotten_as_tokens_are_decoded_too() -> None:
+def test_a_lead_by_decoded_tokens_is_forgotten_too() -> None:
     shares = shares_of(slack=30.0)
     shares.start_waiting(BACKGROUND)
     shares.start_running(BACKGROUND)
@@ -103,8 +103,8 @@ def test_a_lead_within_the_slack_is_not_forgotten() -> None:
     assert shares.behind(BACKGROUND) == -17
 
 
-def test_a_prompt_that_is_returned_leaves_no_claim() -> None:
-    """Leads are not forgotten at an admission: it may come to nothing yet."""
+def test_a_refunded_prompt_leaves_the_tier_no_further_behind() -> None:
+    """An admission forgets no lead, because it may be undone."""
     shares = shares_of(slack=30.0)
     shares.start_waiting(BACKGROUND)
     shares.charge_prompt(BACKGROUND, 10_000)
@@ -113,8 +113,8 @@ def test_a_prompt_that_is_returned_leaves_no_claim() -> None:
     assert shares.total == 0
 
 
-def test_an_output_that_is_returned_leaves_no_claim_either() -> None:
-    """Two admissions of one pass come to nothing, one after the other."""
+def test_a_refunded_output_leaves_the_tier_no_further_behind() -> None:
+    """Two admissions of one pass are undone, one after the other."""
     shares = shares_of(slack=30.0)
     shares.start_waiting(BACKGROUND)
     shares.charge_output(PREMIUM, 4)
@@ -125,7 +125,7 @@ def test_an_output_that_is_returned_leaves_no_claim_either() -> None:
 
 
 def test_a_tier_without_a_share_is_owed_nothing() -> None:
-    """Though a charge that was made before it began to wait is returned after."""
+    """Even if a charge from before it began to wait is refunded afterwards."""
     shares = shares_of(slack=0.0, standard=0.5)
     shares.charge_prompt(BACKGROUND, 100)
     shares.start_waiting(BACKGROUND)
@@ -134,7 +134,7 @@ def test_a_tier_without_a_share_is_owed_nothing() -> None:
     assert not shares.is_owed(BACKGROUND)
 
 
-def test_all_is_what_every_tier_was_given() -> None:
+def test_the_total_is_the_service_of_all_tiers() -> None:
     shares = shares_of()
     shares.start_running(PREMIUM)
     shares.start_running(PREMIUM)

@@ -1,4 +1,4 @@
-"""Who goes next among the tiers, and who may be evicted for whom, in figures worked by hand."""
+"""The next request among the tiers, and which request may be evicted for which, worked by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIER = {"p": PREMIUM, "s": STANDARD, "b": BACKGROUND, "y": SYSTEM}
 
 
 class Queue(TieredQueue):
-    """The tier is the first letter of an id, the tenant the second."""
+    """The first letter of a request's id is its tier, the second its tenant."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(lambda: make_policy("vtc"), TierSettings(**settings))  # type: ignore[arg-type]
@@ -28,7 +28,7 @@ class Queue(TieredQueue):
             self.enqueue(QueueRequest(request_id, tenant, input_tokens, tier=tier), now_s)
 
     def order(self) -> list[str]:
-        """Of all that wait, admitted one by one."""
+        """Admit all waiting requests one by one, and return their ids."""
         order: list[str] = []
         while (head := self.peek()) is not None:
             order.append(self.admit(head.request_id).request_id)
@@ -38,14 +38,14 @@ class Queue(TieredQueue):
         return self.precedence(self.tier_state(waiting).request, running)
 
 
-def test_without_waits_the_most_urgent_tier_goes_first() -> None:
+def test_without_waiting_time_the_most_urgent_tier_is_first() -> None:
     queue = Queue()
     queue.put("ba1", "sa1", "pa1", "ya1")
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "sa1", "ba1"]
     assert queue.order() == ["ya1", "pa1", "sa1", "ba1"]
 
 
-def test_a_wait_is_worth_a_tenth_of_a_rank_a_second_and_one_and_a_half_at_most() -> None:
+def test_waiting_improves_the_rank_by_a_tenth_per_second_and_by_one_and_a_half_at_most() -> None:
     queue = Queue()
     queue.put("ba1")
     for now_s, rank in ((0.0, 2.0), (5.0, 1.5), (15.0, 0.5), (1e6, 0.5)):
@@ -63,8 +63,8 @@ def test_a_request_that_waited_longer_passes_a_more_urgent_tier() -> None:
     assert queue.peek().request_id == "sa1"  # type: ignore[union-attr]
 
 
-def test_the_sources_example_stays_behind_premium_and_the_floor_serves_it() -> None:
-    """2 - 1.5 - 0.15 x 2 = 0.2: waiting for ever and with nothing of its share, yet behind whoever just came."""
+def test_the_sources_example_stays_behind_premium_and_the_share_serves_it() -> None:
+    """2 - 1.5 - 0.15 x 2 = 0.2: after an endless wait without service it is still behind a new premium request."""
     queue = Queue(share_slack=100.0)
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
@@ -82,7 +82,7 @@ def test_the_sources_example_stays_behind_premium_and_the_floor_serves_it() -> N
     assert queue.peek().request_id == "ba1"  # type: ignore[union-attr]
 
 
-def test_who_was_admitted_for_its_tiers_share_is_evicted_for_nobody() -> None:
+def test_a_request_admitted_for_its_tiers_share_is_not_evicted() -> None:
     queue = Queue(share_slack=0.0, shares={BACKGROUND: 0.15})
     queue.put("ba1", "pa1", "pb1")
     queue.admit("pa1")
@@ -91,8 +91,8 @@ def test_who_was_admitted_for_its_tiers_share_is_evicted_for_nobody() -> None:
     assert queue.may_evict("pb1", "ba1") is None
 
 
-def test_of_two_tiers_that_are_owed_the_one_owed_more_shares_goes_first() -> None:
-    """Background by 0.1 x 1,300, standard by 0.6 x 300: less of it, but thirteen hundred shares against three."""
+def test_of_two_owed_tiers_the_one_further_behind_relative_to_its_share_is_first() -> None:
+    """Background lacks 0.1 x 1,300 and standard 0.6 x 300. That is less, but 1,300 shares against 300."""
     queue = Queue(share_slack=10.0, shares={STANDARD: 0.6, BACKGROUND: 0.1})
     queue.put("ba1")
     queue.put("pa1", input_tokens=1_000)
@@ -105,13 +105,13 @@ def test_of_two_tiers_that_are_owed_the_one_owed_more_shares_goes_first() -> Non
     assert [head.request_id for head in queue.heads()] == ["ba1", "sa1"]
 
 
-def test_a_wait_goes_on_where_it_was_after_a_preemption() -> None:
-    """All stays in the line count, the time in the batch does not."""
+def test_the_waiting_time_continues_after_a_preemption() -> None:
+    """All stays in the queue count; the time in the batch does not."""
     queue = Queue()
     queue.put("ba1")
     queue.advance_to(4.0)
     queue.admit("ba1")
-    assert queue.rank_of("ba1") == 1.6, "that of its admission, while it runs"
+    assert queue.rank_of("ba1") == 1.6, "while it runs, it keeps the rank of its admission"
     queue.advance_to(9.0)
     assert queue.rank_of("ba1") == 1.6
     queue.preempt("ba1")
@@ -141,7 +141,7 @@ def test_the_clock_does_not_go_back() -> None:
         ("pa1", "yb1", None),
     ],
 )
-def test_only_who_is_strictly_less_urgent_is_evicted(waiting: str, running: str, found: Precedence | None) -> None:
+def test_only_a_strictly_less_urgent_request_is_evicted(waiting: str, running: str, found: Precedence | None) -> None:
     queue = Queue()
     queue.put(running)
     queue.admit(running)
@@ -149,8 +149,8 @@ def test_only_who_is_strictly_less_urgent_is_evicted(waiting: str, running: str,
     assert queue.may_evict(waiting, running) == found
 
 
-def test_nobody_is_evicted_for_one_whose_rank_is_not_before_its_own() -> None:
-    """A background request that waited 15 s entered with rank 0.5; a standard one that just came has 1."""
+def test_a_request_is_not_evicted_for_a_rank_that_is_not_better() -> None:
+    """A background request that waited for 15 s entered with rank 0.5; a new standard request has rank 1."""
     queue = Queue()
     queue.put("ba1")
     queue.advance_to(15.0)
@@ -159,12 +159,12 @@ def test_nobody_is_evicted_for_one_whose_rank_is_not_before_its_own() -> None:
     assert queue.may_evict("sa1", "ba1") is None
     assert queue.may_evict("pa1", "ba1") == (2.0, 0.0)
     queue.advance_to(20.0)
-    assert queue.may_evict("sa1", "ba1") is None, "0.5 is not before 0.5"
+    assert queue.may_evict("sa1", "ba1") is None, "0.5 is not better than 0.5"
     queue.advance_to(20.1)
     assert queue.may_evict("sa1", "ba1") == (1.0, 0.0)
 
 
-def test_background_that_aged_past_a_standard_one_still_evicts_nobody() -> None:
+def test_background_never_evicts_a_standard_request_that_it_aged_past() -> None:
     queue = Queue()
     queue.put("sa1")
     queue.admit("sa1")
@@ -174,15 +174,15 @@ def test_background_that_aged_past_a_standard_one_still_evicts_nobody() -> None:
     assert queue.may_evict("ba1", "sa1") is None
 
 
-def test_without_preemption_nobody_is_evicted() -> None:
+def test_without_preemption_no_request_is_evicted() -> None:
     queue = Queue(preemption=False)
     queue.put("ba1", "pa1")
     queue.admit("ba1")
     assert queue.may_evict("pa1", "ba1") is None
 
 
-def test_within_a_tier_a_tenant_that_leads_by_more_than_the_threshold_is_evicted() -> None:
-    """VTC, Appendix C.3; a's counter is 10 + 2 x 20 = 50 ahead of b's."""
+def test_within_a_tier_a_lead_above_the_threshold_allows_an_eviction() -> None:
+    """VTC, Appendix C.3. The counter of a is 10 + 2 x 20 = 50 above that of b."""
     for lead_max, found in ((49.0, (0.0, 50.0)), (50.0, None), (float("inf"), None)):
         queue = Queue(lead_max=lead_max)
         queue.put("pa1", "pb1")
@@ -205,8 +205,8 @@ def evicted(queue: Queue, request_id: str, times: int) -> None:
         queue.preempt(request_id)
 
 
-def test_after_its_last_preemption_it_goes_before_all_tenants_and_is_not_evicted_again() -> None:
-    """Before those of its own tenant's elders, before a tenant that VTC would serve first, before whoever aged."""
+def test_a_promoted_request_goes_before_all_tenants_and_is_not_evicted_again() -> None:
+    """It goes before older requests, before the tenant that VTC would serve first, and before aged requests."""
     queue = Queue(preemptions_max=2)
     queue.put("pa1", "ba1", "bc1")
     evicted(queue, "bc1", 2)
@@ -225,7 +225,7 @@ def test_after_its_last_preemption_it_goes_before_all_tenants_and_is_not_evicted
     assert [head.request_id for head in queue.heads()] == ["ya1", "pa1", "ba1"]
 
 
-def test_who_is_not_preempted_so_often_is_not_promoted() -> None:
+def test_a_request_is_not_promoted_before_its_last_preemption() -> None:
     queue = Queue(preemptions_max=2)
     queue.put("pa1", "bc1")
     evicted(queue, "bc1", 1)
@@ -234,7 +234,7 @@ def test_who_is_not_preempted_so_often_is_not_promoted() -> None:
     assert queue.may_evict("pa1", "bc1") == (2.0, 0.0)
 
 
-def test_where_the_last_preemption_ends_it_nobody_is_promoted_or_protected() -> None:
+def test_at_limit_end_promotes_and_protects_no_request() -> None:
     queue = Queue(preemptions_max=1, at_limit="end")
     queue.put("pa1", "bc1")
     evicted(queue, "bc1", 1)
@@ -244,7 +244,7 @@ def test_where_the_last_preemption_ends_it_nobody_is_promoted_or_protected() -> 
     assert queue.tier_state("bc1").exhausted(queue.settings)
 
 
-def test_with_no_preemption_allowed_nobody_is_evicted_and_nobody_promoted_for_it() -> None:
+def test_preemptions_max_0_evicts_and_promotes_no_request() -> None:
     queue = Queue(preemptions_max=0)
     queue.put("ba1", "pa1")
     assert queue.peek().request_id == "pa1"  # type: ignore[union-attr]
@@ -252,8 +252,8 @@ def test_with_no_preemption_allowed_nobody_is_evicted_and_nobody_promoted_for_it
     assert queue.may_evict("pa1", "ba1") is None
 
 
-def test_an_admission_put_back_takes_nothing_of_its_tiers_claim() -> None:
-    """The tier was owed its share when its only request was admitted; that came to nothing, so it still is."""
+def test_an_undone_admission_leaves_the_tier_as_far_behind() -> None:
+    """The tier was owed service when its only request was admitted. The admission is undone, so it still is."""
     queue = Queue(share_slack=50.0)
     queue.put("ba1")
     queue.put("pa1", input_tokens=1_000)
@@ -266,7 +266,7 @@ def test_an_admission_put_back_takes_nothing_of_its_tiers_claim() -> None:
     assert queue.shares.given(BACKGROUND) == 0
 
 
-def test_what_was_told_of_an_admission_put_back_is_returned_too() -> None:
+def test_output_reported_within_an_undone_admission_is_refunded() -> None:
     queue = Queue()
     queue.put("ba1")
     queue.admit("ba1")
@@ -278,7 +278,7 @@ def test_what_was_told_of_an_admission_put_back_is_returned_too() -> None:
     queue.preempt("ba1")
     queue.admit("ba1")
     queue.undo_admit("ba1")
-    assert (queue.shares.given(BACKGROUND), queue.shares.total) == (16, 16), "it was resumed: what it got before stands"
+    assert (queue.shares.given(BACKGROUND), queue.shares.total) == (16, 16), "a resumed request keeps its charges"
 
 
 def test_a_tier_waits_from_its_first_arrival_to_its_last_admission() -> None:
@@ -311,7 +311,7 @@ def test_service_counts_for_its_tier_once() -> None:
     assert queue.received["a"].service == 20.0
 
 
-def test_a_step_is_not_about_those_that_are_named() -> None:
+def test_a_step_does_not_charge_excluded_requests() -> None:
     queue = Queue()
     queue.put("sa1", "pb1")
     for request_id in ("sa1", "pb1"):
@@ -322,28 +322,28 @@ def test_a_step_is_not_about_those_that_are_named() -> None:
     assert (queue.shares.given(STANDARD), queue.shares.given(PREMIUM), queue.shares.total) == (12, 18, 30)
 
 
-def test_a_tenant_that_changed_its_tier_is_the_sum_of_both() -> None:
+def test_a_tenant_that_changed_its_tier_has_the_sum_of_both() -> None:
     queue = Queue()
     queue.put("sa1", "pa1")
     for request_id in ("sa1", "pa1"):
         queue.admit(request_id)
     queue.decoded(5)
     assert queue.received["a"].service == 40.0
-    assert queue.counter("a") == 20.0, "the highest of its tiers"
+    assert queue.counter("a") == 20.0, "the highest counter of its tiers"
     assert queue.waiting_of("a") == 0
     queue.put("ba2", "pa2")
     assert queue.waiting_of("a") == 2
     assert queue.counters() == [{}, {"a": 20.0}, {"a": 0.0}]
 
 
-def test_an_id_that_is_here_is_refused_in_any_tier() -> None:
+def test_an_id_in_use_is_refused_in_any_tier() -> None:
     queue = Queue()
     queue.put("sa1")
     with pytest.raises(ValueError, match=r"sa1.* is here already"):
         queue.enqueue(QueueRequest("sa1", "a", 10, tier=PREMIUM))
 
 
-def test_nothing_is_kept_of_one_that_the_inner_policy_refuses() -> None:
+def test_nothing_is_kept_of_a_request_that_the_inner_policy_refuses() -> None:
     queue = TieredQueue(lambda: make_policy("rpm:1"), TierSettings())
     assert queue.enqueue(QueueRequest("a1", "a", 10))
     assert not queue.enqueue(QueueRequest("a2", "a", 10))
@@ -357,8 +357,8 @@ def test_a_wrong_inner_policy_is_refused_when_it_is_named() -> None:
             make_policy(name)
 
 
-def test_promoted_requests_that_are_put_back_keep_their_places() -> None:
-    """As a planned pass does it: all admitted, then put back, the last first."""
+def test_promoted_requests_keep_their_places_when_admissions_are_undone() -> None:
+    """A tentative pass admits all of them and then undoes the admissions, the last one first."""
     queue = TieredQueue(lambda: make_policy("vtc"), TierSettings(preemptions_max=1))
     for name in ("first", "second", "third"):
         queue.enqueue(QueueRequest(name, name, 10, tier=Tier.BACKGROUND))

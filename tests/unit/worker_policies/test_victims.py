@@ -18,7 +18,7 @@ def running(
 
 
 def for_premium(*residents: Resident) -> Callable[[str], Precedence | None]:
-    """Whoever is of a lower tier may go."""
+    """Every request of a lower tier may be evicted."""
     ranks = {resident.request_id: resident.tier.rank for resident in residents}
     return lambda request_id: (float(ranks[request_id]), 0.0) if ranks[request_id] > 0 else None
 
@@ -28,7 +28,7 @@ def victims(blocks: int, slots: int, *residents: Resident) -> list[str] | None:
     return None if chosen is None else [victim.request_id for victim in chosen]
 
 
-def test_the_lowest_tier_goes_first_however_far_it_came() -> None:
+def test_the_lowest_tier_is_evicted_first_whatever_its_progress() -> None:
     standard, background = running("s", 4, tier=STANDARD), running("b", 4, generated=500, preemptions=2)
     assert victims(4, 0, standard, background) == ["b"]
 
@@ -40,7 +40,7 @@ def test_then_the_least_progress_then_the_fewest_preemptions_then_the_name() -> 
     assert victims(4, 0, running("b", 4), running("a", 4)) == ["a"]
 
 
-def test_within_a_tier_the_tenant_that_leads_most_goes_first() -> None:
+def test_within_a_tier_the_tenant_with_the_largest_lead_is_first() -> None:
     leads = {"a": (0.0, 10.0), "b": (0.0, 30.0), "c": (1.0, 0.0)}
     residents = [running("a", 4), running("b", 4, generated=90), running("c", 4, generated=99)]
     chosen = choose_victims(Shortage(8, 0), residents, leads.get)
@@ -48,54 +48,54 @@ def test_within_a_tier_the_tenant_that_leads_most_goes_first() -> None:
     assert [victim.request_id for victim in chosen] == ["c", "b"]
 
 
-def test_several_are_evicted_until_there_is_room_and_no_more() -> None:
+def test_no_more_victims_are_chosen_than_needed() -> None:
     assert victims(7, 1, *(running(name, 4, generated) for generated, name in enumerate("abcd"))) == ["a", "b"]
 
 
-def test_who_turns_out_not_to_be_needed_is_spared() -> None:
-    """The source's greedy choice would evict a, b and c where c alone makes room."""
+def test_a_victim_that_later_ones_make_unnecessary_is_spared() -> None:
+    """The source's greedy choice would evict a, b and c although c alone frees enough."""
     small, smaller, large = running("a", 1), running("b", 2, generated=1), running("c", 8, generated=2)
     assert victims(8, 1, small, smaller, large) == ["c"]
-    assert victims(9, 1, small, smaller, large) == ["a", "c"], "of those that would do, who came furthest is spared"
+    assert victims(9, 1, small, smaller, large) == ["a", "c"], "b is spared, because it has more progress than a"
 
 
-def test_a_slot_is_made_free_where_blocks_are_not_short() -> None:
+def test_a_slot_is_freed_even_if_no_block_is_missing() -> None:
     assert victims(-5, 1, running("a", 0), running("b", 3, generated=1)) == ["a"]
     assert victims(2, 2, running("a", 5), running("b", 0, generated=1)) == ["a", "b"]
 
 
-def test_nobody_is_evicted_where_it_would_not_make_room() -> None:
+def test_no_request_is_evicted_if_all_victims_free_too_little() -> None:
     assert victims(9, 0, running("a", 4), running("b", 4)) is None
     assert victims(1, 3, running("a", 4), running("b", 4)) is None
     assert victims(1, 0) is None
 
 
-def test_nobody_is_evicted_where_nothing_is_missing() -> None:
+def test_no_request_is_evicted_without_a_shortage() -> None:
     assert victims(0, 0, running("a", 4)) == []
     assert Shortage(0, 0).is_covered
     assert not Shortage(1, 0).is_covered
     assert not Shortage(0, 1).is_covered
 
 
-def test_of_several_victims_each_is_one_that_may_be_evicted_for_this_request() -> None:
-    """The source's choice of several forgets whom it is for: short of eight blocks it would take premium's too."""
+def test_each_of_several_victims_may_be_evicted_for_this_request() -> None:
+    """The source ignores the waiting request's rank when it chooses several: it would evict the premium request too."""
     premium = running("p", 8, tier=PREMIUM)
     assert victims(8, 0, premium, running("b", 4)) is None
     assert victims(8, 0, premium, running("b", 4), running("s", 4, tier=STANDARD)) == ["b", "s"]
 
 
-def test_who_entered_in_this_pass_stays_in_it() -> None:
+def test_a_request_admitted_in_this_pass_is_no_victim() -> None:
     assert victims(4, 0, running("a", 4, entered=True), running("b", 4, generated=7)) == ["b"]
 
 
-def test_what_a_victim_frees_is_counted_before_it_is_gone() -> None:
-    """The source clears the list of blocks and then returns its length: 0, and capacity leaks away."""
+def test_freed_blocks_are_counted_before_the_eviction() -> None:
+    """The source clears the list of blocks and then returns its length, 0, so it loses track of free blocks."""
     found = choose_victims(Shortage(4, 0), [running("a", 4)], lambda request_id: (1.0, 0.0))
     assert found is not None
     assert sum(victim.blocks for victim in found) == 4
 
 
-def test_the_engine_keeps_the_protected_then_the_most_urgent_then_who_came_furthest() -> None:
+def test_protected_requests_are_kept_first_then_the_most_urgent_then_the_most_progress() -> None:
     ranks = {"a": 0.0, "b": 2.0, "c": 1.0, "d": 1.0, "e": 1.0, "f": 1.0}
     residents = [
         running("f", 1),

@@ -1,4 +1,4 @@
-"""Algorithm 2 of the VTC paper, line by line, in figures worked by hand (h: 1 an input token, 2 an output token)."""
+"""Algorithm 2 of the VTC paper, line by line, worked by hand (h: 1 per input token, 2 per output token)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 
 
 def enqueue(policy: VirtualTokenCounter, request_id: str, input_tokens: int = 10, weight: float = 1.0) -> None:
-    """The tenant is the first letter of the id."""
+    """The first letter of the id is the tenant."""
     policy.enqueue(QueueRequest(request_id, request_id[0], input_tokens, weight))
 
 
@@ -59,15 +59,15 @@ def test_a_charge_is_divided_by_the_weight() -> None:
     assert policy.received["a"].service == 12
 
 
-def test_the_lowest_counter_goes_next_and_its_earliest_request() -> None:
+def test_the_earliest_request_of_the_lowest_counter_is_next() -> None:
     policy = VirtualTokenCounter()
     for request_id in ("a1", "a2", "a3", "b1", "b2"):
         enqueue(policy, request_id)
-    # a 10, then b 10, then (a tie goes by name) a 20, b 20, a 30
+    # a 10, then b 10, then (ties by name) a 20, b 20, a 30
     assert [admit_next(policy) for _ in range(5)] == ["a1", "b1", "a2", "b2", "a3"]
 
 
-def test_lift_into_a_busy_queue_goes_to_the_lowest_counter_waiting() -> None:
+def test_the_lift_into_a_busy_queue_is_to_the_lowest_waiting_counter() -> None:
     policy = VirtualTokenCounter()
     for request_id in ("a1", "a2", "b1", "b2"):
         enqueue(policy, request_id, 10 if request_id[0] == "a" else 7)
@@ -78,7 +78,7 @@ def test_lift_into_a_busy_queue_goes_to_the_lowest_counter_waiting() -> None:
     assert policy.counter("c") == 7
 
 
-def test_lift_into_an_empty_queue_goes_to_the_last_that_left_it() -> None:
+def test_the_lift_into_an_empty_queue_is_to_the_tenant_that_left_last() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1", 10)
     admit_next(policy)
@@ -87,10 +87,10 @@ def test_lift_into_an_empty_queue_goes_to_the_last_that_left_it() -> None:
     admit_next(policy)
     policy.generated("b1", 2)
     enqueue(policy, "c1")
-    assert policy.counter("c") == 17, "b left last, and has 10 + 3 + 4 by now"
+    assert policy.counter("c") == 17, "b left last and has 10 + 3 + 4 now"
 
 
-def test_no_lift_lowers_a_counter() -> None:
+def test_a_lift_never_lowers_a_counter() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1", 1)
     admit_next(policy)
@@ -107,7 +107,7 @@ def test_no_lift_lowers_a_counter() -> None:
     assert policy.counter("a") == 252
 
 
-def test_no_lift_for_a_tenant_that_waits_already() -> None:
+def test_a_tenant_that_already_waits_is_not_lifted() -> None:
     policy = VirtualTokenCounter()
     for request_id in ("a1", "b1", "b2"):
         enqueue(policy, request_id)
@@ -117,7 +117,7 @@ def test_no_lift_for_a_tenant_that_waits_already() -> None:
     assert policy.counter("b") == 0
 
 
-def test_credit_of_an_idle_time_is_not_carried_over() -> None:
+def test_idle_time_gives_no_credit() -> None:
     policy = VirtualTokenCounter()
     for number in range(20):
         enqueue(policy, f"a{number:02}")
@@ -128,7 +128,7 @@ def test_credit_of_an_idle_time_is_not_carried_over() -> None:
     assert [admit_next(policy)[0] for _ in range(8)] == list("abababab")
 
 
-def test_a_charge_that_is_returned_lowers_the_counter_and_keeps_the_place() -> None:
+def test_a_refund_lowers_the_counter_and_the_request_keeps_its_place() -> None:
     policy = VirtualTokenCounter()
     for request_id in ("a1", "a2", "b1"):
         enqueue(policy, request_id)
@@ -139,7 +139,7 @@ def test_a_charge_that_is_returned_lowers_the_counter_and_keeps_the_place() -> N
     assert [admit_next(policy) for _ in range(3)] == ["a1", "b1", "a2"]
 
 
-def test_a_charge_that_is_returned_lowers_it_in_the_midst_of_others() -> None:
+def test_a_refund_lowers_the_counter_among_others() -> None:
     policy = VirtualTokenCounter()
     for request_id in ("a1", "b1", "b2", "c1", "c2"):
         enqueue(policy, request_id, 10)
@@ -165,7 +165,7 @@ def test_after_a_preemption_nothing_is_charged_twice() -> None:
 
 
 @pytest.mark.parametrize("newcomers", [1, 3])
-def test_gone_tenants_are_forgotten_but_not_the_level(newcomers: int) -> None:
+def test_absent_tenants_are_forgotten_and_the_lift_level_is_kept(newcomers: int) -> None:
     policy = VirtualTokenCounter()
     for number in range(1_000):
         policy.enqueue(QueueRequest(f"r{number}", f"t{number}", 10))
@@ -177,7 +177,7 @@ def test_gone_tenants_are_forgotten_but_not_the_level(newcomers: int) -> None:
         assert policy.counter(f"n{number}") == 10_000
 
 
-def test_a_tenant_that_comes_and_goes_leaves_nothing_in_the_heap() -> None:
+def test_tenants_that_come_and_go_leave_no_heap_entries() -> None:
     policy = VirtualTokenCounter()
     enqueue(policy, "a1")
     enqueue(policy, "b0")
