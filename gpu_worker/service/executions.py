@@ -80,7 +80,7 @@ class Shed(Refusal):
 
 @dataclass(eq=False)
 class Executions:
-    """`settle_lost` settles executions whose gate is gone. `watch` notes the time of every event, and sheds."""
+    """`settle_lost` settles executions that lost their gate. `watch` notes the time of every event, and sheds."""
 
     engine: Engine
     slots: int

@@ -53,7 +53,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
             raise ExecutionTokenRefused("not this fleet's")
         stats = executions.engine.stats()
         tenants = {name: asdict(tenant) for name, tenant in stats.tenants.items()}
-        tiers = {tier: asdict(now) for tier, now in stats.gauges.tiers.items()}
+        tiers = {tier: asdict(gauges) for tier, gauges in stats.gauges.tiers.items()}
         shed = [tier for tier in Tier if executions.watch.shedder.sheds(tier)]
         counts = {"waiting": stats.waiting, "running": stats.running, "kv_use": stats.kv_use}
         return JSONResponse({**counts, "tenants": tenants, "tiers": tiers, "shed": shed})

@@ -1,4 +1,4 @@
-"""Settlement of executions whose gate is gone. Tries again while DynamoDB is unavailable: no output is free."""
+"""Settlement of executions that lost their gate. Tries again while DynamoDB is unavailable: no output is free."""
 
 from __future__ import annotations
 

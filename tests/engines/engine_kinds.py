@@ -65,7 +65,7 @@ async def engine_of(
 
 
 def request(request_id: str, tenant: str = "a", **changes: object) -> EngineRequest:
-    fields: dict[str, object] = {"prompt": "Who is served next?", "max_tokens": 8, "temperature": 0.0, **changes}
+    fields: dict[str, object] = {"prompt": "What is served next?", "max_tokens": 8, "temperature": 0.0, **changes}
     return EngineRequest(request_id, tenant, **fields)  # type: ignore[arg-type]
 
 

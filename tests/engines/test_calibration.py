@@ -58,7 +58,7 @@ async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
     async with tiered_engine(home, kv=1024, batch=1) as engine:
         engine._admission.calibration = COPIES_ARE_DEAR
         listening = Listening(engine)
-        long = background(0, prompt="Background: " + "who is served next, and who after that? " * 20)
+        long = background(0, prompt="Background: " + "what is served next, and what after that? " * 20)
         with EngineHold(engine, lambda tokens: bool(tokens.get("b0"))) as hold:
             victim = asyncio.create_task(listening.listen(long))
             await hold.held()
@@ -81,7 +81,7 @@ async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int)
     await engine.start()
     try:
         stats, found = engine.stats(), engine._admission.calibration
-        asked = EngineRequest("r", "t", "Who is served next?", 8, temperature=0.0)
+        asked = EngineRequest("r", "t", "What is served next?", 8, temperature=0.0)
         heard = Listening(engine)
         await heard.listen(asked)
     finally:

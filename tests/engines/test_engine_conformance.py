@@ -211,8 +211,8 @@ async def test_a_policy_that_fails_fails_the_requests_and_none_hangs(kind: str, 
 @every_kind
 async def test_chat_messages_become_a_prompt(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home) as engine:
-        prompt = engine.render_chat([{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Who?"}])
-        assert prompt.index("Be fair.") < prompt.index("Who?")
+        prompt = engine.render_chat([{"role": "system", "content": "Be fair."}, {"role": "user", "content": "What?"}])
+        assert prompt.index("Be fair.") < prompt.index("What?")
         facts = engine.facts
         started = await anext(engine.generate(request("r", prompt=prompt)))
     assert isinstance(started, Started)

@@ -28,7 +28,7 @@ pytestmark = needs_torch
 COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)
 COPIES_ARE_DEAR = Calibration(1.0, 1e-3, 1e-3, 1.0, 0.0, 1e-6, 0.0, 0.02)
 OUTPUT = 60
-PROMPT = "Background: " + "who is served next, and who after that? " * 6
+PROMPT = "Background: " + "what is served next, and what after that? " * 6
 SWAP_BYTES = 64 << 20
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_torch
 
-PROMPTS = ["Who is served next?", "x", "The water of the village " * 12, "é 水 🌊 mixed", "a" * 200]
+PROMPTS = ["What is served next?", "x", "The water of the village " * 12, "é 水 🌊 mixed", "a" * 200]
 
 
 def load(home: Path, model: str | None = None) -> TransformersEngine:
@@ -95,7 +95,7 @@ async def test_a_model_from_a_folder_and_its_weights_from_a_seed(home: Path, tmp
     build_tiny_model(tmp_path / "mine", TinySize(), weights_seed=5)
     mine, built = load(home, str(tmp_path / "mine")), load(home)
     assert (mine.facts.model, built.facts.model) == ("mine", "headgate-tiny")
-    texts = [plain_greedy(engine, "Who?", 12) for engine in (mine, built, load(tmp_path))]
+    texts = [plain_greedy(engine, "What?", 12) for engine in (mine, built, load(tmp_path))]
     assert texts[0] != texts[1]
     assert texts[1] == texts[2], "the same weights wherever they are built"
 
@@ -110,4 +110,4 @@ def test_a_template_that_refuses_is_the_tenants_error(home: Path) -> None:
     engine: Any = load(home)
     engine._text.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(EngineError, match="roles must alternate"):
-        engine.render_chat([{"role": "user", "content": "Who?"}])
+        engine.render_chat([{"role": "user", "content": "What?"}])

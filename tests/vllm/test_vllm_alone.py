@@ -1,4 +1,4 @@
-"""Our schedulers in vLLM without a model: seeded storms, and what is hard to meet by chance. Steps, tokens, counts."""
+"""Our schedulers in vLLM without a model: seeded storms, and rare cases. Steps, tokens, counts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if importlib.util.find_spec("vllm") is None:
 from vllm.v1.core.sched.interface import PauseState
 
 from dispatcher.policies.tiers import Tier
-from tests.support.vllm_alone import Alone, Clock, Configured, Setup, clock_of_ours, configured
+from tests.support.vllm.scheduler_harness import SchedulerHarness
+from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, base_config, fake_time
 
 STORMS, PARTS = 1200, 6
 TIERS = ("premium", "standard", "background")
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Configured]:
-    with configured() as found:
+def base() -> Iterator[BaseConfig]:
+    with base_config() as found:
         yield found
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
-    with clock_of_ours() as found:
+def time() -> Iterator[FakeTime]:
+    with fake_time() as found:
         yield found
 
 
@@ -69,8 +70,8 @@ def setup_of(chance: Random) -> Setup:
 INNER = ("vtc", "fcfs", "wsc", "lcf", "drr:20", "rpm:4", "vtc-cap:60", "vtc-noisy:0.5")
 
 
-def storm(alone: Alone, chance: Random) -> None:
-    """Arrivals, aborts and the clock between steps; aborts while one runs."""
+def storm(harness: SchedulerHarness, chance: Random) -> None:
+    """Send arrivals, aborts and cache resets between steps, and aborts during a step."""
     names = (f"r{number}" for number in range(100))
     left = chance.randint(4, 20)
     tiers = [*TIERS, *TIERS, "system"] if chance.random() < 0.7 else [*chance.choices(TIERS, k=2)]
@@ -79,190 +80,199 @@ def storm(alone: Alone, chance: Random) -> None:
     while left:
         while left and chance.random() < burst:
             left -= 1
-            _arrives(alone, chance, next(names), ["background"] if rising and left > 5 else tiers, weights)
+            _add_request(harness, chance, next(names), ["background"] if rising and left > 5 else tiers, weights)
         if chance.random() < 0.12:
-            _abort_somebody(alone, chance)
+            _abort_one(harness, chance)
         if chance.random() < 0.02:
-            assert alone.scheduler.reset_prefix_cache(reset_running_requests=True)
-            alone.seen["reset"] += 1
+            assert harness.scheduler.reset_prefix_cache(reset_running_requests=True)
+            harness.seen["reset"] += 1
         paused = chance.random() < 0.04
-        alone.scheduler.set_pause_state(chance.choice([*PauseState]) if paused else PauseState.UNPAUSED)
-        alone.clock.now_s += chance.choice([0.0, 0.01, 0.3, 3.0])
-        alone.step(while_it_runs=partial(_abort_now_and_then, alone, chance))
-        _grammars_are_ready(alone, chance)
-    alone.scheduler.set_pause_state(PauseState.UNPAUSED)
-    while alone.scheduler.has_requests() or alone.under_way:
-        alone.clock.now_s += chance.choice([0.0, 0.1])
-        _grammars_are_ready(alone, chance)
-        alone.step()
-        assert alone.steps < 1500, f"{sorted(alone.scheduler.requests)} hang"
+        harness.scheduler.set_pause_state(chance.choice([*PauseState]) if paused else PauseState.UNPAUSED)
+        harness.time.now_s += chance.choice([0.0, 0.01, 0.3, 3.0])
+        harness.step(between=partial(_abort_sometimes, harness, chance))
+        _compile_grammars(harness, chance)
+    harness.scheduler.set_pause_state(PauseState.UNPAUSED)
+    while harness.scheduler.has_requests() or harness.in_flight:
+        harness.time.now_s += chance.choice([0.0, 0.1])
+        _compile_grammars(harness, chance)
+        harness.step()
+        assert harness.steps < 1500, f"{sorted(harness.scheduler.requests)} hang"
 
 
-def _arrives(alone: Alone, chance: Random, name: str, tiers: list[str], weights: dict[str, float]) -> None:
+def _add_request(
+    harness: SchedulerHarness, chance: Random, name: str, tiers: list[str], weights: dict[str, float]
+) -> None:
     if chance.random() < 0.03:
         wrong: dict[str, Any] = chance.choice([{"tier": "first"}, {"weight": -1}, {"stage": "last"}, {"timeout_s": []}])
-        alone.ask(name, prompt(8), 3, **wrong)
+        harness.add(name, prompt(8), 3, **wrong)
         return
     tenant = chance.choice(sorted(weights))
     length, most = chance.randint(1, 36), chance.choice([1, 2, 5, 12, 27, 27])
-    said: dict[str, object] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
+    fields: dict[str, object] = {"tenant": tenant, "weight": weights[tenant], "tier": chance.choice(tiers)}
     if chance.random() < 0.15:
-        said["timeout_s"] = chance.choice([0.0, 0.5, 5.0])
-    alone.ask(
+        fields["timeout_s"] = chance.choice([0.0, 0.5, 5.0])
+    harness.add(
         name,
         prompt(length, family=chance.randint(0, 2)),
         most,
         stop_after=chance.randint(1, most) if chance.random() < 0.4 else None,
         grammar=chance.random() < 0.05,
         resumable=chance.random() < 0.01,
-        **said,
+        **fields,
     )
 
 
-def _abort_somebody(alone: Alone, chance: Random) -> None:
-    """Of those that wait, run or were evicted in this very step, each as likely."""
-    evicted = [name for _, one in alone.evicted if (name := one.resident.request_id) in alone.scheduler.requests]
-    preempted = [request.request_id for request in alone.scheduler.waiting if request.num_preemptions]
-    waiting = [request.request_id for request in alone.scheduler.waiting]
-    places = [place for place in (alone.running, evicted, preempted, waiting) if place]
+def _abort_one(harness: SchedulerHarness, chance: Random) -> None:
+    """Abort a request that waits, runs, was preempted, or was evicted in this step."""
+    evicted = [name for _, one in harness.evicted if (name := one.resident.request_id) in harness.scheduler.requests]
+    preempted = [request.request_id for request in harness.scheduler.waiting if request.num_preemptions]
+    waiting = [request.request_id for request in harness.scheduler.waiting]
+    places = [place for place in (harness.running, evicted, preempted, waiting) if place]
     if places:
-        alone.abort(chance.choice(chance.choice(places)))
+        harness.abort(chance.choice(chance.choice(places)))
 
 
-def _abort_now_and_then(alone: Alone, chance: Random) -> None:
+def _abort_sometimes(harness: SchedulerHarness, chance: Random) -> None:
     if chance.random() < 0.1:
-        _abort_somebody(alone, chance)
+        _abort_one(harness, chance)
 
 
-def _grammars_are_ready(alone: Alone, chance: Random) -> None:
-    for name, request in alone.scheduler.requests.items():
+def _compile_grammars(harness: SchedulerHarness, chance: Random) -> None:
+    for name, request in harness.scheduler.requests.items():
         found = request.structured_output_request
         if found is not None and found.grammar is None and chance.random() < 0.3:
-            alone.compile(name, broken=chance.random() < 0.2)
+            harness.compile(name, broken=chance.random() < 0.2)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_storms(made: Configured, clock: Clock, part: int) -> None:
+def test_storms(base: BaseConfig, time: FakeTime, part: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(part, STORMS, PARTS):
         chance = Random(seed)
         setup = setup_of(chance)
-        alone = Alone(made, setup, clock)
+        harness = SchedulerHarness(base, setup, time)
         try:
-            storm(alone, chance)
-            alone.check_the_end()
-            assert not alone.in_vain, "evicted for one who was not let in"
+            storm(harness, chance)
+            harness.check_end()
+            assert not harness.useless_evictions, "evicted for a request that was not admitted"
         except BaseException as error:
             error.add_note(f"seed {seed}, {setup}")
             raise
-        seen += alone.seen
+        seen += harness.seen
     for kind in ("native", "stale", "reset", "evicted by swap", "evicted by recompute", "evicted by drop"):
-        assert seen[kind] > 0, f"no storm had what it is for: {kind}"
+        assert seen[kind] > 0, f"no storm had this: {kind}"
 
 
 BOTH = pytest.mark.parametrize("ahead", [False, True])
 
 
-def preemptions(alone: Alone) -> int:
-    return int(alone.scheduler.counts.preemptions.total())
+def preemptions(harness: SchedulerHarness) -> int:
+    return int(harness.scheduler.counts.preemptions.total())
 
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])
 @pytest.mark.parametrize("most", [4, 6])
-def test_a_native_victim_gets_the_token_that_was_on_its_way(
-    made: Configured, clock: Clock, swap_blocks: int | None, most: int
+def test_a_native_victim_gets_its_token_in_flight(
+    base: BaseConfig, time: FakeTime, swap_blocks: int | None, most: int
 ) -> None:
-    """Its last one (`most` 4), and it ends as it waits, or one in the middle."""
-    alone = Alone(made, Setup(ahead=True, blocks=16, swap_blocks=swap_blocks), clock)
-    alone.ask("long", prompt(41), 20, tenant="a")
-    alone.ask("other", prompt(17, 1), most, tenant="b")
-    while not alone.seen["native"]:
-        alone.step()
-    assert alone.seen["stale"] == 1
-    assert "other" not in alone.running
-    assert alone.asked["other"].tokens == alone.asked["other"].expected[:4]
-    assert bool(alone.asked["other"].ends) == (most == 4)
-    alone.run()
-    alone.check_the_end()
-    assert alone.policy.received["b"].output_tokens == most
+    """`most` 4: the token is its last, so it ends while it waits; 6: one in the middle."""
+    harness = SchedulerHarness(base, Setup(ahead=True, blocks=16, swap_blocks=swap_blocks), time)
+    harness.add("long", prompt(41), 20, tenant="a")
+    harness.add("other", prompt(17, 1), most, tenant="b")
+    while not harness.seen["native"]:
+        harness.step()
+    assert harness.seen["stale"] == 1
+    assert "other" not in harness.running
+    assert harness.sent["other"].tokens == harness.sent["other"].expected[:4]
+    assert bool(harness.sent["other"].ends) == (most == 4)
+    harness.run()
+    harness.check_end()
+    assert harness.policy.received["b"].output_tokens == most
 
 
 @pytest.mark.parametrize("how", ["abort", "deadline", "its own end"])
-def test_the_token_that_came_after_an_eviction_is_charged_where_its_request_never_runs_again(
-    made: Configured, clock: Clock, how: str
+def test_a_token_that_arrives_after_the_eviction_is_charged_if_the_request_never_runs_again(
+    base: BaseConfig, time: FakeTime, how: str
 ) -> None:
-    alone = Alone(made, Setup(ahead=True, batch=1), clock)
+    harness = SchedulerHarness(base, Setup(ahead=True, batch=1), time)
     most = 2 if how == "its own end" else 20
-    alone.ask("victim", prompt(8), most, tenant="a", tier="background", timeout_s=100.0)
-    alone.step(2)
-    alone.ask("premium", prompt(8, 1), 20, tenant="b", tier="premium")
-    alone.step()
-    assert alone.running == ["premium"] or not alone.running
-    before = len(alone.asked["victim"].tokens)
-    assert alone.evicted
-    assert before == 2  # the second came as it waited
+    harness.add("victim", prompt(8), most, tenant="a", tier="background", timeout_s=100.0)
+    harness.step(2)
+    harness.add("premium", prompt(8, 1), 20, tenant="b", tier="premium")
+    harness.step()
+    assert harness.running == ["premium"] or not harness.running
+    before = len(harness.sent["victim"].tokens)
+    assert harness.evicted
+    assert before == 2  # the second arrived while it waited
     if how == "abort":
-        alone.abort("victim")
+        harness.abort("victim")
     if how == "deadline":
-        clock.now_s += 200.0
-    alone.run()
-    alone.check_the_end()
-    assert alone.policy.received["a"].output_tokens == len(alone.asked["victim"].tokens) == 2
+        time.now_s += 200.0
+    harness.run()
+    harness.check_end()
+    assert harness.policy.received["a"].output_tokens == len(harness.sent["victim"].tokens) == 2
 
 
 @pytest.mark.parametrize("swap_blocks", [None, 20])
-def test_a_victim_aborted_in_the_step_that_evicted_it(made: Configured, clock: Clock, swap_blocks: int | None) -> None:
-    alone = Alone(made, Setup(ahead=True, batch=1, swap_blocks=swap_blocks), clock)
-    alone.ask("victim", prompt(8), 20, tenant="a", tier="background")
-    alone.step(3)
-    alone.ask("premium", prompt(8, 1), 3, tenant="b", tier="premium")
-    alone.step(while_it_runs=lambda: alone.abort("victim"))
-    assert [eviction.resident.request_id for _, eviction in alone.evicted] == ["victim"]
-    alone.run()
-    alone.check_the_end()
+def test_a_victim_aborted_in_the_step_that_evicted_it(
+    base: BaseConfig, time: FakeTime, swap_blocks: int | None
+) -> None:
+    harness = SchedulerHarness(base, Setup(ahead=True, batch=1, swap_blocks=swap_blocks), time)
+    harness.add("victim", prompt(8), 20, tenant="a", tier="background")
+    harness.step(3)
+    harness.add("premium", prompt(8, 1), 3, tenant="b", tier="premium")
+    harness.step(between=lambda: harness.abort("victim"))
+    assert [eviction.resident.request_id for _, eviction in harness.evicted] == ["victim"]
+    harness.run()
+    harness.check_end()
 
 
 @BOTH
-def test_nobody_is_evicted_for_one_whose_grammar_is_not_there(made: Configured, clock: Clock, ahead: bool) -> None:
-    alone = Alone(made, Setup(ahead=ahead, batch=1, tiers={"at_limit": "end", "preemptions_max": 1}), clock)
-    alone.ask("long", prompt(8), 20, tier="background")
-    alone.step(2)
-    alone.ask("premium", prompt(8, 1), 2, grammar=True, tier="premium")
-    alone.step(6)
-    assert (preemptions(alone), alone.running) == (0, ["long"])
-    alone.ask("standard", prompt(8, 2), 2, tier="standard")
-    alone.step()
-    assert (preemptions(alone), "premium" in alone.running) == (1, False)  # who stands behind it need not wait for it
-    alone.compile("premium")
-    alone.run()
-    alone.check_the_end()
-    assert all(asked.tokens == asked.expected for asked in alone.asked.values())
+def test_no_request_is_evicted_for_one_without_a_compiled_grammar(
+    base: BaseConfig, time: FakeTime, ahead: bool
+) -> None:
+    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1, tiers={"at_limit": "end", "preemptions_max": 1}), time)
+    harness.add("long", prompt(8), 20, tier="background")
+    harness.step(2)
+    harness.add("premium", prompt(8, 1), 2, grammar=True, tier="premium")
+    harness.step(6)
+    assert (preemptions(harness), harness.running) == (0, ["long"])
+    harness.add("standard", prompt(8, 2), 2, tier="standard")
+    harness.step()
+    assert (preemptions(harness), "premium" in harness.running) == (
+        1,
+        False,
+    )  # the request behind it does not wait for it
+    harness.compile("premium")
+    harness.run()
+    harness.check_end()
+    assert all(sent.tokens == sent.expected for sent in harness.sent.values())
 
 
 @BOTH
-def test_a_skipped_request_is_as_if_it_had_never_been_looked_at(made: Configured, clock: Clock, ahead: bool) -> None:
-    alone = Alone(made, Setup(ahead=ahead, batch=2), clock)
+def test_a_skipped_request_changes_no_state(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=2), time)
     for number in range(3):
-        alone.ask(f"g{number}", prompt(8, number), 2, grammar=True, tenant="a", weight=2.0)
-    alone.ask("ready", prompt(8, 3), 6, tenant="b")
-    before = tier_states(alone)
-    alone.step(3)
-    assert alone.running == ["ready"]
-    after = tier_states(alone)
+        harness.add(f"g{number}", prompt(8, number), 2, grammar=True, tenant="a", weight=2.0)
+    harness.add("ready", prompt(8, 3), 6, tenant="b")
+    before = tier_states(harness)
+    harness.step(3)
+    assert harness.running == ["ready"]
+    after = tier_states(harness)
     assert {name: after[name] for name in before if name != "ready"} == {
         name: tier_state for name, tier_state in before.items() if name != "ready"
     }
-    assert alone.policy.counter("a") == 0.0
+    assert harness.policy.counter("a") == 0.0
     for number in range(3):
-        alone.compile(f"g{number}", broken=number == 1)
-    alone.run()
-    alone.check_the_end()
-    assert alone.asked["g1"].ends == [("error", None)]
+        harness.compile(f"g{number}", broken=number == 1)
+    harness.run()
+    harness.check_end()
+    assert harness.sent["g1"].ends == [("error", None)]
 
 
-def tier_states(alone: Alone) -> dict[str, tuple[Any, ...]]:
-    """What counts of those that wait."""
-    found = [alone.policy.tier_state(request.request_id) for request in alone.scheduler.waiting]
+def tier_states(harness: SchedulerHarness) -> dict[str, tuple[Any, ...]]:
+    """Return the state of the waiting requests."""
+    found = [harness.policy.tier_state(request.request_id) for request in harness.scheduler.waiting]
     return {
         one.request.request_id: (
             one.since_s,
@@ -275,148 +285,156 @@ def tier_states(alone: Alone) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def test_a_tentative_pass_leaves_nothing(made: Configured, clock: Clock) -> None:
-    """All of it is put back, as vLLM has no token left for anybody: counters, waits and shares."""
-    alone = Alone(made, Setup(batch=8, blocks=40, tiers={"share_slack": 0.0, "aging_per_s": 0.0}), clock)
-    alone.ask("long", prompt(8), 20, tenant="x", tier="background")
-    alone.step(2)
+def test_a_tentative_pass_leaves_nothing(base: BaseConfig, time: FakeTime) -> None:
+    """Counters, waits and shares are as before the pass."""
+    harness = SchedulerHarness(base, Setup(batch=8, blocks=40, tiers={"share_slack": 0.0, "aging_per_s": 0.0}), time)
+    harness.add("long", prompt(8), 20, tenant="x", tier="background")
+    harness.step(2)
     for number, tier in enumerate(("premium", "standard", "premium", "standard", "background")):
-        alone.ask(f"r{number}", prompt(8, number), 3, tenant=f"t{number % 2}", tier=tier, weight=1.0 + number % 2)
-    policy, scheduler = alone.policy, alone.scheduler
+        harness.add(f"r{number}", prompt(8, number), 3, tenant=f"t{number % 2}", tier=tier, weight=1.0 + number % 2)
+    policy, scheduler = harness.policy, harness.scheduler
 
-    def all_of_it() -> Any:
+    def state() -> Any:
         received = {name: (got.input_tokens, got.output_tokens, got.service) for name, got in policy.received.items()}
         shares = [(policy.shares.given(tier), policy.shares.behind(tier), policy.shares.is_owed(tier)) for tier in Tier]
         heads = [head.request_id for head in policy.heads()]
-        return policy.counters(), received, shares, policy.shares.total, heads, tier_states(alone), policy.may_preempt()
+        return (
+            policy.counters(),
+            received,
+            shares,
+            policy.shares.total,
+            heads,
+            tier_states(harness),
+            policy.may_preempt(),
+        )
 
-    clock.now_s += 7.0
-    scheduler.admission.begin_pass(clock.now_s)
-    expected = all_of_it()
-    scheduler._make_room()
+    time.now_s += 7.0
+    scheduler.admission.begin_pass(time.now_s)
+    expected = state()
+    scheduler._preempt_for_waiting()
     assert scheduler.waiting.peek_request().request_id == "r0"
-    scheduler.waiting.pass_ends()
-    now = all_of_it()
-    assert {clock.now_s - wait[0] + wait[1] for wait in tier_states(alone).values()} == {7.0}
+    scheduler.waiting.end_pass()
+    now = state()
+    assert {time.now_s - wait[0] + wait[1] for wait in tier_states(harness).values()} == {7.0}
     assert without_since(now) == without_since(expected)
-    alone.run()
-    alone.check_the_end()
+    harness.run()
+    harness.check_end()
 
 
 def without_since(found: Any) -> object:
-    """A wait goes on: from when, and what was before that, may be split another way."""
+    """Leave out how a wait is split into the current stay in the queue and earlier ones."""
     *others, tier_state, last = found
     return others, {name: values[2:] for name, values in tier_state.items()}, last
 
 
 @BOTH
-def test_the_last_eviction_that_may_be_is_not_in_vain(made: Configured, clock: Clock, ahead: bool) -> None:
-    """It promotes its victim, which then ranks before the one that it was evicted for."""
-    alone = Alone(made, Setup(ahead=ahead, batch=1, tiers={"preemptions_max": 1}), clock)
-    alone.ask("victim", prompt(8), 12, tenant="a", tier="background")
-    alone.step(3)
-    alone.ask("premium", prompt(8, 1), 4, tenant="b", tier="premium")
-    alone.step()
-    assert alone.running == ["premium"]
-    alone.run()
-    alone.check_the_end()
-    assert preemptions(alone) == 1
+def test_the_last_allowed_eviction_is_not_useless(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    """It promotes its victim, which then ranks before the request that it was evicted for."""
+    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1, tiers={"preemptions_max": 1}), time)
+    harness.add("victim", prompt(8), 12, tenant="a", tier="background")
+    harness.step(3)
+    harness.add("premium", prompt(8, 1), 4, tenant="b", tier="premium")
+    harness.step()
+    assert harness.running == ["premium"]
+    harness.run()
+    harness.check_end()
+    assert preemptions(harness) == 1
 
 
-def test_nobody_is_evicted_where_the_step_has_no_tokens_left(made: Configured, clock: Clock) -> None:
-    """The standard one's prompt takes the whole of it, and stays."""
-    alone = Alone(made, Setup(batch=2, step_tokens=8, tiers={"aging_per_s": 0.0}), clock)
-    alone.ask("short", prompt(4), 20, tier="background")
-    alone.step(2)
-    alone.ask("s", prompt(36, 1), 2, tier="standard")
-    alone.step()
-    assert alone.running == ["short", "s"]
-    alone.ask("premium", prompt(8, 2), 2, tier="premium")
-    while 36 - alone.scheduler.requests["s"].num_computed_tokens >= 8:
-        alone.step()
-        assert preemptions(alone) == 0
-    alone.run()
-    alone.check_the_end()
-    assert alone.in_vain == 0
+def test_no_request_is_evicted_when_the_step_has_no_tokens_left(base: BaseConfig, time: FakeTime) -> None:
+    """The prompt of the standard request takes all tokens of the step."""
+    harness = SchedulerHarness(base, Setup(batch=2, step_tokens=8, tiers={"aging_per_s": 0.0}), time)
+    harness.add("short", prompt(4), 20, tier="background")
+    harness.step(2)
+    harness.add("s", prompt(36, 1), 2, tier="standard")
+    harness.step()
+    assert harness.running == ["short", "s"]
+    harness.add("premium", prompt(8, 2), 2, tier="premium")
+    while 36 - harness.scheduler.requests["s"].num_computed_tokens >= 8:
+        harness.step()
+        assert preemptions(harness) == 0
+    harness.run()
+    harness.check_end()
+    assert harness.useless_evictions == 0
 
 
 @BOTH
-def test_a_victim_whose_blocks_the_next_one_shares_makes_less_room(made: Configured, clock: Clock, ahead: bool) -> None:
-    """The premium request finds the victim's first blocks: once these are nobody's it needs them itself."""
-    alone = Alone(made, Setup(ahead=ahead, blocks=16, batch=3, caching=True, tiers={"aging_per_s": 0.0}), clock)
-    alone.ask("kept", prompt(20, 1), 12, tier="premium", tenant="a")
-    alone.ask("victim", prompt(28), 7, tier="background", tenant="b")
-    alone.step(3)
-    alone.ask("premium", [*prompt(24), *prompt(24, 2)], 2, tier="premium", tenant="c")  # 12 blocks, 6 of them found
-    alone.run()
-    alone.check_the_end()
-    assert (preemptions(alone), alone.in_vain) == (0, 0)
+def test_a_victim_does_not_free_shared_blocks(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    """The premium request shares the victim's first blocks: once the victim has left, it needs them itself."""
+    harness = SchedulerHarness(
+        base, Setup(ahead=ahead, blocks=16, batch=3, caching=True, tiers={"aging_per_s": 0.0}), time
+    )
+    harness.add("kept", prompt(20, 1), 12, tier="premium", tenant="a")
+    harness.add("victim", prompt(28), 7, tier="background", tenant="b")
+    harness.step(3)
+    harness.add("premium", [*prompt(24), *prompt(24, 2)], 2, tier="premium", tenant="c")  # 12 blocks, 6 of them hits
+    harness.run()
+    harness.check_end()
+    assert (preemptions(harness), harness.useless_evictions) == (0, 0)
 
 
 @BOTH
 @pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
-def test_nobody_is_evicted_while_nobody_may_enter(
-    made: Configured, clock: Clock, ahead: bool, state: PauseState
+def test_no_request_is_evicted_while_the_scheduler_is_paused(
+    base: BaseConfig, time: FakeTime, ahead: bool, state: PauseState
 ) -> None:
-    alone = Alone(made, Setup(ahead=ahead, batch=1), clock)
-    alone.ask("long", prompt(8), 20, tier="background")
-    alone.step(2)
-    alone.ask("premium", prompt(8, 1), 2, tier="premium")
-    alone.scheduler.set_pause_state(state)
+    harness = SchedulerHarness(base, Setup(ahead=ahead, batch=1), time)
+    harness.add("long", prompt(8), 20, tier="background")
+    harness.step(2)
+    harness.add("premium", prompt(8, 1), 2, tier="premium")
+    harness.scheduler.set_pause_state(state)
     for _ in range(3):
-        alone.schedule()
-        alone.update()
-    assert (preemptions(alone), alone.running) == (0, ["long"])
-    alone.scheduler.set_pause_state(PauseState.UNPAUSED)
-    alone.run()
-    alone.check_the_end()
-    assert preemptions(alone) == 1
+        harness.schedule()
+        harness.update()
+    assert (preemptions(harness), harness.running) == (0, ["long"])
+    harness.scheduler.set_pause_state(PauseState.UNPAUSED)
+    harness.run()
+    harness.check_end()
+    assert preemptions(harness) == 1
 
 
 @BOTH
 def test_a_request_that_outgrows_what_the_reserve_leaves_is_refused(
-    made: Configured, clock: Clock, ahead: bool
+    base: BaseConfig, time: FakeTime, ahead: bool
 ) -> None:
-    """Let in while it is small, and evicted once it is large, it would never be let in again."""
-    alone = Alone(made, Setup(ahead=ahead, blocks=16, batch=1, tiers={"premium_reserve": 0.4}), clock)
-    alone.ask("large", prompt(30), 7, tier="standard")
-    alone.ask("as large as may be", prompt(30), 6, tier="standard")
-    alone.ask("premium", prompt(30), 30, tier="premium")
-    alone.run()
-    alone.check_the_end()
-    assert [asked.ends[0][1] for asked in alone.asked.values()] == ["headgate:too_large", None, None]
+    """It would be admitted while it is small, evicted when it is large, and never admitted again."""
+    harness = SchedulerHarness(base, Setup(ahead=ahead, blocks=16, batch=1, tiers={"premium_reserve": 0.4}), time)
+    harness.add("large", prompt(30), 7, tier="standard")
+    harness.add("as large as may be", prompt(30), 6, tier="standard")
+    harness.add("premium", prompt(30), 30, tier="premium")
+    harness.run()
+    harness.check_end()
+    assert [sent.ends[0][1] for sent in harness.sent.values()] == ["headgate:too_large", None, None]
 
 
 @BOTH
-def test_what_a_client_says_wrongly_ends_its_request_and_nothing_else(
-    made: Configured, clock: Clock, ahead: bool
-) -> None:
-    """vLLM's core ends with whatever `add_request` raises."""
-    alone = Alone(made, Setup(ahead=ahead), clock)
-    alone.ask("good", prompt(8), 5)
-    alone.ask("tier", prompt(8), 5, tier="first")
-    alone.ask("weight", prompt(8), 5, weight=-1)
-    alone.ask("stage", prompt(8), 5, stage=[])
-    alone.ask("streams its input", prompt(8), 5, resumable=True)
-    alone.run()
-    alone.check_the_end()
-    told = {name: asked.ends[0][1] for name, asked in alone.asked.items()}
-    assert told.pop("good") is None
-    assert set(told.values()) == {"headgate:invalid"}
+def test_invalid_fields_end_their_request_and_nothing_else(base: BaseConfig, time: FakeTime, ahead: bool) -> None:
+    """An exception in `add_request` would end vLLM's core."""
+    harness = SchedulerHarness(base, Setup(ahead=ahead), time)
+    harness.add("good", prompt(8), 5)
+    harness.add("tier", prompt(8), 5, tier="first")
+    harness.add("weight", prompt(8), 5, weight=-1)
+    harness.add("stage", prompt(8), 5, stage=[])
+    harness.add("streams its input", prompt(8), 5, resumable=True)
+    harness.run()
+    harness.check_end()
+    stop_reasons = {name: sent.ends[0][1] for name, sent in harness.sent.items()}
+    assert stop_reasons.pop("good") is None
+    assert set(stop_reasons.values()) == {"headgate:invalid"}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_reset_of_the_cache_charges_nobody_for_what_was_dropped(made: Configured, clock: Clock, steps: int) -> None:
-    """What was in flight is computed again; those that ran were evicted, not put back."""
-    alone = Alone(made, Setup(ahead=True, caching=True), clock)
-    alone.ask("a", prompt(8), 10, tenant="a")
-    alone.ask("b", prompt(8, 1), 10, tenant="b")
-    alone.step(steps)
-    assert alone.under_way
-    assert alone.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert [alone.policy.tier_state(name).preemptions for name in ("a", "b")] == [1, 1]
+def test_a_cache_reset_does_not_charge_discarded_tokens(base: BaseConfig, time: FakeTime, steps: int) -> None:
+    """Tokens in flight are computed again; the running requests were preempted."""
+    harness = SchedulerHarness(base, Setup(ahead=True, caching=True), time)
+    harness.add("a", prompt(8), 10, tenant="a")
+    harness.add("b", prompt(8, 1), 10, tenant="b")
+    harness.step(steps)
+    assert harness.in_flight
+    assert harness.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert [harness.policy.tier_state(name).preemptions for name in ("a", "b")] == [1, 1]
     for _ in range(4):
-        alone.step()
-        assert alone.policy.received["a"].output_tokens == len(alone.asked["a"].tokens)
-    alone.run()
-    alone.check_the_end()
+        harness.step()
+        assert harness.policy.received["a"].output_tokens == len(harness.sent["a"].tokens)
+    harness.run()
+    harness.check_end()

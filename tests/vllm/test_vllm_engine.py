@@ -78,7 +78,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def asked(name: str, tokens: int = 12, **changes: Any) -> EngineRequest:
-    fields: dict[str, Any] = {"tenant": "a", "prompt": "Who is served next?", "temperature": 0.0, **changes}
+    fields: dict[str, Any] = {"tenant": "a", "prompt": "What is served next?", "temperature": 0.0, **changes}
     return EngineRequest(name, max_tokens=tokens, **fields)
 
 
@@ -139,16 +139,16 @@ def test_what_cannot_fit_is_refused_before_it_starts(house: House) -> None:
 
 def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) -> None:
     async def story() -> Any:
-        before = house.engine.stats().tenants.get("told")
+        before = house.engine.stats().tenants.get("watched")
         assert before is None
-        await events_of(house.engine, asked("told", tenant="told", weight=2.0, tier=Tier.PREMIUM))
-        while (seen := house.engine.stats().tenants.get("told")) is None or seen.output_tokens < 12:
+        await events_of(house.engine, asked("watched", tenant="watched", weight=2.0, tier=Tier.PREMIUM))
+        while (seen := house.engine.stats().tenants.get("watched")) is None or seen.output_tokens < 12:
             await house.engine.clock.sleep(0.05)
         return house.engine.stats()
 
     stats = house.run(story())
-    told = stats.tenants["told"]
-    assert told.service == told.input_tokens + 2 * 12
+    got = stats.tenants["watched"]
+    assert got.service == got.input_tokens + 2 * 12
     assert stats.gauges.swap_bytes_total > 0
     assert not any("calibration" in name for name in stats.tenants)
 
@@ -163,12 +163,12 @@ def test_a_prefix_is_shared_under_one_salt_alone(house: House) -> None:
         for name, salt in (("s1", "ours"), ("s2", "ours"), ("s3", "theirs"), ("s4", "")):
             request = asked(name, 2, prompt=prompt, tenant="salted", cache_salt=salt)
             await events_of(house.engine, request)
-            while (told := house.engine.stats().tenants.get("salted")) is None or told.output_tokens < 2 * (
+            while (got := house.engine.stats().tenants.get("salted")) is None or got.output_tokens < 2 * (
                 len(charged) + 1
             ):
                 await house.engine.clock.sleep(0.05)
-            charged.append(told.service - before)
-            before = told.service
+            charged.append(got.service - before)
+            before = got.service
         return charged
 
     first, again, other, none = house.run(story())

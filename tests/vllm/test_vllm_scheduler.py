@@ -19,7 +19,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 from gpu_worker.engines.stats_json import stats_from_json
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
-from tests.support.vllm_engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
+from tests.support.vllm.engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
 
 COPIES_ARE_FREE = Calibration(1.0, 1e12, 1e12, 0.0, 1.0, 1.0, 0.0, 0.02)
 COPIES_ARE_DEAR = Calibration(1.0, 1e-3, 1e-3, 1.0, 0.0, 1e-6, 0.0, 0.02)
@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(model: Path) -> dict[str, list[int]]:
-    """What each request of `crowd` generates with all the room that it wants, under vLLM's own scheduler."""
+    """What each request of `crowd` generates with enough blocks, under vLLM's own scheduler."""
     with vllm_driver(model, blocks=64, batch=8, scheduler=Scheduler) as driver:
         crowd(driver)
         driver.run()
@@ -88,7 +88,7 @@ def test_premium_gets_its_first_token_in_the_step_after_it_came(model: Path) -> 
     assert stock > 30
 
 
-def test_everybody_is_charged_what_was_generated_once(model: Path) -> None:
+def test_every_token_is_charged_once(model: Path) -> None:
     with vllm_driver(model, swap_gib=SWAP_GIB) as driver:
         crowd(driver)
         driver.step(3)
@@ -123,7 +123,7 @@ def test_the_reserve_is_left_to_premium(model: Path) -> None:
         for number in range(4):
             driver.add(f"s{number}", prompt(90, number), 6, tenant="some")
         driver.step(2)
-        assert len(driver.scheduler.running) == 2  # 3 blocks each, of 6 that are for everybody
+        assert len(driver.scheduler.running) == 2  # 3 blocks each, of 6 outside the reserve
         driver.add("premium", prompt(90, 9), 6, tenant="paying", tier="premium")
         driver.step()
         assert driver.seen["premium"].first_step == driver.steps
@@ -132,7 +132,7 @@ def test_the_reserve_is_left_to_premium(model: Path) -> None:
         assert all(len(seen.tokens) == 6 for seen in driver.seen.values())
 
 
-def test_one_that_is_dropped_is_told_so(model: Path) -> None:
+def test_a_dropped_request_gets_the_reason(model: Path) -> None:
     with vllm_driver(model, may_drop=["background"]) as driver:
         driver.scheduler.admission.calibration = Calibration(1.0, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 1e6)
         for number in range(3):
@@ -166,7 +166,7 @@ def test_a_deadline_ends_what_waits_and_what_runs(model: Path) -> None:
         assert driver.scheduler.counts.expired == 2
 
 
-def test_one_that_the_policy_refuses_is_told_so(model: Path) -> None:
+def test_a_refused_request_gets_the_reason(model: Path) -> None:
     with vllm_driver(model, policy="tiered:rpm:1") as driver:
         driver.add("first", prompt(20), 4, tenant="a")
         driver.add("second", prompt(20, 1), 4, tenant="a")
@@ -183,17 +183,17 @@ def test_a_plain_policy_knows_no_tiers(model: Path) -> None:
         assert driver.seen["premium"].steps_to_first_token > 30
 
 
-@pytest.mark.parametrize("said", [{"stage": float("inf")}, {"tier": "gold"}, {"weight": -1.0}, {"timeout_s": "soon"}])
-def test_what_is_no_request_ends_itself_and_nothing_else(model: Path, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{"stage": float("inf")}, {"tier": "gold"}, {"weight": -1.0}, {"timeout_s": "soon"}])
+def test_an_invalid_request_ends_and_no_other(model: Path, fields: dict[str, Any]) -> None:
     with vllm_driver(model) as driver:
         driver.add("well", prompt(20), 4, tenant="a")
-        driver.add("wrong", prompt(20, 1), 4, **{"tenant": "b", **said})
+        driver.add("wrong", prompt(20, 1), 4, **{"tenant": "b", **fields})
         driver.run()
         assert driver.seen["wrong"].stop_reason == "headgate:invalid"
         assert len(driver.tokens("well")) == 4
 
 
-def test_one_that_can_never_fit_beside_the_reserve_is_told_so(model: Path) -> None:
+def test_a_request_that_can_never_fit_beside_the_reserve_gets_the_reason(model: Path) -> None:
     with vllm_driver(model, blocks=13, premium_reserve=0.5) as driver:
         driver.add("large", prompt(150), 60, tenant="a")
         driver.run()
@@ -247,7 +247,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
         driver.step(2)
         driver.add("waits", prompt(33, 1), 30, tenant="b")
         queue, policy = driver.scheduler.waiting, driver.scheduler.policy
-        queue.pass_begins()
+        queue.begin_pass()
         request = queue.pop_request()
         assert policy.received["b"].service == 33
         assert len(queue) == 0
@@ -259,14 +259,14 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 
 
 @pytest.fixture
-def told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
+def reporting(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
     with vllm_driver(model, figures_file=str(tmp_path / "stats.json")) as driver:
         yield driver, tmp_path / "stats.json"
 
 
-def test_what_is_told_in_the_file_is_what_is(told: tuple[VllmDriver, Path]) -> None:
-    driver, file = told
+def test_the_stats_file_has_the_current_stats(reporting: tuple[VllmDriver, Path]) -> None:
+    driver, file = reporting
     crowd(driver)
     driver.step(2)
     stats: Any = stats_from_json(file.read_text())

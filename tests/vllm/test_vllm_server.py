@@ -1,4 +1,4 @@
-"""The scheduler in vLLM's own OpenAI server, asked by OpenAI's own client: as someone runs it without our worker."""
+"""The scheduler in vLLM's own OpenAI server, with OpenAI's own client: for use without our worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole service on vLLM: gate, table, worker and engine, asked by unmodified clients; and its engine killed."""
+"""The whole service on vLLM: gate, table, worker and engine, with unmodified clients; and its engine killed."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 async def asked(stack: Running, tenant: str, tokens: int, began: asyncio.Event | None = None) -> int:
-    """How many tokens came, or minus the status of the error. `began`: streamed, and set with the first of them."""
+    """Return the number of tokens, or minus the status of the error. `began`: stream, and set it at the first token."""
     client = openai.AsyncOpenAI(base_url=stack.openai_base_url, api_key=stack.api_keys[tenant], max_retries=0)
     create: Callable[..., Any] = client.completions.create
-    question = {"model": BUILT_MODEL_NAME, "prompt": "Who is served next?", "max_tokens": tokens, "timeout": HANG_S}
+    question = {"model": BUILT_MODEL_NAME, "prompt": "What is served next?", "max_tokens": tokens, "timeout": HANG_S}
     try:
         if began is None:
             return int((await create(**question)).usage.completion_tokens)
@@ -56,7 +56,7 @@ async def asked(stack: Running, tenant: str, tokens: int, began: asyncio.Event |
 
 
 def engine_of(stack: Running) -> psutil.Process:
-    """By its name: it overwrites the environment by which the stack's other processes are told."""
+    """Find the engine's process by its name: it overwrites the environment that marks the stack's processes."""
     family = psutil.Process(stack.process.pid).children(recursive=True)
     return next(process for process in family if "EngineCore" in process.name())
 
@@ -92,11 +92,11 @@ def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: R
 
 
 async def _all_slots(stack: Running) -> list[int]:
-    """As many at once as the worker has slots: none is held by what is gone."""
+    """Send as many requests at once as the worker has slots: all are free again."""
     return list(await asyncio.gather(*(asked(stack, TENANTS[number % 2], 16) for number in range(8))))
 
 
 def test_a_log_of_it_names_no_prompt(stack: Running) -> None:
     logs = "".join(path.read_text(errors="replace") for path in Path(stack.home / "logs").glob("worker-*.log"))
     assert "the engine is replaced" in logs
-    assert "Who is served next?" not in logs
+    assert "What is served next?" not in logs

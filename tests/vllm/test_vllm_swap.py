@@ -1,10 +1,9 @@
-"""A victim's KV goes to host memory and comes back: in vLLM itself, by tokens, steps and bytes."""
+"""A victim's KV is copied to host memory and back: in vLLM itself, by tokens, steps and bytes."""
 
 from __future__ import annotations
 
 import copy
 import importlib.util
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,16 +16,9 @@ import pytest
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is absent", allow_module_level=True)
 
-# Read by vLLM when it is imported.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
 import torch
 from vllm import LLM, SamplingParams
-from vllm.config import KVTransferConfig
-from vllm.distributed import cleanup_dist_env_and_memory
-from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, get_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -44,17 +36,11 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.utils import allocate_kv_cache
 
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
-from gpu_worker.engines.vllm.swap import (
-    GIB,
-    BlockCopier,
-    SwapConnector,
-    SwapLedger,
-    SwapMetadata,
-    SwapUsage,
-    refuse_what_cannot_be_swapped,
-)
+from gpu_worker.engines.vllm.block_copier import BlockCopier
+from gpu_worker.engines.vllm.swap import GIB, SwapConnector, refuse_unsupported
+from gpu_worker.engines.vllm.swap_ledger import SwapLedger, SwapMetadata, SwapUsage
+from tests.support.vllm.engine import BLOCK_TOKENS, vllm_driver
 
-BLOCK_TOKENS = 32
 DEVICE_BLOCKS = 12
 """One of them vLLM's null block: 11 hold at most 352 tokens."""
 SIZE = TinySize()
@@ -63,15 +49,15 @@ BLOCK_BYTES = 2 * SIZE.layers * BLOCK_TOKENS * SIZE.width * 4
 PROMPTS = {"victim": 200, "rival": 230}
 """Tokens. Either fits, with its output; both do not, so the rival writes over the victim's blocks."""
 OUTPUT_TOKENS = {"victim": 40, "rival": 8}
-ROOM = 64 * BLOCK_BYTES / GIB
+SPACE_GIB = 64 * BLOCK_BYTES / GIB
 
 
 @dataclass
 class Plan:
-    """What the scheduler under test is to do, and what it saw."""
+    """Orders for the scheduler under test, and what it saw."""
 
     evict_at_output: int | None = None
-    """The victim's count of output tokens at which it is taken out of the batch; None: never."""
+    """The victim is preempted when it has so many output tokens; None: never."""
     swap: bool = True
     swapped: list[bool] = field(default_factory=list)
     usage: list[SwapUsage] = field(default_factory=list)
@@ -87,7 +73,7 @@ plan = Plan()
 
 
 class EvictingScheduler(Scheduler):  # type: ignore[misc]
-    """Takes the victim out at the planned token, and lets it wait behind the rival."""
+    """Preempts the victim at the planned token and puts it behind the rival."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in list(self.running):
@@ -119,31 +105,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def engine(model: Path, *, swap_gib: float, prefix_caching: bool) -> Iterator[LLM]:
-    llm = LLM(
-        str(model),
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=320,
-        block_size=BLOCK_TOKENS,
-        num_gpu_blocks_override=DEVICE_BLOCKS,
-        max_num_batched_tokens=512,
-        max_num_seqs=4,
-        enable_prefix_caching=prefix_caching,
-        distributed_executor_backend="uni",
-        scheduler_cls=EvictingScheduler,
-        kv_transfer_config=KVTransferConfig(
-            kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm.swap",
-            kv_role="kv_both",
-            kv_connector_extra_config={"swap_gib": swap_gib},
-        ),
+    driver = vllm_driver(
+        model, blocks=DEVICE_BLOCKS, prefix_caching=prefix_caching, swap_gib=swap_gib, scheduler=EvictingScheduler
     )
-    try:
-        yield llm
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        ensure_kv_transfer_shutdown()
-        cleanup_dist_env_and_memory()
+    with driver as running:
+        yield running.llm
 
 
 def prompt_of(name: str) -> dict[str, list[int]]:
@@ -152,7 +118,7 @@ def prompt_of(name: str) -> dict[str, list[int]]:
 
 
 def run(llm: LLM, wanted: Plan, names: tuple[str, ...] = ("victim", "rival")) -> dict[str, list[int]]:
-    """Greedy output tokens by request, nothing left in the prefix cache from before."""
+    """Return the greedy output tokens by request, with an empty prefix cache at the start."""
     global plan
     plan = wanted
     llm.reset_prefix_cache()
@@ -172,7 +138,7 @@ def alone(llm: LLM) -> dict[str, list[int]]:
 
 
 def resumed_with(seen: Plan) -> int:
-    """Tokens of the victim's first step after its eviction."""
+    """Return the tokens of the victim's first step after its eviction."""
     return next(step["victim"] for step in seen.steps[seen.evicted_at_step :] if "victim" in step)
 
 
@@ -201,7 +167,7 @@ def connector_of(llm: LLM) -> SwapConnector:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-prefix-cache", "prefix-cache"])
 def llm(model: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    with engine(model, swap_gib=ROOM, prefix_caching=request.param) as made:
+    with engine(model, swap_gib=SPACE_GIB, prefix_caching=request.param) as made:
         yield made
 
 
@@ -224,14 +190,14 @@ def test_victim_continues_where_it_was(llm: LLM, at_output: int) -> None:
 
 
 def test_without_the_copy_the_prompt_is_computed_again(llm: LLM) -> None:
-    """The test of the test: what `resumed_with` tells apart."""
+    """A test of the test: `resumed_with` sees a recompute."""
     undisturbed = alone(llm)
     assert run(llm, seen := Plan(evict_at_output=5, swap=False)) == undisturbed
     assert resumed_with(seen) > BLOCK_TOKENS
 
 
 def test_wrong_blocks_would_show(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of the test: a copy that does not come back changes the tokens."""
+    """A test of the test: without the copy back the tokens differ."""
     undisturbed = alone(llm)
     monkeypatch.setattr(BlockCopier, "back", lambda self, pairs: None)
     assert run(llm, seen := Plan(evict_at_output=5)) != undisturbed
@@ -261,7 +227,7 @@ def abort_the_swapped(llm: LLM) -> None:
 
 
 def test_a_reset_of_the_cache_forgets_what_is_swapped(llm: LLM) -> None:
-    """As after a change of weights: computed again, from the first token on."""
+    """As after a change of weights: the request is computed again from its first token."""
 
     def reset(llm: LLM) -> None:
         if len(plan.steps) == plan.evicted_at_step + 1:
@@ -284,7 +250,7 @@ def test_a_pool_too_small_refuses_and_the_victim_is_recomputed(model: Path) -> N
 
 @pytest.mark.parametrize("drop", [False, True], ids=["delivered", "dropped"])
 def test_output_in_flight_at_the_preemption_is_covered(llm: LLM, drop: bool) -> None:
-    """Asynchronous scheduling, which vLLM's CPU platform switches off: the scheduler alone, its steps answered here."""
+    """Asynchronous scheduling, which vLLM disables on a CPU: so the scheduler runs alone, with steps answered here."""
     scheduler = async_scheduler_like(connector_of(llm))
     hasher = llm.llm_engine.engine_core.engine_core.request_block_hasher
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -292,7 +258,7 @@ def test_output_in_flight_at_the_preemption_is_covered(llm: LLM, drop: bool) -> 
     prefill, in_flight = scheduler.schedule(), scheduler.schedule()
     scheduler.update_from_output(prefill, sampled(prefill, 7))
     assert (request.num_tokens, request.num_computed_tokens) == (201, 201), (
-        "the last not yet written, nor its successor"
+        "the last token and the next are not written yet"
     )
 
     assert scheduler.connector.swap_out(request)
@@ -302,7 +268,7 @@ def test_output_in_flight_at_the_preemption_is_covered(llm: LLM, drop: bool) -> 
     assert len(held.kv_connector_metadata.out) == 7, "copied in this step, whatever else is in it"
     scheduler.update_from_output(in_flight, sampled(in_flight, 8))
     resumed = held
-    if not held.num_scheduled_tokens:  # as long as output in flight is to be delivered, or has blocks that are needed
+    if not held.num_scheduled_tokens:  # output in flight is still to be delivered, or its blocks are needed
         scheduler.update_from_output(held, EMPTY_MODEL_RUNNER_OUTPUT)
         resumed = scheduler.schedule()
     assert drop or resumed is not held
@@ -379,4 +345,4 @@ def test_what_cannot_be_swapped_is_refused() -> None:
     spec = SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32, sliding_window=64)
     config = KVCacheConfig(8, [], [KVCacheGroupSpec(["layers.0"], spec)])
     with pytest.raises(ValueError, match="cannot swap SlidingWindowSpec, pipeline parallelism"):
-        refuse_what_cannot_be_swapped(SimpleNamespace(parallel_config=parallel), config)
+        refuse_unsupported(SimpleNamespace(parallel_config=parallel), config)

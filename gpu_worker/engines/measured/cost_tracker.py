@@ -34,7 +34,7 @@ class CostTracker:
         self._recomputes: dict[str, _Recompute] = {}
 
     def begin_recompute(self, request_id: str, until_tokens: int, predicted_s: float | None) -> None:
-        """Note a request whose KV was thrown away. `predicted_s`: None if the engine evicted it natively."""
+        """Note a request that lost its KV. `predicted_s`: None if the engine evicted it natively."""
         self._recomputes[request_id] = _Recompute(until_tokens, predicted_s)
 
     @property

@@ -1,7 +1,7 @@
-"""vLLM as a worker's engine: its own process for the model, our scheduler in it (vllm/scheduler.py).
+"""vLLM as a worker's engine: a process of its own for the model, with our scheduler in it (vllm/scheduler.py).
 
-The core runs apart, so that the event loop here never waits for a step; what it did is read from the file it writes
-(vllm/reports.py). A core that died makes every request fail with `engine_failed`: engines/supervised.py starts another.
+The core has its own process, so that the event loop here never waits for a step. The core writes its stats to a file
+(vllm/reports.py). If the core dies, every request fails with `engine_failed`, and engines/supervised.py starts another.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT,
 from gpu_worker.engines.models.tiny import model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
 from gpu_worker.engines.stats_json import stats_from_json
-from gpu_worker.engines.vllm.waiting_queue import ARGUMENT
+from gpu_worker.engines.vllm.waiting_queue import ARGUMENT_PREFIX
 
 logger = logging.getLogger("headgate.engine")
 
-ENDED = "headgate:"
+ENDED_PREFIX = "headgate:"
 """As in vllm/scheduler.py, which is imported in the core's process only."""
 GIB = 1 << 30
 CPU_BLOCK_TOKENS = 32
@@ -59,8 +59,8 @@ NOTHING = EngineStats(0, 0, 0.0, {})
 
 @dataclass(frozen=True, slots=True)
 class VllmShape:
-    """`batch`: most sequences at once. `step_tokens`, `context_tokens`, `kv_tokens`: None leaves them to vLLM.
-    `swap_bytes`: host memory for requests that were swapped out. `calibrate`: measure the machine at the start."""
+    """`batch`: sequences in a batch at most. `step_tokens`, `context_tokens`, `kv_tokens`: None leaves them to vLLM.
+    `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine at the start."""
 
     batch: int = 64
     step_tokens: int | None = None
@@ -73,7 +73,7 @@ class VllmShape:
 
 @dataclass(eq=False)
 class VllmEngine:
-    """`policy`, `tiers`: as the scheduler is to be made, in words and plain values, for they go to another process."""
+    """`policy`, `tiers`: for the scheduler in the core's process, so the name and plain values."""
 
     folder: Path
     name: str
@@ -81,7 +81,7 @@ class VllmEngine:
     tiers: Mapping[str, Any] = field(default_factory=dict)
     shape: VllmShape = field(default_factory=VllmShape)
     _llm: AsyncLLM | None = None
-    _told: Path | None = None
+    _stats_file: Path | None = None
 
     @classmethod
     def load(
@@ -112,23 +112,24 @@ class VllmEngine:
                 await self._llm.abort(request_id)
 
     def stats(self) -> EngineStats:
-        """As of a quarter of a second ago."""
-        if self._told is None:
+        """Return the stats of at most a quarter of a second ago."""
+        if self._stats_file is None:
             return NOTHING
         try:
-            told = stats_from_json(self._told.read_text(encoding="utf-8"))
+            stats = stats_from_json(self._stats_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return NOTHING
-        told.tenants.pop(CALIBRATION_TENANT, None)
-        return told
+        stats.tenants.pop(CALIBRATION_TENANT, None)
+        return stats
 
     async def start(self) -> None:
-        """Raises RuntimeError where vLLM does not start."""
+        """Start. Raises RuntimeError if vLLM does not start."""
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        self._told = Path(tempfile.mkdtemp(prefix="headgate-vllm-")) / "figures.json"  # nobody else's to read
+        folder = Path(tempfile.mkdtemp(prefix="headgate-vllm-"))  # only this user can read it
+        self._stats_file = folder / "stats.json"
         if current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GIB)  # else it takes most of the memory
-        # In a thread: a model takes minutes to load, and the worker goes on beating meanwhile.
+        # In a thread: a model takes minutes to load, and the worker must send heartbeats meanwhile.
         self._llm = await asyncio.to_thread(AsyncLLM.from_engine_args, self._args())
         if self.shape.calibrate:
             for request, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
@@ -140,8 +141,8 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown, 5.0)
-        if self._told is not None:
-            shutil.rmtree(self._told.parent, ignore_errors=True)
+        if self._stats_file is not None:
+            shutil.rmtree(self._stats_file.parent, ignore_errors=True)
 
     async def _generate(self, request: EngineRequest, tokens: list[int]) -> AsyncGenerator[EngineEvent, None]:
         if self._llm is None:
@@ -198,13 +199,13 @@ class VllmEngine:
                 "headgate": {
                     "policy": self.policy,
                     "tiers": dict(self.tiers),
-                    "figures_file": None if self._told is None else str(self._told),
+                    "figures_file": None if self._stats_file is None else str(self._stats_file),
                 }
             },
         )
 
     def _tokens_max(self, tier: Tier) -> int:
-        """What one request can have: the context, and of a reserved cache what is not reserved."""
+        """Return the most tokens of one request: the context, or the cache without its reserve."""
         reserve = float(self.tiers.get("premium_reserve", 0.0))
         if self.shape.kv_tokens is None or tier in (Tier.PREMIUM, Tier.SYSTEM):
             return self.facts.context_tokens
@@ -215,8 +216,8 @@ class VllmEngine:
 
 
 def _sampling(request: EngineRequest) -> SamplingParams:
-    """With what the dispatcher says of the request, for the scheduler in the core's process."""
-    said: dict[str, Any] = {
+    """Return vLLM's parameters, with the dispatcher's fields for the scheduler in the core's process."""
+    fields: dict[str, Any] = {
         "tenant": request.tenant,
         "weight": request.weight,
         "tier": request.tier.value,
@@ -225,21 +226,22 @@ def _sampling(request: EngineRequest) -> SamplingParams:
         "interaction": request.interaction,
     }
     if request.timeout_s < math.inf:
-        said["timeout_s"] = request.timeout_s
+        fields["timeout_s"] = request.timeout_s
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         seed=request.seed,
         stop=list(request.stop),
         output_kind=RequestOutputKind.DELTA,
-        extra_args={ARGUMENT + name: value for name, value in said.items()},
+        extra_args={ARGUMENT_PREFIX + name: value for name, value in fields.items()},
     )
 
 
 def _ended(reason: str | None, stop_reason: object) -> FinishReason:
-    """Raises Dropped, RefusedByPolicy and PromptTooLong where that is why. A tenant's own stop string may be any."""
-    by_scheduler = reason == "abort" and isinstance(stop_reason, str) and stop_reason.startswith(ENDED)
-    why = str(stop_reason).removeprefix(ENDED) if by_scheduler else ""
+    """Return the reason. Raises Dropped, RefusedByPolicy or PromptTooLong if our scheduler ended the request for that.
+    A tenant's own stop string can be any text."""
+    by_scheduler = reason == "abort" and isinstance(stop_reason, str) and stop_reason.startswith(ENDED_PREFIX)
+    why = str(stop_reason).removeprefix(ENDED_PREFIX) if by_scheduler else ""
     if why.startswith("preempted"):
         raise Dropped(exhausted=why == "preempted_too_often")
     if why == "refused":

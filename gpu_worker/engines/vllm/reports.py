@@ -1,7 +1,7 @@
-"""What vLLM's scheduler learns of its machine, and what it tells: step times, costs foreseen and seen, swap space.
+"""What our scheduler measures and reports: step times, costs of preemption predicted and observed, swap space.
 
-The engine core is a process of its own, so what the worker and its /metrics want of it is written to a small file,
-whole and at once, a few times a second.
+The engine core is a process of its own, so it writes the stats for the worker and its /metrics to a small file, whole
+and at once, a few times a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPORT_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Bytes of the host's pool; nothing where vLLM runs without our connector."""
+    """Bytes of the host's pool; 0 if vLLM runs without our connector."""
 
     total_bytes: float = 0.0
     used_bytes: float = 0.0
@@ -35,12 +35,12 @@ class Swap:
 
 
 class Reports:
-    """`scheduler`: ours, for its figures, its policy and its connector. `file`: where to tell, None for nowhere."""
+    """`scheduler`: ours. `file`: of the stats; None: no file."""
 
     def __init__(self, scheduler: Any, file: str | None) -> None:
         self._scheduler = scheduler
         self._file = None if file is None else Path(file)
-        self._told_s = 0.0
+        self._written_s = 0.0
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
@@ -59,7 +59,7 @@ class Reports:
         return self._connector is not None and bool(self._connector.swap_out(request))
 
     def evicted(self, request: Request, strategy: Strategy, eviction: Eviction | None) -> None:
-        """It is about to lose its blocks."""
+        """Note a request that is about to lose its blocks."""
         if strategy is Strategy.RECOMPUTE:
             predicted_s = None if eviction is None else eviction.predicted_s
             self._cost_tracker.begin_recompute(request.request_id, request.num_computed_tokens, predicted_s)
@@ -71,16 +71,16 @@ class Reports:
         self._began[id(output)] = time.perf_counter()
 
     def ran(self, output: Any) -> None:
-        """A step's results are here: how long it took, as far as the one before it was done."""
+        """Note the time of a finished step; it began no earlier than the end of the step before."""
         now_s = time.perf_counter()
         began_s = max(self._began.pop(id(output), now_s), self._ended_s)
         self._ended_s = now_s
         if len(output.num_scheduled_tokens) == 1 or self._cost_tracker.recomputing:
             self._cost_tracker.step(now_s - began_s, _computed(output))
-        self._tell(now_s)
+        self._write(now_s)
 
     def _calibrate_copies(self, ledger: Any) -> None:
-        """Where a GPU is another process's, its rates are measured on the one that this process sees."""
+        """Measure the copy rates of the GPU that this process sees, which may not be the model's."""
         scheduler = self._scheduler
         rates = measure_copy_rates()
         scheduler.admission.calibration = replace(
@@ -91,12 +91,12 @@ class Reports:
             copy_base_s=rates.base_s,
         )
 
-    def _tell(self, now_s: float) -> None:
-        """Every so often, and where nothing is left to do: no step would tell of that later."""
+    def _write(self, now_s: float) -> None:
+        """Write the stats every REPORT_EVERY_S, and when nothing is left to do: no later step would write them."""
         idle = not self._scheduler.running and not len(self._scheduler.waiting)
-        if self._file is None or (now_s - self._told_s < REPORT_EVERY_S and not idle):
+        if self._file is None or (now_s - self._written_s < REPORT_EVERY_S and not idle):
             return
-        self._told_s = now_s
+        self._written_s = now_s
         writing = self._file.with_suffix(".writing")
         writing.write_text(stats_to_json(self._stats()), encoding="utf-8")
         writing.replace(self._file)
@@ -118,7 +118,7 @@ class Reports:
 
 
 def _computed(output: Any) -> dict[str, tuple[int, int]]:
-    """Tokens computed before, and in this step, by request."""
+    """Return by request the tokens computed before this step, and in it."""
     starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))

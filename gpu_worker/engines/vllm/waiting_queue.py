@@ -1,8 +1,8 @@
-"""vLLM's waiting queue, in the order of our policy: who is popped is admitted, who comes back is put back or preempted.
+"""vLLM's waiting queue in the order of our policy: a pop admits; a prepend undoes the admission, or preempts.
 
-`schedule()` looks at the head, allocates, and pops; a request that it skips (a grammar that is not compiled yet, a LoRA
-too many) it pops first and prepends later. So a charge made at the pop is returned where the same pass prepends: that
-request was never served. One that is prepended without having been popped in this pass was running: it was evicted.
+vLLM's `schedule()` peeks at the head, allocates, and pops. A request that it skips (its grammar is not compiled yet, or
+there are too many LoRAs) it pops first and prepends later in the same pass. So a prepend after a pop in the same pass
+returns the charge of the pop: the request was not served. Any other prepend is of a running request that was preempted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.request import QueueRequest
 
 TENANT_UNKNOWN = "unknown"
-ARGUMENT = "headgate_"
-"""Before the names of what the dispatcher says, in `SamplingParams.extra_args` (`vllm_xargs` in OpenAI's body)."""
+ARGUMENT_PREFIX = "headgate_"
+"""Prefix of the dispatcher's fields in `SamplingParams.extra_args` (`vllm_xargs` in OpenAI's body)."""
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """`room`: what the engine has, asked where blocks are reserved. `tierless`: all stand in one tier, whatever is said
-    of them."""
+    """`kv_budget`: makes the budget as of now; needed only with a premium reserve. `tierless`: every request is put in
+    the standard tier."""
 
     def __init__(
         self,
         admission: Admission,
-        room: Callable[[], VllmKvBudget],
+        kv_budget: Callable[[], VllmKvBudget],
         monotonic_s: Callable[[], float],
         *,
         tierless: bool = False,
@@ -40,35 +40,37 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self.admission = admission
         self.policy = admission.policy
         self.refused: list[tuple[Request, str]] = []
-        """Not let in, and why: the scheduler ends them."""
-        self._room = room
+        """Requests that were not accepted, with the reason: the scheduler ends them."""
+        self._kv_budget = kv_budget
         self._monotonic_s = monotonic_s
         self._tierless = tierless
         self._requests: dict[str, Request] = {}
         self._popped: set[str] = set()
+        """Requests admitted in this pass."""
         self._first: list[str] = []
         self._head: Request | None = None
+        """The next request, once it is known; None after any change."""
 
-    def pass_begins(self) -> None:
-        """What was charged since the last one may have changed who is next."""
+    def begin_pass(self) -> None:
+        """Forget the head: charges since the last pass may have changed the order."""
         self._head = None
 
-    def go_first(self, request_ids: list[str]) -> None:
-        """In this pass these are next, in this order: for them others were evicted, who might come before them now."""
+    def put_first(self, request_ids: list[str]) -> None:
+        """Put these first in this pass, in this order: requests were evicted for them, and might now precede them."""
         self._first = [*request_ids]
         self._head = None
 
-    def pass_ends(self) -> None:
-        """Who was popped runs now."""
+    def end_pass(self) -> None:
+        """Forget the pops of this pass: those requests run now."""
         self._popped.clear()
         self._first.clear()
 
     def add_request(self, request: Request) -> None:
         self._head = None
-        if (refused := self._refuses(request)) is None:
+        if (refusal := self._refusal(request)) is None:
             self._requests[request.request_id] = request
         else:
-            self.refused.append((request, refused))
+            self.refused.append((request, refusal))
 
     def peek_request(self) -> Request:
         if (request := self._next()) is None:
@@ -82,9 +84,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         del self._requests[request.request_id]
         self._head = None
         if request.num_preemptions:
-            self.policy.generated(request.request_id, request.num_output_tokens)  # one may have come as it waited
-        elif (found := request.prefill_stats) is not None:
-            self.policy.cached(request.request_id, found.num_local_cached_tokens + found.num_external_cached_tokens)
+            self.policy.generated(request.request_id, request.num_output_tokens)  # one may have come meanwhile
+        elif (stats := request.prefill_stats) is not None:
+            self.policy.cached(request.request_id, stats.num_local_cached_tokens + stats.num_external_cached_tokens)
         return request
 
     def prepend_request(self, request: Request) -> None:
@@ -104,13 +106,14 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self.remove_requests([request])
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """They end: the policy hears of it when the scheduler frees them."""
+        """Remove requests that end; the scheduler removes them from the policy when it frees them."""
         for request in requests:
             self._requests.pop(request.request_id, None)
         self._head = None
 
     def __bool__(self) -> bool:
-        """Asked in every step, also where no place is free: who is next is worked out only where that may be nobody."""
+        """Return whether a request can be admitted. vLLM calls this in every step, so the head is computed only if a
+        non-empty queue may have none."""
         if self.policy.work_conserving and not self.admission.settings.premium_reserve:
             return bool(self._requests)
         return self._next() is not None
@@ -121,21 +124,22 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
 
-    def of(self, request_id: str) -> Request:
+    def request_of(self, request_id: str) -> Request:
         return self._requests[request_id]
 
     def is_ready(self, request_id: str) -> bool:
-        """Whether vLLM would let it in now: it skips who waits for a grammar, or for a token of before its eviction."""
+        """Return False if vLLM would skip the request: its grammar is not compiled, or it still has stale output in
+        flight from before its preemption."""
         request = self._requests[request_id]
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
         if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             return True
-        wanted = request.structured_output_request
-        return wanted is not None and wanted.grammar is not None and not isinstance(wanted.grammar, Exception)
+        output = request.structured_output_request
+        return output is not None and output.grammar is not None and not isinstance(output.grammar, Exception)
 
     def _next(self) -> Request | None:
-        """Nobody where those who are next may not use the blocks that are left."""
+        """Return the head; None if the next request may not use the remaining (reserved) blocks."""
         if self._head is None and self._requests:
             head = self._next_by_plan() or self._next_by_policy()
             self._head = None if head is None else self._requests[head]
@@ -150,12 +154,13 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         if not self.admission.settings.premium_reserve:
             head = self.policy.peek()
         else:
-            plan = self.admission.next_plan(self._room())
+            plan = self.admission.next_plan(self._kv_budget())
             head = None if plan is None or plan.evictions else plan.request
         return None if head is None else head.request_id
 
-    def _refuses(self, request: Request) -> str | None:
-        """Why: what is no request to us, and what could never be let in again once it was evicted."""
+    def _refusal(self, request: Request) -> str | None:
+        """Add the request to the policy, or return the reason to refuse it: invalid fields, or too large to be admitted
+        again after a preemption."""
         now_s = self._monotonic_s()
         try:
             described = queue_request(request, now_s)
@@ -163,7 +168,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             return "invalid"
         if self._tierless:
             described = replace(described, tier=Tier.STANDARD)
-        if request.resumable:  # a request's service is charged by its one prompt
+        if request.resumable:  # a request is charged for one prompt only
             return "invalid"
         if not self._can_fit(request, described.tier):
             return "too_large"
@@ -172,28 +177,29 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
     def _can_fit(self, request: Request, tier: Tier) -> bool:
         if not self.admission.settings.premium_reserve:
             return True
-        room = self._room()
-        return room.needs_at_most(request) <= self.admission.blocks_max(tier, room.blocks_total)
+        kv_budget = self._kv_budget()
+        return kv_budget.blocks_needed_max(request) <= self.admission.blocks_max(tier, kv_budget.blocks_total)
 
 
 def queue_request(request: Request, now_s: float) -> QueueRequest:
-    """As the dispatcher described it; what it did not say is as of an unknown tenant of the standard tier."""
+    """Return the request as the policy sees it, from the dispatcher's fields. The defaults are an unknown tenant and
+    the standard tier. Raises TypeError, ValueError or OverflowError for invalid fields."""
     parameters = request.sampling_params
-    said: dict[str, Any] = (parameters.extra_args if parameters is not None else None) or {}
+    arguments: dict[str, Any] = (parameters.extra_args if parameters is not None else None) or {}
 
-    def of(name: str, otherwise: Any) -> Any:
-        return said.get(ARGUMENT + name, otherwise)
+    def field(name: str, default: Any) -> Any:
+        return arguments.get(ARGUMENT_PREFIX + name, default)
 
     return QueueRequest(
         request.request_id,
-        str(of("tenant", TENANT_UNKNOWN)),
+        str(field("tenant", TENANT_UNKNOWN)),
         request.num_prompt_tokens,
-        float(of("weight", 1.0)),
-        app=str(of("app", "")),
-        stage=int(of("stage", 0)),
-        interaction=str(of("interaction", "")),
-        system_tokens=min(int(of("system_tokens", 0)), request.num_prompt_tokens),
+        float(field("weight", 1.0)),
+        app=str(field("app", "")),
+        stage=int(field("stage", 0)),
+        interaction=str(field("interaction", "")),
+        system_tokens=min(int(field("system_tokens", 0)), request.num_prompt_tokens),
         output_tokens_max=request.max_tokens,
-        tier=Tier(of("tier", Tier.STANDARD)),
-        deadline_s=now_s + float(of("timeout_s", inf)),
+        tier=Tier(field("tier", Tier.STANDARD)),
+        deadline_s=now_s + float(field("timeout_s", inf)),
     )

@@ -66,7 +66,7 @@ class PagedBatch:
         return sequence
 
     def expired(self, now_s: float) -> list[str]:
-        """Return the requests whose deadline has passed, each once: the driver aborts them."""
+        """Return the requests that are past their deadline, each once. The driver aborts them."""
         self.admission.begin_pass(now_s)
         found = self.admission.pop_expired()
         self.counts.expired += len(found)

