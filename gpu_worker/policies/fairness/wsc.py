@@ -2,8 +2,8 @@
 
 A request that continues an interaction is served before a request that starts one.
 
-Source: FairServe, section 4.3, equations (2) and (3), Algorithm 1. The counter u_i of tenant i counts requests of usual
-size over the tenant's weight (the paper's user priority factor is E_i = 1 / weight). For request r of tenant i,
+Source: FairServe, section 4.3, equations (2) and (3), Algorithm 1. The counter u_i of tenant i counts requests of
+usual size over the tenant's weight (the paper's user priority factor is E_i = 1 / weight). For request r of tenant i,
 application app, at stage j: L_I are its input tokens without the system prompt, L_S its system tokens, L_O its output
 tokens, and N the expected ones (expectations.py):
 

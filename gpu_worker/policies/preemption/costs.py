@@ -1,8 +1,8 @@
 """The cost of a preemption by each strategy, and the cheapest strategy.
 
-Source: docs/preemption-design.md, section 1.2. Of a request with n tokens in the KV cache, q of
-them generated, p of the prompt, k bytes of KV per token (layers x KV heads x head size x 2 x bytes of a number), in
-seconds that the engine cannot use for other requests or that the request waits longer:
+Source: docs/preemption-design.md, section 1.2. A request has n tokens in the KV cache, q of them generated, and p
+prompt tokens; k is the number of KV bytes per token (layers x KV heads x head size x 2 x bytes of a number). The cost
+is in seconds during which the engine cannot serve other requests, or by which the request waits longer:
 
     swap        k n / copy_out + k n / copy_in + 2 copy_base
     recompute   prefill(n),   prefill(n) = base + a n + b n^2

@@ -1,8 +1,8 @@
 """Choose the victims of a waiting request: as few running requests as possible, the least urgent first.
 
-Source: docs/preemption-design.md, section 2.2: the lowest tier first, then the least progress,
-then the fewest preemptions so far. Units: KV blocks and batch slots. `QueuePolicy.precedence` decides which running
-request may be evicted for which waiting one.
+Source: docs/preemption-design.md, section 2.2: the lowest tier first, then the least progress, then the fewest
+preemptions so far. Units: KV blocks and batch slots. `QueuePolicy.precedence` decides which running request may be
+evicted for which waiting one.
 
 Invariants: no request is evicted unless the evictions make enough room; every victim is needed; every victim may be
 evicted for this request.

@@ -1,7 +1,7 @@
 """Service-level objectives by tier: time to first token, time per output token and end-to-end time in a rolling window.
 
-Source: docs/preemption-design.md, sections 3.1 and 3.2. For a request with arrival a, first token
-f, last token e and n tokens, in seconds on any clock that never goes back:
+Source: docs/preemption-design.md, sections 3.1 and 3.2. For a request with arrival a, first token f, last token e and
+n tokens, in seconds on any clock that never goes back:
 
     TTFT = f - a          TPOT = (e - f) / (n - 1), n > 1          E2E = e - a
 

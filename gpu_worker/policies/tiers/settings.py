@@ -1,7 +1,7 @@
 """The settings of tiers: shares, aging, preemption and the premium reserve.
 
-Source: docs/preemption-design.md, sections 2 to 4. The defaults are the source's, unless
-state.py, shares.py or preemption/ states a deviation.
+Source: docs/preemption-design.md, sections 2 to 4. The defaults are the source's where it gives a value,
+except premium_reserve.
 """
 
 from __future__ import annotations

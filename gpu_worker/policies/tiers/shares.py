@@ -1,7 +1,7 @@
 """The fair share of each tier: the least service that the tier receives while it has waiting requests.
 
-Source: docs/preemption-design.md, section 4.2 (shares of 50, 35 and 15 %). Let S be the service
-given to all tiers and S_t the service given to tier t, both since t last began to wait. With s_t the share of t:
+Source: docs/preemption-design.md, section 4.2 (shares of 50, 35 and 15 %). Let S be the service given to all tiers and
+S_t the service given to tier t, both since t last began to wait. With s_t the share of t:
 
     behind_t = s_t S - S_t            service units; 0 for a tier without waiting requests
     behind_t >= -slack                a larger lead is forgotten

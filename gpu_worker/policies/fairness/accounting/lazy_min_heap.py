@@ -1,10 +1,10 @@
 """A heap of names with keys that mostly rise: a stale entry is corrected only when it reaches the top.
 
 An entry holds the key at the time of its push. While keys only rise, this is a lower bound of the current key. When a
-stale entry is at the top, the current key replaces it. A rise costs at most one such replacement, whatever the
-other keys do, so `lowest` is O(log names) amortized and a rising key costs nothing at all. A key that falls
-must be announced (`key_decreased`), which pushes a fresh entry. Its old entry is dropped when it reaches the top, or
-when stale entries outnumber the names.
+stale entry is at the top, the current key replaces it. A rise costs at most one such replacement, whatever the other
+keys do, so `lowest` is O(log names) amortized and a rising key costs nothing at all. A key that falls must be
+announced (`key_decreased`), which pushes a fresh entry. Its old entry is dropped when it reaches the top, or when
+stale entries outnumber the names.
 """
 
 from __future__ import annotations
