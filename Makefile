@@ -107,7 +107,7 @@ check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit/test_tidy.py tests/unit/test_imports.py
+	$(BIN)/python -m pytest -q tests/unit/test_tidy.py tests/unit/test_imports.py tests/unit/test_words.py
 
 bench: $(STAMPS)/install ## print figures with their baselines (BENCH_ARGS="added_latency")
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
