@@ -1,22 +1,24 @@
-"""Service difference where tenants' requests are evicted for one another: `python -m benchmarks.fairness_preemption`.
+"""Simulate the service difference when tenants' requests preempt each other.
 
-Simulated, on the traces `overload` and `real` of the VTC paper, with the step times of its A10G and Llama-2-7b. Rows:
+`python -m benchmarks.fairness_preemption [--seeds N] [--traces DIR] [--json]`
+
+The traces are `overload` and `real` of the VTC paper, with the step times of its A10G and Llama-2-7b. Rows:
 
     vtc, vtc-oracle   the paper's server, which admits a request only if it can serve it to its end
                       (headgate/simulator/engines/separate_prefill.py); the oracle charges true lengths beforehand
-    paged             tiered:vtc, one tier, on the engine that takes KV blocks as tokens come and evicts when there are
-                      none (preemptive.py); nobody is evicted for another tenant
-    lead N            and running requests are evicted for those of a tenant that is N service units behind, and where
-                      the engine is short of blocks, of the tenant that had most; recomputed, or swapped where that is
-                      cheaper
-    every N           attempts to admit every N decode steps, not every 10 as the paper's server does
+    paged             tiered:vtc with one tier, on the engine that takes KV blocks as tokens come and evicts when none
+                      are left (headgate/simulator/engines/paged.py); no request is evicted for another tenant
+    lead N            as paged, and running requests are evicted for a tenant that is N service units behind. If the
+                      engine lacks blocks, it evicts from the tenant with the most service. Victims are recomputed, or
+                      swapped where that is cheaper
+    every N           admission every N decode steps, instead of every 10 as in the paper's server
 
-No row but vtc-oracle knows lengths. Paged rows leave 10 % of the blocks to those who run (`watermark`; vLLM's is 1 %),
-and rank by neither waits nor shares. Difference: the paper's (measures.py), where a request's service is spread evenly
-from its first token to its last; "by tokens": the same sums with each prompt and token when it was charged, which an
-eviction in between does not blur. Swapping: 524,288 bytes a token (32 layers x 32 heads x 128 x 2 x 2 bytes), 12 GB/s
-each way, half of what the data sheet's PCIe 4.0 x16 gives. Means and standard deviations over seeds with jittered
-steps.
+Only vtc-oracle knows lengths. Paged rows leave 10 % of the blocks to running requests (`watermark`; vLLM's is 1 %), and
+ranks depend neither on waits nor on shares. The difference is the paper's
+(headgate/simulator/measures/service_difference.py), where a request's service is spread evenly from its first token to
+its last. "by tokens" sums each prompt and token at the time of its charge, which an eviction in between does not blur.
+Swapping: 524,288 bytes a token (32 layers x 32 heads x 128 x 2 x 2 bytes), 12 GB/s each way, half of the data sheet's
+PCIe 4.0 x16. Figures are means and standard deviations over seeds with jittered steps.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ SWAP = {
 
 @dataclass(frozen=True)
 class Case:
-    """`lead_max` None: the paper's server with `policy`; infinity: paged, nobody evicted for another tenant."""
+    """`lead_max` None: the paper's server with `policy`; infinity: paged, without evictions for another tenant."""
 
     trace: str
     policy: str
@@ -122,8 +124,10 @@ def main() -> int:
         found = pool.map(played, seeded)
     rows = {case: found[at * options.seeds :][: options.seeds] for at, case in enumerate(cases)}
     if options.json:
-        told = {name: {c.name: mean(runs) for c, runs in rows.items() if Path(c.trace).stem == name} for name in NAMES}
-        sys.stdout.write(json.dumps({"fairness_preemption": told}) + "\n")
+        by_trace = {
+            name: {c.name: mean(runs) for c, runs in rows.items() if Path(c.trace).stem == name} for name in NAMES
+        }
+        sys.stdout.write(json.dumps({"fairness_preemption": by_trace}) + "\n")
     else:
         sys.stdout.write("\n".join(table(name, rows, options.seeds) for name in NAMES))
     return 0
@@ -160,12 +164,12 @@ def played(case: Case) -> Found:
 
 
 def profile_of(case: Case) -> EngineProfile:
-    told = {"watermark": case.watermark, "steps_between_admissions": case.steps, **(SWAP if case.swap else {})}
-    return load_profile().model_copy(update=told)
+    changes = {"watermark": case.watermark, "steps_between_admissions": case.steps, **(SWAP if case.swap else {})}
+    return load_profile().model_copy(update=changes)
 
 
 class Watched:
-    """An engine, and what each tenant had received at the edges of the paper's windows."""
+    """An engine that records the service of each tenant at the edges of the paper's windows."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -219,12 +223,12 @@ def table(name: str, rows: dict[Case, list[Found]], seeds: int) -> str:
         f"{'':24}" + "".join(f"{heading:>15}" for heading in headings),
     ]
     for case, runs in of_trace.items():
-        told = mean(runs)
+        means = mean(runs)
         cells = (
             *(spread(runs, "avg"), spread(runs, "max"), spread(runs, "tokens_avg"), spread(runs, "tokens_max")),
-            *(f"{told['tokens_per_s']:.1f}", f"{told['tokens_per_s'] / oracle:.1%}"),
-            *(f"{told['planned_per_min']:.1f}", f"{told['native_per_min']:.1f}"),
-            f"{told['recomputed_tokens']:,.0f}",
+            *(f"{means['tokens_per_s']:.1f}", f"{means['tokens_per_s'] / oracle:.1%}"),
+            *(f"{means['planned_per_min']:.1f}", f"{means['native_per_min']:.1f}"),
+            f"{means['recomputed_tokens']:,.0f}",
         )
         lines.append(f"{case:24}" + "".join(f"{cell:>15}" for cell in cells))
     return "\n".join(lines) + "\n"

@@ -1,14 +1,16 @@
-"""What a preemption costs by the length of its victim, as predicted and as measured: `python -m
-benchmarks.preemption_costs [--models random:2x128 …] [--times N] [--json]`.
+"""Measure the cost of a preemption by its victim's length, beside the prediction.
 
-Real tokens on the transformers engine, one place in the batch. A background request of a length is evicted by a premium
-one and comes back, TIMES times by swap and by recompute each; lengths and strategies alternate, so that a busy
-neighbour hits all alike. Predicted is by what the engine measured at its own start. Measured is what it logged of these
-preemptions: the copies out and back, or the steps that computed again what had been lost; the median.
+`python -m benchmarks.preemption_costs [--models random:2x128 …] [--times N] [--json]`
 
-A strategy is forced by taking the other for too dear. What is predicted here is by the calibration as it was.
+Real tokens on the transformers engine, with one slot in the batch. A background request of each length is evicted for a
+premium request and resumed, TIMES times by swap and TIMES times by recompute. Lengths and strategies alternate, so that
+other work on the machine affects all of them. The prediction uses the calibration that the engine measured at its
+start. The measurement is the engine's own record of these preemptions: the copies out and back, or the steps that
+recomputed the lost tokens; the median counts.
 
-And the same model for Llama 3 70B on A100s by data sheets, beside the source's table
+A strategy is forced by a calibration that makes the other one too expensive. The predictions use the true calibration.
+
+A second table applies the cost model to Llama 3 70B on A100s by data sheets, beside the source's table
 (docs/preemption-design.md, section 1.2).
 """
 
@@ -34,7 +36,7 @@ from gpu_worker.policies.preemption.costs import Calibration, Strategy
 MODELS = ("random:2x128", "random:8x256")
 LENGTHS = (32, 64, 128, 256, 512, 1024, 1536)
 STEP_TOKENS = (2048, 512)
-"""Prompts whole, and in pieces."""
+"""For whole prompts, and for prompts in pieces."""
 TIMES = 5
 SWAP_BYTES = 256 << 20
 STRATEGIES = (Strategy.SWAP, Strategy.RECOMPUTE)
@@ -48,15 +50,16 @@ SOURCE_MS = {
     (8192, 200): (856, 840),
     (32768, 100): (3280, 3210),
 }
-"""(prompt, generated): swap and recompute, of the source's table for Llama 3 70B on an A100."""
+"""By (prompt, generated) tokens: swap and recompute of the source's table for Llama 3 70B on an A100."""
 SHEET_KV_BYTES = 80 * 8 * 128 * 2 * 2
 """Layers x KV heads x head size x keys and values x bytes of a half."""
 SHEET_LINK = 25e9
 """PCIe 4.0 x16, bytes a second in practice."""
 SHEET_TOKEN_S = 2 * 70.6e9 / (312e12 * 0.5)
-"""FLOP of a prompt token by FLOP/s of an A100, half of the data sheet's."""
+"""FLOP of a prompt token over half of the data sheet's FLOP/s of an A100."""
 SHEET_TOKEN2_S = 2 * 80 * 64 * 128 / (312e12 * 0.5)
-"""The same of attention: 4 FLOP a layer, query head, channel and pair of tokens, half of which are masked."""
+"""The same for attention: 4 FLOP for each layer, query head, channel and pair of tokens; half of the pairs are
+masked."""
 
 
 def main() -> int:
@@ -67,7 +70,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     options = parser.parse_args()
     if importlib.util.find_spec("transformers") is None:
-        sys.stdout.write("skipped: transformers and torch are not here\n")
+        sys.stdout.write("skipped: transformers and torch are not installed\n")
         return 0
     found = [
         asyncio.run(measured(model, step, options.lengths, options.times))
@@ -109,8 +112,8 @@ async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times
 
 
 async def preempted(engine: Any, true: Calibration, length: int, strategy: Strategy, name: str) -> tuple[float, float]:
-    """One that has `length` tokens and is evicted: (seconds predicted by `true`, seconds measured)."""
-    rate = inf if strategy is Strategy.SWAP else 0.0  # copies that cost nothing, or an engine that cannot swap
+    """Evict a request of `length` tokens. Return the seconds predicted by `true`, and the seconds measured."""
+    rate = inf if strategy is Strategy.SWAP else 0.0  # copies without cost, or an engine that cannot swap
     forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
     engine._admission.calibration = forced
     before = engine.stats().counts
@@ -138,13 +141,13 @@ async def preempted(engine: Any, true: Calibration, length: int, strategy: Strat
 def row(true: Calibration, length: int, seen: list[list[tuple[float, float]]]) -> dict[str, Any]:
     by = {}
     for strategy, pairs in zip(STRATEGIES, seen, strict=True):
-        predicted, took = (1e3 * median(pair[which] for pair in pairs) for which in (0, 1))
-        by[strategy.value] = {"predicted_ms": predicted, "measured_ms": took, "ratio": took / predicted}
+        predicted, measured = (1e3 * median(pair[which] for pair in pairs) for which in (0, 1))
+        by[strategy.value] = {"predicted_ms": predicted, "measured_ms": measured, "ratio": measured / predicted}
     return {"tokens": length, "mb": true.swap_bytes(length) / 1e6, "by": by}
 
 
 def crossover(rows: list[dict[str, Any]]) -> int | None:
-    """The shortest of the lengths from which on the measured swap is cheaper."""
+    """Return the length from which on the measured swap is always cheaper."""
     found = None
     for one in reversed(rows):
         if one["by"]["swap"]["measured_ms"] >= one["by"]["recompute"]["measured_ms"]:
@@ -174,7 +177,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def sheet(link_bytes_per_s: float) -> Calibration:
-    """Eight A100. A prompt shares its steps with decodes, so that a step's own time is none of its cost."""
+    """Return the calibration of eight A100. A prompt shares its steps with decodes, so it has no base cost."""
     token_s, token2_s = SHEET_TOKEN_S / 8, SHEET_TOKEN2_S / 8
     return Calibration(SHEET_KV_BYTES, link_bytes_per_s, link_bytes_per_s, 1e-3, 0.0, token_s, token2_s, 0.02)
 
@@ -187,7 +190,7 @@ SHEETS = {
 
 
 def by_data_sheet() -> list[dict[str, float]]:
-    """Milliseconds. `code`: by the source's own code, 4 GB/s and 40,960 bytes a token."""
+    """Return rows in milliseconds. "its code": by the source's own code, with 4 GB/s and 40,960 bytes a token."""
     rows = []
     for (prompt, generated), (swap, again) in SOURCE_MS.items():
         tokens = prompt + generated

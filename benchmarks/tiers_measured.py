@@ -1,21 +1,22 @@
-"""Mixed traffic beyond the capacity on a real engine: `python -m benchmarks.tiers_measured [--seconds S] [--json]`.
+"""Measure mixed traffic beyond the capacity on a real engine.
 
-The transformers engine with the built tiny model, real tokens, at this machine's own scale. 20 % of the requests are
-premium and short, 40 % standard, 40 % background and long, four tenants each; Poisson arrivals at OVERLOAD times the
-requests a second that a backlog of the same mix gets, which is measured first. All settings get the same arrivals, each
-an engine of its own that calibrates itself, in ROUNDS turns; then everything that was let in is served to its end.
-Figures are of all rounds together; `others` is the share of the machine that other programs took meanwhile.
+`python -m benchmarks.tiers_measured [--seconds S] [--json]`
+
+The transformers engine runs the built tiny model with real tokens, at this machine's scale. 20 % of the requests are
+premium and short, 40 % standard, 40 % background and long, with four tenants each. Poisson arrivals come at OVERLOAD
+times the capacity, which is measured first: the requests a second of a backlog of the same mix. All settings get the
+same arrivals, each on an engine of its own that calibrates itself, in ROUNDS turns; accepted requests are served to
+their end. Figures are of all rounds together; `others` is the share of the machine that other programs took.
 
     FIFO           first come, first served
     priority       tiers by effective rank, VTC within; no request is evicted for another
-    + preemption   running requests are evicted for more urgent ones, by what the calibration takes for cheapest
-    no swap        the same without host memory to swap to, so by recomputing alone
-    + SLO          + preemption, and background, then standard, is turned away while those above are at risk
-    + reserve      + preemption, and 30 % of the KV blocks are for premium alone
+    + preemption   running requests are evicted for more urgent ones, by the cheapest strategy of the calibration
+    no swap        as + preemption, without host memory to swap to: victims are recomputed
+    + SLO          + preemption, and background, then standard, is shed while the tiers above are at risk
+    + reserve      + preemption, and 30 % of the KV blocks are reserved for premium
 
-TTFT is from when a request was to come, by the arrivals' own clock, so that a late event loop counts. Attainment:
-premium and standard by TTFT, background by its end; of those that were let in. Targets are SCALE times those of
-docs/preemption-design.md.
+TTFT counts from the planned arrival, so that a late event loop counts too. Attainment: premium and standard by TTFT,
+background by its end, over accepted requests. Targets are SCALE times those of docs/preemption-design.md.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ LENGTHS = {
     Tier.STANDARD: ((48, 160), (24, 64)),
     Tier.BACKGROUND: ((160, 320), (80, 160)),
 }
-"""Tokens of prompts and outputs, uniform; a prompt's about, since it is text."""
+"""Ranges of prompt and output tokens, uniform. Prompt tokens are approximate, since a prompt is text."""
 BATCH, KV_TOKENS, STEP_TOKENS = 8, 2048, 256
 SWAP_BYTES = 64 << 20
 SCALE = 0.2
-"""Of the source's targets."""
+"""Times the source's targets."""
 TIERS = tuple(LENGTHS)
 TARGETS_HERE = {
     tier: SloTargets(*(SCALE * TARGETS[tier].of(kind) for kind in (Slo.TTFT, Slo.TPOT, Slo.E2E))) for tier in TIERS
 }
 SLO = SloSettings(targets=TARGETS_HERE, window_s=10.0)
 SHEDDING = ShedSettings(patience_s=2.0, calm_s=5.0, calm_max_s=20.0)
-"""A sixth of the usual times, as the whole is over in seconds."""
+"""A sixth of the default times, because a run takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +95,15 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class PlannedArrival:
     at_s: float
-    asked: EngineRequest
+    request: EngineRequest
 
 
 @dataclass(slots=True)
-class Heard:
+class Answer:
     tier: Tier
-    came_s: float
+    arrival_s: float
     input_tokens: int = 0
     token_s: list[float] = field(default_factory=list)
     ended: bool = False
@@ -110,9 +111,9 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`seconds`: of arrivals, in which so many `tokens` were generated; `took_s`: until the last end."""
+    """`seconds`: of arrivals; `tokens`: generated within them; `took_s`: until the last end."""
 
-    heard: list[Heard]
+    answers: list[Answer]
     sheds: Counter[Tier]
     counts: SchedulingStats
     preempted_most: int
@@ -123,7 +124,7 @@ class Measured:
 
 
 class CountingQueue(TieredQueue):
-    """Remembers how often one request was preempted at most."""
+    """Records the most preemptions of one request."""
 
     preempted_most = 0
 
@@ -142,7 +143,7 @@ class Monotonic:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Seconds of processor time since the start: of all that run, of those that idle, of this program."""
+    """Seconds of processor time since the start: of all programs, idle, and of this program."""
 
     busy_s: float
     idle_s: float
@@ -169,7 +170,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     options = parser.parse_args()
     if importlib.util.find_spec("transformers") is None:
-        sys.stdout.write("skipped: transformers and torch are not here\n")
+        sys.stdout.write("skipped: transformers and torch are not installed\n")
         return 0
     with tempfile.TemporaryDirectory() as home:
         capacity = max(asyncio.run(capacity_per_s(Path(home))) for _ in range(3))
@@ -190,9 +191,9 @@ def main() -> int:
     return 0
 
 
-def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Coming]:
+def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[PlannedArrival]:
     random = Random(f"tiers measured {seed}")
-    found: list[Coming] = []
+    found: list[PlannedArrival] = []
     now_s = 0.0
     while (now_s := now_s + random.expovariate(rate_per_s)) < seconds:
         tier = MIX[int(random.random() * len(MIX))]
@@ -200,8 +201,8 @@ def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Coming]
         tokens, output = random.randint(least, most), random.randint(short, long)
         tenant = f"{tier}-{int(random.random() * TENANTS)}"
         words = "".join(random.choice("abcdefghij ") for _ in range(tokens))
-        asked = EngineRequest(f"{tier}-{len(found)}", tenant, words, output, temperature=0.0, tier=tier)
-        found.append(Coming(now_s, asked))
+        request = EngineRequest(f"{tier}-{len(found)}", tenant, words, output, temperature=0.0, tier=tier)
+        found.append(PlannedArrival(now_s, request))
     return found
 
 
@@ -224,8 +225,8 @@ async def running(home: Path, setting: Setting) -> AsyncIterator[tuple[Any, Any]
 
 
 async def capacity_per_s(home: Path) -> float:
-    """Requests a second, first come, first served, over the middle of a run in which all are there from the start."""
-    asked = [one.asked for one in arrivals("capacity", 1e4, 1.0)][:AT_ONCE]
+    """Return requests a second, first come, first served, over the middle of a run in which all arrive at once."""
+    requests = [one.request for one in arrivals("capacity", 1e4, 1.0)][:AT_ONCE]
     ends: list[float] = []
 
     async def listen(engine: Any, request: EngineRequest) -> None:
@@ -234,53 +235,53 @@ async def capacity_per_s(home: Path) -> float:
                 ends.append(time.monotonic())
 
     async with running(home, SETTINGS["FIFO"]) as (engine, _):
-        await asyncio.gather(*(listen(engine, request) for request in asked))
+        await asyncio.gather(*(listen(engine, request) for request in requests))
     first, last = len(ends) // 10, len(ends) * 9 // 10
     return (last - first) / (ends[last] - ends[first])
 
 
-async def measured(home: Path, setting: Setting, coming: Sequence[Coming], seconds: float) -> Measured:
+async def measured(home: Path, setting: Setting, coming: Sequence[PlannedArrival], seconds: float) -> Measured:
     watch = SloWatch(Monotonic(), Shedder(SloMonitor(SLO), replace(SHEDDING, enabled=setting.sheds)))
-    heard: list[Heard] = []
+    answers: list[Answer] = []
     async with running(home, setting) as (engine, policy):
         before, began_s = Machine.now(), time.monotonic()
         tasks = []
         for one in coming:
-            came_s = began_s + one.at_s
-            await asyncio.sleep(max(0.0, came_s - time.monotonic()))
-            if watch.shed_retry_after_s(one.asked.tier) is None:
-                heard.append(Heard(one.asked.tier, came_s))
-                watch.arrived(one.asked.request_id, one.asked.tier, one.asked.max_tokens)
-                tasks.append(asyncio.create_task(listen(engine, one.asked, heard[-1], watch)))
+            arrival_s = began_s + one.at_s
+            await asyncio.sleep(max(0.0, arrival_s - time.monotonic()))
+            if watch.shed_retry_after_s(one.request.tier) is None:
+                answers.append(Answer(one.request.tier, arrival_s))
+                watch.arrived(one.request.request_id, one.request.tier, one.request.max_tokens)
+                tasks.append(asyncio.create_task(listen(engine, one.request, answers[-1], watch)))
         await asyncio.gather(*tasks)
         took_s = time.monotonic() - began_s
         stats, others = engine.stats(), Machine.now().others_since(before)
-    tokens = sum(began_s <= at_s < began_s + seconds for one in heard for at_s in one.token_s)
+    tokens = sum(began_s <= at_s < began_s + seconds for one in answers for at_s in one.token_s)
     return Measured(
-        heard, watch.sheds, stats.counts, getattr(policy, "preempted_most", 0), seconds, took_s, tokens, others
+        answers, watch.sheds, stats.counts, getattr(policy, "preempted_most", 0), seconds, took_s, tokens, others
     )
 
 
-async def listen(engine: Any, asked: EngineRequest, heard: Heard, watch: SloWatch) -> None:
+async def listen(engine: Any, request: EngineRequest, answer: Answer, watch: SloWatch) -> None:
     try:
-        async for event in engine.generate(asked):
-            watch.note(asked.request_id, event)
+        async for event in engine.generate(request):
+            watch.note(request.request_id, event)
             if isinstance(event, Started):
-                heard.input_tokens = event.input_tokens
+                answer.input_tokens = event.input_tokens
             elif isinstance(event, Token):
-                heard.token_s.append(time.monotonic())
+                answer.token_s.append(time.monotonic())
             elif isinstance(event, Finished):
-                heard.ended = event.output_tokens == asked.max_tokens or event.reason == "stop"
+                answer.ended = event.output_tokens == request.max_tokens or event.reason == "stop"
     except EngineError:
-        watch.left(asked.request_id)
+        watch.left(request.request_id)
 
 
 def row(runs: Sequence[Measured]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    heard = [one for run in runs for one in run.heard]
+    answers = [one for run in runs for one in run.answers]
     for tier in TIERS:
-        of_tier = [one for one in heard if one.tier is tier]
-        ttft = [one.token_s[0] - one.came_s for one in of_tier if one.token_s]
+        of_tier = [one for one in answers if one.tier is tier]
+        ttft = [one.token_s[0] - one.arrival_s for one in of_tier if one.token_s]
         for name, fraction in (("p50", 0.5), ("p99", 0.99)):
             value = percentile(ttft, fraction)
             found[f"{tier}_{name}_s"] = nan if value is None else value
@@ -291,8 +292,8 @@ def row(runs: Sequence[Measured]) -> dict[str, Any]:
         times = sum(run.counts.preemptions[strategy, tier] for run in runs for tier in Tier)
         found[f"{strategy}_per_min"] = 60 * times / sum(run.took_s for run in runs)
     again = sum(run.counts.recomputed_tokens for run in runs)
-    computed = sum(one.input_tokens + len(one.token_s) for one in heard)
-    found["accepted"], found["finished"] = len(heard), sum(one.ended for one in heard)
+    computed = sum(one.input_tokens + len(one.token_s) for one in answers)
+    found["accepted"], found["finished"] = len(answers), sum(one.ended for one in answers)
     found["preempted_most"] = max(run.preempted_most for run in runs)
     found["recomputed_share"] = again / (computed + again)
     found["others"] = sum(run.others * run.took_s for run in runs) / sum(run.took_s for run in runs)
@@ -300,15 +301,15 @@ def row(runs: Sequence[Measured]) -> dict[str, Any]:
     return found
 
 
-def attained(one: Heard) -> bool:
+def attained(one: Answer) -> bool:
     target = TARGETS_HERE[one.tier]
     if one.tier is Tier.BACKGROUND:
-        return one.ended and one.token_s[-1] - one.came_s <= target.e2e_s
-    return bool(one.token_s) and one.token_s[0] - one.came_s <= target.ttft_s
+        return one.ended and one.token_s[-1] - one.arrival_s <= target.e2e_s
+    return bool(one.token_s) and one.token_s[0] - one.arrival_s <= target.ttft_s
 
 
-def table(rows: dict[str, dict[str, Any]], capacity: float, coming: Sequence[Coming], options: Any) -> str:
-    asked = Counter(one.asked.tier for one in coming)
+def table(rows: dict[str, dict[str, Any]], capacity: float, coming: Sequence[PlannedArrival], options: Any) -> str:
+    asked = Counter(one.request.tier for one in coming)
     targets = ", ".join(
         f"{tier} {ms(TARGETS_HERE[tier].ttft_s)}"
         if tier is not Tier.BACKGROUND

@@ -1,17 +1,19 @@
-"""Mixed traffic beyond the capacity, served in five ways: `python -m benchmarks.tiers_mixed [--seeds N] [--json]`.
+"""Simulate mixed traffic beyond the capacity in five settings.
 
-Simulated, a 70B model on eight A100 (the profile a100x8-llama3-70b), whose KV cache is as short as in the scene of
-docs/preemption-design.md: 64 requests of the usual length take all of it. 20 % of the requests are premium, 40 %
-standard, 40 % background, four tenants each; Poisson arrivals; prompts and outputs lognormal. The rate is in phases: of
-each 30 s the first 22 at 0.8 times the capacity, the last 8 at 1.25 times. The capacity, requests a second, is measured
-first, with all requests at once. Lengths, pool and phases were chosen so that FIFO comes near the source's figure:
-only the orders and ratios of the rows are evidence.
+`python -m benchmarks.tiers_mixed [--seeds N] [--json]`
+
+A 70B model on eight A100 (the profile a100x8-llama3-70b), with a KV cache as small as in the scene of
+docs/preemption-design.md: 64 requests of the usual length fill it. 20 % of the requests are premium, 40 % standard,
+40 % background, with four tenants each. Arrivals are Poisson, prompts and outputs lognormal. Of each 30 s, the rate is
+0.8 times the capacity in the first 22 and 1.25 times in the last 8. The capacity, in requests a second, is measured
+first, with all requests at once. Lengths, pool and phases were chosen so that FIFO comes near the source's figure: only
+the orders and ratios of the rows are evidence.
 
     FIFO           first come, first served
     priority       tiers by effective rank, VTC within; no request is evicted for another
     + preemption   running requests are evicted for more urgent ones
-    + SLO          and background, then standard, is refused while those above are at risk
-    + reserve      + preemption, and 30 % of the KV blocks are for premium alone
+    + SLO          + preemption, and background, then standard, is shed while the tiers above are at risk
+    + reserve      + preemption, and 30 % of the KV blocks are reserved for premium
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from headgate.workloads.sources import ListWorkload
 
 PROFILE = "a100x8-llama3-70b"
 TIERS = ("premium", "standard", "standard", "background", "background")
-"""Of five requests."""
+"""The tiers of five requests."""
 TENANTS = 4
-"""Of each tier."""
+"""In each tier."""
 LENGTHS = Lengths(Lognormal(200, 0.6, 16, 2048), Lognormal(350, 0.6, 16, 1024))
 PHASES_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
 SECONDS = 600.0
 AT_ONCE = 2_000
 """Requests of the run that measures the capacity."""
 KV_TOKENS = 64 * 560
-"""64 requests' worth: prompt, half of the output, and what blocks leave unused."""
+"""Enough for 64 requests: the prompt, half of the output, and the unused part of the last block."""
 SEEDS = 5
 
 SETTINGS: dict[str, tuple[str, TierSettings, ShedSettings | None]] = {
@@ -93,7 +95,7 @@ def main() -> int:
 
 
 def capacity_per_s(profile: EngineProfile) -> float:
-    """Requests a second, first come, first served, over a run in which all are there from the start."""
+    """Return requests a second, first come, first served, over a run in which all arrive at once."""
     random = Random("capacity")
     arrivals = [Arrival(0.0, "all", *LENGTHS.draw(random)) for _ in range(AT_ONCE)]
     run = simulate(RunSpec(ListWorkload("at once", arrivals), "fcfs", profile, tiers=TierSettings(preemption=False)))

@@ -1,10 +1,10 @@
-"""What our scheduler costs a step inside vLLM, beside vLLM's own: `schedule()` and `update_from_output()`, no model.
+"""Time a step of our scheduler in vLLM beside vLLM's own: `schedule()` and `update_from_output()`, without a model.
 
-A batch of BATCH decodes while WAITING wait, their steps answered at once with a token each; every request that ends
-makes room for the next, so each step has what a busy server's has: decodes, an end now and then, an admission or two.
-Runs alternate in one process; the figure is the median step of the quietest run: what others do on the machine only
-adds. Needs vLLM, which has a venv of its own: `.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make
-test-vllm`.
+A batch of BATCH requests decodes while WAITING requests wait. Each step is answered at once with one token for each
+request. Every request that ends frees a slot for the next, so a step has decodes, sometimes an end, and an admission or
+two, as on a busy server. Runs alternate in one process. The figure is the median step of the fastest run, because other
+work on the machine only adds time. vLLM has a venv of its own: run `.venv-vllm/bin/python -m
+benchmarks.vllm_scheduler_cost` after `make test-vllm`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _KEPT: list[Any] = []
 
 def main() -> int:
     if importlib.util.find_spec("vllm") is None:
-        print(
-            "vllm_scheduler_cost: skipped, vLLM is not here; make test-vllm, then .venv-vllm/bin/python -m benchmarks.…"
-        )
+        print("vllm_scheduler_cost: skipped, vLLM is not installed; `make test-vllm` makes .venv-vllm, which has it")
         return 0
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="2", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -43,9 +41,9 @@ def main() -> int:
 
     from gpu_worker.engines.vllm.scheduler import TierScheduler
 
-    config, cache = _a_real_configuration()
+    config, cache = _real_configuration()
     print(f"batch {BATCH}, {WAITING} waiting, prompts of {PROMPT_TOKENS} tokens")
-    print(f"processor time, us: the quietest of {RUNS} medians of {STEPS} steps")
+    print(f"processor time, us: the fastest of {RUNS} medians of {STEPS} steps")
     print(f"{'tenants':>8} {'vLLM':>8} {'ours':>8} {'ratio':>7} {'of schedule':>12} {'mean batch':>11}   tiers")
     for tiers in (("standard",), ("premium", "standard", "background")):
         for tenants in TENANTS:
@@ -63,8 +61,8 @@ def main() -> int:
     return 0
 
 
-def _a_real_configuration() -> tuple[Any, Any]:
-    """From an engine with a tiny model, so that nothing of it is made up."""
+def _real_configuration() -> tuple[Any, Any]:
+    """Return the configuration of a real engine with a tiny model."""
     from vllm import LLM
 
     from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
@@ -84,12 +82,12 @@ def _a_real_configuration() -> tuple[Any, Any]:
     )
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     config, cache = scheduler.vllm_config, scheduler.kv_cache_config
-    _KEPT.append(llm)  # what ends takes its configuration along
+    _KEPT.append(llm)  # an engine that ends invalidates its configuration
     return config, cache
 
 
 def _run(kind: Any, config: Any, cache: Any, tenants: int, tiers: tuple[str, ...]) -> tuple[float, float, float]:
-    """Median seconds of a step, and of its `schedule()` alone; the mean batch."""
+    """Return the median seconds of a step and of its `schedule()`, and the mean batch."""
     from vllm.v1.structured_output import StructuredOutputManager
 
     scheduler = kind(

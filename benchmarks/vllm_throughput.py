@@ -1,12 +1,12 @@
-"""A whole vLLM with our scheduler beside one with its own: throughput, and a premium request's first token in a flood.
+"""Compare vLLM with our scheduler and with its own: throughput, and a premium request's first token in a flood.
 
     .venv-vllm/bin/python -m benchmarks.vllm_throughput [--model DIR] [--requests N] [--batch N] [--runs N]
 
-Runs anywhere vLLM does. On a GPU, with a model of some size, it is the comparison to look at (`--model DIR --batch 256
---requests 2000`); on a CPU with the tiny model that is built here a step takes a few milliseconds, so what a scheduler
-costs weighs ten times what it does there. Runs alternate, each in a process of its own; the figure is each side's best.
-Requests are of ten tenants, prompts of 32 to 160 tokens, answers of 64 to 192; in the flood all of them are background,
-and one of premium comes when a tenth of the answers is done. The host's copy rates stand beside, for swaps.
+It runs wherever vLLM runs. The relevant comparison is on a GPU with a larger model (`--model DIR --batch 256 --requests
+2000`). On a CPU with the built tiny model a step takes a few milliseconds, so the scheduler's part of it is ten times
+as large. Runs alternate, each in a process of its own; the figure is the best run of each side. Ten tenants send
+requests with prompts of 32 to 160 tokens and answers of 64 to 192. In the flood all of them are background, and one
+premium request arrives when a tenth of the answers is done. The host's copy rates are printed too, for swaps.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OURS_ASYNC = "gpu_worker.engines.vllm.scheduler.AsyncTierScheduler"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_throughput", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=None, help="a local folder; else a tiny one is built")
+    parser.add_argument("--model", default=None, help="a local folder; default: a tiny model is built")
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--one", nargs=2, metavar=("SCHEDULER", "FLOOD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if importlib.util.find_spec("vllm") is None:
-        print("vllm_throughput: skipped, vLLM is not here; `make test-vllm` makes a venv that has it")
+        print("vllm_throughput: skipped, vLLM is not installed; `make test-vllm` makes .venv-vllm, which has it")
         return 0
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
@@ -72,7 +72,7 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _apart(options: argparse.Namespace, scheduler: str, kind: str) -> dict[str, float]:
-    """One run in a process of its own: vLLM gives nothing back before its process ends."""
+    """Run once in a process of its own: vLLM frees its memory only when its process ends."""
     arguments = ["--model", options.model, "--requests", str(options.requests), "--batch", str(options.batch)]
     command = [sys.executable, "-m", "benchmarks.vllm_throughput", *arguments, "--one", scheduler, kind]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
