@@ -15,8 +15,8 @@ from dispatcher.operations.directory import Directory, new_key
 from dispatcher.policies.clocks import Share
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
+from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller
-from tests.support.virtual_time import LoopClock
 from tests.support.worker_client import ScriptedWorkers
 
 POOL = "default"

@@ -25,9 +25,9 @@ from dispatcher.operations.reap import sweep
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.clocks import Debit, Share, Step
 from dispatcher.stores.memory.store import MemoryStore
+from headgate.simulator.virtual_time import LoopClock
 from tests.support.gate import POOL, CountingIds, FakeLauncher, Gate
 from tests.support.story import asked, kept
-from tests.support.virtual_time import LoopClock
 from tests.support.worker_client import FULL, UNREACHABLE, WELL, Act, ScriptedWorkers, dies_after, refuses
 
 CALM_S = 30.0

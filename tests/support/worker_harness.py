@@ -25,9 +25,9 @@ from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
+from headgate.simulator.virtual_time import START, LoopClock
 from tests.support.asgi import Call
 from tests.support.engines import MODEL, ScriptedEngine
-from tests.support.virtual_time import START, LoopClock
 
 SECRET = b"sixteen characters and more"
 POOL = "default"

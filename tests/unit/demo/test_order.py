@@ -28,9 +28,9 @@ from gpu_worker.policies.configured import make_queue
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.server import make_app
+from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.asgi import Call, Reply
 from tests.support.gate import CHAT, MODEL, POOL, CountingIds, FakeLauncher, Gate
-from tests.support.virtual_time import LoopClock, run
 
 FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}

@@ -22,10 +22,10 @@ from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
+from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate import CHAT, Gate, make_gate
 from tests.support.store_faults import Unreachable
 from tests.support.story import dispatched, queued
-from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.worker_client import UNREACHABLE, Act, dies_after, refuses
 
 

@@ -16,7 +16,7 @@ from dispatcher.model.fleet import SEATS_MAX, Worker
 from dispatcher.model.invocation import Slot
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
-from tests.support.virtual_time import START, run
+from headgate.simulator.virtual_time import START, run
 from tests.support.worker_harness import POOL, WORKER, WorkerHarness, order
 
 SETTINGS = AgentSettings()

@@ -11,8 +11,8 @@ import pytest
 from gpu_worker.engines.interface import EngineError, EngineRequest
 from gpu_worker.service.executions import Refusal
 from gpu_worker.service.settlement import PAUSE_MAX_S, TRIES_MAX
+from headgate.simulator.virtual_time import START, run
 from tests.support.engines import ScriptedEngine
-from tests.support.virtual_time import START, run
 from tests.support.worker_harness import WorkerHarness, order, read
 
 

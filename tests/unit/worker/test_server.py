@@ -18,9 +18,9 @@ from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
+from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call
 from tests.support.engines import ScriptedEngine
-from tests.support.virtual_time import START, run
 from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
 
 

@@ -14,8 +14,8 @@ from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, Re
 from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.slo.watch import SloWatch
+from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.engines import ScriptedEngine
-from tests.support.virtual_time import START, LoopClock, run
 from tests.support.worker_harness import WorkerHarness, order, read
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND

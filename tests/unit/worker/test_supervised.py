@@ -20,8 +20,8 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
+from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.engines import ScriptedEngine
-from tests.support.virtual_time import LoopClock, run
 
 
 @dataclass

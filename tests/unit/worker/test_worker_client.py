@@ -18,7 +18,7 @@ from dispatcher.model.fleet import Worker
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from dispatcher.worker_wire import encode_event
-from tests.support.virtual_time import START, LoopClock, run
+from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
 
 WHOLE = [

@@ -13,7 +13,7 @@ from dispatcher.model.worker_protocol import SEED_MAX, Alive, Finished, Started,
 from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.engine_request import engine_request
-from tests.support.virtual_time import START
+from headgate.simulator.virtual_time import START
 from tests.support.worker_harness import order
 
 GOOD = json.loads(encode_order(order()))
