@@ -1,4 +1,4 @@
-"""The engine with chunked prefill: against one that takes a step at a time, and its rules; throttling before it."""
+"""The engine with chunked prefill, compared with one that takes one step after another; throttling before it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,28 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import Limits
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.chunked_prefill import ChunkedPrefillEngine
-from headgate.simulator.engines.interface import Observer
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.gates.throttling import ThrottledEngine
-from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
+from tests.support.ended_requests import EndedRequests
 
 PROFILE = load_profile("a100-llama3-8b-chunked")
 
 
-class Told(Observer):
-    def __init__(self) -> None:
-        self.requests: dict[str, SimRequest] = {}
-
-    def enqueued(self, request: SimRequest, now_s: float) -> None:
-        self.requests[request.request_id] = request
-
-
 def play(arrivals: list[Arrival], policy: str, profile: EngineProfile) -> dict[str, SimRequest]:
-    told = Told()
-    engine = ChunkedPrefillEngine(profile, make_policy(policy), observer=told)
-    drive(arrivals, engine, Collector(WEIGHTED_TOKENS, 0.0))
+    ended = EndedRequests()
+    engine = ChunkedPrefillEngine(profile, make_policy(policy))
+    drive(arrivals, engine, ended)
     assert (engine.kv_tokens, engine.running, engine.waiting, engine.saturation) == (0, 0, 0, 0.0)
-    return told.requests
+    return {request.request_id: request for request in ended.done}
 
 
 @dataclass
@@ -61,25 +51,25 @@ class One:
 
 
 def step_by_step(arrivals: list[Arrival], policy: QueuePolicy, profile: EngineProfile) -> dict[str, float]:
-    """When each ends, everything counted anew each step."""
+    """Return when each request ends, with everything computed anew in each step."""
     assert profile.chunk_tokens is not None
-    coming = [One(arrival, str(n), arrival.input_tokens) for n, arrival in enumerate(arrivals)]
-    coming = [one for one in coming if one.arrival.input_tokens + one.most <= profile.pool_tokens]
+    upcoming = [One(arrival, str(n), arrival.input_tokens) for n, arrival in enumerate(arrivals)]
+    upcoming = [one for one in upcoming if one.arrival.input_tokens + one.most <= profile.pool_tokens]
     waiting: dict[str, One] = {}
     running: list[One] = []
     ended: dict[str, float] = {}
     now_s = 0.0
 
-    def let_in(until_s: float) -> None:
-        while coming and coming[0].arrival.arrival_s <= until_s:
-            one = coming.pop(0)
+    def enqueue_arrivals(until_s: float) -> None:
+        while upcoming and upcoming[0].arrival.arrival_s <= until_s:
+            one = upcoming.pop(0)
             waiting[one.id] = one
             policy.enqueue(QueueRequest(one.id, one.arrival.tenant, one.arrival.input_tokens), now_s)
 
-    while coming or waiting or running:
+    while upcoming or waiting or running:
         if not waiting and not running:
-            now_s = max(now_s, coming[0].arrival.arrival_s)
-        let_in(now_s)
+            now_s = max(now_s, upcoming[0].arrival.arrival_s)
+        enqueue_arrivals(now_s)
         decoding = [one for one in running if not one.prompt_left]
         budget = max(1, profile.chunk_tokens - len(decoding))
         parts: list[tuple[One, int]] = []
@@ -103,7 +93,7 @@ def step_by_step(arrivals: list[Arrival], policy: QueuePolicy, profile: EnginePr
         seconds += profile.decode_per_kv_token_s * held
         prompt_tokens = sum(tokens for _, tokens in parts)
         seconds += profile.prefill_per_token_s * prompt_tokens + (profile.prefill_base_s if prompt_tokens else 0.0)
-        let_in(math.nextafter(now_s + seconds, -math.inf))
+        enqueue_arrivals(math.nextafter(now_s + seconds, -math.inf))
         now_s += seconds
         for one in decoding:
             one.tokens += 1
@@ -157,15 +147,15 @@ def test_the_schedule_is_that_of_one_step_after_another(
 
 
 def test_a_long_prompt_shares_its_steps_with_decodes() -> None:
-    """It takes longer than in a step of its own, in which nobody else gets a token."""
+    """It takes longer than in a step of its own, in which no other request gets a token."""
     short = Arrival(0.0, "a", 10, 200)
     long = Arrival(0.5, "b", 50_000, 1)
     whole = PROFILE.model_copy(update={"chunk_tokens": None})
     beside = {}
     for profile in (PROFILE, whole):
-        told = Told()
-        drive([short, long], make_engine(profile, make_policy("fcfs"), observer=told), Collector(WEIGHTED_TOKENS, 0.0))
-        beside[profile.chunk_tokens] = told.requests["1"].ttft_s
+        ended = EndedRequests()
+        drive([short, long], make_engine(profile, make_policy("fcfs")), ended)
+        beside[profile.chunk_tokens] = next(request.ttft_s for request in ended.done if request.tenant == "b")
     assert isinstance(make_engine(PROFILE, make_policy("fcfs")), ChunkedPrefillEngine)
     assert isinstance(make_engine(whole, make_policy("fcfs")), SeparatePrefillEngine)
     assert beside[2048] > beside[None]
@@ -179,18 +169,12 @@ def test_a_profile_without_chunks_is_refused() -> None:
 def test_throttling_holds_only_while_the_pool_is_taken() -> None:
     small = PROFILE.model_copy(update={"pool_tokens": 2_000})
 
-    refused: list[tuple[str | None, str | None]] = []
-
-    class Kept(Collector):
-        def rejected(self, request: SimRequest) -> None:
-            refused.append((request.arrival.interaction, request.rejected))
-
     def call(at_s: float, interaction: str, stage: int = 0) -> Arrival:
         return Arrival(at_s, "u", 500, 400, interaction=interaction, stage=stage, app="a")
 
     flood = [call(0.0, f"i{number}", stage) for number in range(3) for stage in (0, 1)]
     late, alone = call(1.0, "late"), call(500.0, "alone")
-    kept = Kept(WEIGHTED_TOKENS, 0.0)
+    ended = EndedRequests()
     engine = make_engine(small, make_policy("fcfs"))
-    drive([*flood, late, alone], ThrottledEngine(engine, Limits(user=3, app=100), lambda: engine.saturation), kept)
-    assert refused == [("late", "throttled_user")]
+    drive([*flood, late, alone], ThrottledEngine(engine, Limits(user=3, app=100), lambda: engine.saturation), ended)
+    assert [(one.arrival.interaction, one.rejected) for one in ended.refused] == [("late", "throttled_user")]

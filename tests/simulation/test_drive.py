@@ -8,29 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
-from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
-
-
-class Kept(Collector):
-    """Keeps the requests that are reported to it."""
-
-    def __init__(self) -> None:
-        super().__init__(WEIGHTED_TOKENS, 0.0)
-        self.done: list[SimRequest] = []
-        self.refused: list[SimRequest] = []
-
-    def served(self, request: SimRequest) -> None:
-        self.done.append(request)
-
-    def rejected(self, request: SimRequest) -> None:
-        self.refused.append(request)
+from tests.support.ended_requests import EndedRequests
 
 
 class RefusesStage(SeparatePrefillEngine):
@@ -46,8 +30,8 @@ class RefusesStage(SeparatePrefillEngine):
         return super().submit(request, at_s)
 
 
-def play(arrivals: list[Arrival], policy: str = "fcfs", refused_stage: int | None = None) -> Kept:
-    collector = Kept()
+def play(arrivals: list[Arrival], policy: str = "fcfs", refused_stage: int | None = None) -> EndedRequests:
+    collector = EndedRequests()
     engine = RefusesStage(load_profile(), make_policy(policy))
     engine.refused_stage = refused_stage
     drive(arrivals, engine, collector)
@@ -77,9 +61,9 @@ def test_interactions_of_two_tenants_with_one_name_are_two() -> None:
 
 
 def test_a_refused_stage_cuts_its_interaction_and_no_other() -> None:
-    kept = play(talk("a", 4) + talk("b", 1), refused_stage=1)
-    assert [(r.tenant, r.arrival.stage) for r in kept.done] == [("a", 0), ("b", 0)]
-    assert [(r.arrival.stage, r.rejected) for r in kept.refused] == [(1, "stage"), (2, "unsent"), (3, "unsent")]
+    ended = play(talk("a", 4) + talk("b", 1), refused_stage=1)
+    assert [(r.tenant, r.arrival.stage) for r in ended.done] == [("a", 0), ("b", 0)]
+    assert [(r.arrival.stage, r.rejected) for r in ended.refused] == [(1, "stage"), (2, "unsent"), (3, "unsent")]
 
 
 def test_what_is_cut_stays_cut() -> None:
@@ -90,8 +74,8 @@ def test_what_is_cut_stays_cut() -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "vtc"])
 def test_an_empty_workload_ends(policy: str) -> None:
-    kept = play([], policy)
-    assert (kept.done, kept.refused) == ([], [])
+    ended = play([], policy)
+    assert (ended.done, ended.refused) == ([], [])
 
 
 arrivals = st.builds(
@@ -110,11 +94,11 @@ arrivals = st.builds(
 )
 def test_every_request_ends_once(arriving: list[Arrival], policy: str, refused: int | None) -> None:
     arriving.sort(key=lambda arrival: arrival.arrival_s)
-    kept = play(arriving, policy, refused)
-    ended = [request.arrival for request in (*kept.done, *kept.refused)]
-    assert sorted(map(id, ended)) == sorted(map(id, arriving))
-    for request in kept.done:
+    ended = play(arriving, policy, refused)
+    reported = [request.arrival for request in (*ended.done, *ended.refused)]
+    assert sorted(map(id, reported)) == sorted(map(id, arriving))
+    for request in ended.done:
         assert request.arrival.arrival_s <= request.release_s <= request.admitted_s
         assert request.admitted_s < request.first_token_s <= request.finish_s < math.inf
-    finishes = [request.finish_s for request in kept.done]
+    finishes = [request.finish_s for request in ended.done]
     assert finishes == sorted(finishes)

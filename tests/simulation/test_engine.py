@@ -1,4 +1,4 @@
-"""The engine that skips from event to event, against the one that goes step by step; and its rules one by one."""
+"""The engine that skips from event to event, compared with one that takes one step after another; and its rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROFILE = load_profile()
 POLICIES = ("fcfs", "vtc", "lcf", "vtc-oracle", "vtc-predict", "vtc-cap:300", "drr:50")
 
 
-class Told(Observer):
+class Recorder(Observer):
     def __init__(self) -> None:
         self.order: list[str] = []
         self.steps = 0
@@ -39,13 +39,13 @@ class Told(Observer):
         self.steps += steps
 
 
-def play(arrivals: list[Arrival], policy: str, profile: EngineProfile, jitter: Jitter | None = None) -> Told:
-    told = Told()
-    engine = SeparatePrefillEngine(profile, make_policy(policy), observer=told, jitter=jitter)
+def play(arrivals: list[Arrival], policy: str, profile: EngineProfile, jitter: Jitter | None = None) -> Recorder:
+    recorder = Recorder()
+    engine = SeparatePrefillEngine(profile, make_policy(policy), observer=recorder, jitter=jitter)
     drive(arrivals, engine, Collector(WEIGHTED_TOKENS, 0.0))
     assert engine.kv_tokens == 0
     assert engine.running == engine.waiting == 0
-    return told
+    return recorder
 
 
 arrivals = st.builds(
@@ -102,7 +102,7 @@ def test_an_answer_of_no_token_ends_with_its_prefill() -> None:
     assert request.finish_s == request.first_token_s > 0
 
 
-def test_whoever_arrives_while_a_batch_runs_waits_for_the_next_attempt() -> None:
+def test_a_request_that_arrives_while_a_batch_runs_waits_for_the_next_attempt() -> None:
     few = PROFILE.model_copy(update={"steps_between_admissions": 50})
     late = Arrival(0.4, "b", 10, 10)
     waited = [play([Arrival(0.0, "a", 10, 100), late], "fcfs", profile).requests["1"] for profile in (PROFILE, few)]
@@ -110,7 +110,7 @@ def test_whoever_arrives_while_a_batch_runs_waits_for_the_next_attempt() -> None
     assert waited[1].admitted_s > waited[0].admitted_s
 
 
-def test_what_the_pool_can_never_hold_is_refused_and_harms_nobody() -> None:
+def test_a_request_larger_than_the_pool_is_refused_and_stops_no_other() -> None:
     engine = SeparatePrefillEngine(PROFILE, make_policy("fcfs"))
     large = SimRequest("0", Arrival(0.0, "a", 9_000, 1_000), 0.0)
     assert not engine.submit(large, 0.0)
@@ -129,8 +129,10 @@ def test_a_rate_limit_refuses() -> None:
 
 def test_a_prompt_longer_than_a_mini_batch_is_prefilled_alone() -> None:
     narrow = PROFILE.model_copy(update={"minibatch_tokens_max": 50})
-    told = play([Arrival(0.0, name, tokens, 5) for name, tokens in (("a", 30), ("b", 400), ("c", 30))], "fcfs", narrow)
-    firsts = [told.requests[str(n)].first_token_s for n in range(3)]
+    played = play(
+        [Arrival(0.0, name, tokens, 5) for name, tokens in (("a", 30), ("b", 400), ("c", 30))], "fcfs", narrow
+    )
+    firsts = [played.requests[str(n)].first_token_s for n in range(3)]
     assert firsts == sorted(set(firsts))
 
 
@@ -139,13 +141,13 @@ def test_stepping_to_arbitrary_times_changes_nothing() -> None:
     arriving = [Arrival(n * 0.3, "ab"[n % 2], 40, 60) for n in range(30)]
     whole = play(arriving, "vtc", PROFILE)
     engine = SeparatePrefillEngine(PROFILE, make_policy("vtc"))
-    random, at_s, finished, coming = Random(1), 0.0, list[SimRequest](), list(enumerate(arriving))
+    random, at_s, finished, upcoming = Random(1), 0.0, list[SimRequest](), list(enumerate(arriving))
     while len(finished) < len(arriving):
-        at_s = min(at_s + random.uniform(0, 0.1), coming[0][1].arrival_s if coming else math.inf)
+        at_s = min(at_s + random.uniform(0, 0.1), upcoming[0][1].arrival_s if upcoming else math.inf)
         while more := engine.advance(at_s):
             finished += more
-        if coming and coming[0][1].arrival_s == at_s:
-            number, arrival = coming.pop(0)
+        if upcoming and upcoming[0][1].arrival_s == at_s:
+            number, arrival = upcoming.pop(0)
             engine.submit(SimRequest(str(number), arrival, at_s), at_s)
     for request in finished:
         assert request.finish_s == pytest.approx(whole.requests[request.request_id].finish_s, rel=1e-9)
@@ -163,6 +165,6 @@ def test_jitter_leaves_the_work_as_it_is() -> None:
     arriving = [Arrival(0.0, "a", 50, 40) for _ in range(20)]
     steady, jittered = play(arriving, "fcfs", PROFILE), play(arriving, "fcfs", PROFILE, Jitter(Random(1), 0.05))
     assert steady.steps == jittered.steps
-    last_s = [max(request.finish_s for request in told.requests.values()) for told in (steady, jittered)]
+    last_s = [max(request.finish_s for request in run.requests.values()) for run in (steady, jittered)]
     assert last_s[0] != last_s[1]
     assert last_s[1] == pytest.approx(last_s[0], rel=0.05)

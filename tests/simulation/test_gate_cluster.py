@@ -117,7 +117,7 @@ def test_the_runs_that_decided_the_order_are_deterministic(name: str) -> None:
     assert measure((name, "bwfq", 1)) == measure((name, "bwfq", 1))
 
 
-def test_terms_reach_the_gate() -> None:
+def test_shares_reach_the_gate() -> None:
     sent = [ClusterRequest(0.0, name, 1.0) for _ in range(40) for name in "ab"]
     run = run_cluster(
         new_gate("bwfq", slots=1), sent, share={"a": Share(3.0), "b": Share(1.0)}, until_s=20.0

@@ -58,7 +58,7 @@ def test_the_order_is_what_keeps_the_quiet_tenant_out_of_the_flood() -> None:
     assert quiet["bwfq"].p99 < quiet["fcfs"].p99 / 3
 
 
-def test_a_line_is_bounded() -> None:
+def test_a_queue_is_bounded() -> None:
     spec = GateSpec(1, "bwfq", {"flood": GateTenant(queue_max=10)})
     assert simulate(replace(RUN, gate=spec)).rejections["full"] > 100
 
@@ -88,20 +88,20 @@ def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str, pure: 
 
 
 @pytest.mark.parametrize("pure", [True, False])
-def test_with_slots_for_all_the_gate_is_not_felt(pure: bool) -> None:
+def test_with_slots_for_all_requests_the_gate_changes_nothing(pure: bool) -> None:
     alone = simulate(RUN)
     spec = GateSpec(1000, "bwfq", deadline_s=3600.0, pure=pure)
     behind = simulate(replace(RUN, gate=spec))
     assert behind.total_time_s == pytest.approx(alone.total_time_s, rel=0.01)
     for name, figures in alone.tenants.items():
         assert figures.latency_s is not None
-        told = behind.tenants[name].latency_s
-        assert told is not None
-        assert told.p50 == pytest.approx(figures.latency_s.p50, rel=0.05)
+        latency_s = behind.tenants[name].latency_s
+        assert latency_s is not None
+        assert latency_s.p50 == pytest.approx(figures.latency_s.p50, rel=0.05)
 
 
 def test_operations_and_the_order_alone_agree() -> None:
-    """What the production operations make of an order is what the order says."""
+    """The production operations dispatch as the order alone does."""
     spec = GateSpec(8, "fcfs", deadline_s=3600.0)
     runs = [simulate(replace(RUN, gate=replace(spec, pure=pure))) for pure in (False, True)]
     assert runs[0].total_time_s == pytest.approx(runs[1].total_time_s, rel=0.01)
@@ -123,7 +123,7 @@ def test_the_gates_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tenants: {a: {weight: 1}}", "key 'slots': is missing"),
         ("a: {weight: 1}", "key 'slots': is missing"),
@@ -135,9 +135,9 @@ def test_the_gates_file(tmp_path: Path) -> None:
         ("[", "line"),
     ],
 )
-def test_a_mistake_in_the_gates_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_in_the_gates_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "gate.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=said) as refused:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         read_gate(path, order="bwfq")
     assert "gate.yaml" in str(refused.value)

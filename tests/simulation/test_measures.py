@@ -41,7 +41,7 @@ def test_nearest_rank() -> None:
     assert (two.p50, two.p99) == (1.0, 2.0)
 
 
-def test_who_asks_and_gets_nothing_differs_by_what_it_asks() -> None:
+def test_a_tenant_that_gets_nothing_differs_by_what_it_requests() -> None:
     rates = ServiceRates(600.0)
     for second in range(600):
         rates.requested("starved", second, 10.0)
@@ -53,7 +53,7 @@ def test_who_asks_and_gets_nothing_differs_by_what_it_asks() -> None:
     assert found.avg == pytest.approx(10.0, rel=0.01)
 
 
-def test_who_asks_for_less_than_its_share_and_gets_it_does_not_differ() -> None:
+def test_a_tenant_that_gets_all_it_requests_does_not_differ() -> None:
     rates = ServiceRates(600.0)
     for second in range(600):
         for tenant, service in (("modest", 10.0), ("greedy", 100.0)):

@@ -1,4 +1,4 @@
-"""The monitor's worst cases, against all pairs of clients over all intervals; and that it sees what is unfair."""
+"""The monitor's worst cases, compared with all pairs of clients over all intervals; it finds unfair schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Moment = tuple[dict[str, float], frozenset[str]]
 
 
 class AllMoments(TheoremMonitor):
-    """The monitor, and beside it what each had received, and who was backlogged, before and after every event."""
+    """The monitor, and a record of what each client had received and which were backlogged, around every event."""
 
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS)
@@ -103,7 +103,7 @@ def test_worst_cases_are_those_of_all_pairs_over_all_intervals(
 
 
 class Ledger(TheoremMonitor):
-    """The same run once more in plain books: what each client got, who waits, who runs, as dictionaries."""
+    """The same run recorded again in dictionaries: what each client received, and which requests wait and run."""
 
     def __init__(self) -> None:
         super().__init__(WEIGHTED_TOKENS)
@@ -174,7 +174,7 @@ class Ledger(TheoremMonitor):
 
 
 @given(st.lists(arrivals, min_size=1, max_size=30), st.sampled_from(["vtc", "fcfs", "lcf"]), weights)
-def test_dispatch_and_share_are_those_of_plain_books_and_so_is_what_bounds_them(
+def test_dispatch_share_and_their_bounds_are_those_of_the_plain_record(
     arriving: list[Arrival], policy: str, weights: dict[str, float]
 ) -> None:
     ledger = Ledger()
@@ -236,7 +236,7 @@ def test_only_what_the_theorems_cover_is_monitored_unasked() -> None:
     assert simulate(RunSpec(workload, "vtc", PROFILE, monitor="off")).bounds == {}
 
 
-def test_beyond_so_many_tenants_it_says_nothing() -> None:
+def test_with_too_many_tenants_a_run_is_not_monitored() -> None:
     def of(tenants: int) -> ListWorkload:
         return ListWorkload("many", [Arrival(n / 10, f"t{n}", 10, 10) for n in range(tenants)])
 
@@ -244,11 +244,11 @@ def test_beyond_so_many_tenants_it_says_nothing() -> None:
     assert simulate(RunSpec(of(TENANTS_MAX + 1), "vtc", PROFILE)).bounds == {}
 
 
-def test_looking_on_changes_nothing() -> None:
-    told = []
+def test_an_observer_changes_nothing() -> None:
+    runs = []
     for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS)):
         arriving = [Arrival(n * 0.05, "ab"[n % 3 == 0], 30, 30) for n in range(60)]
         engine = SeparatePrefillEngine(PROFILE, make_policy("vtc"), observer=observer)
         drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0))
-        told.append((engine.now_s, engine.decisions))
-    assert len(set(told)) == 1
+        runs.append((engine.now_s, engine.decisions))
+    assert len(set(runs)) == 1

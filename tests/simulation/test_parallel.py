@@ -96,7 +96,7 @@ def test_no_processes_are_too_few() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_its_starter(tmp_path: Path, how: signal.Signals) -> None:
-    fifo = tmp_path / "who"
+    fifo = tmp_path / "processes"
     os.mkfifo(fifo)
     starter = subprocess.Popen(
         [sys.executable, "-m", "tests.support.jobs", str(fifo)],

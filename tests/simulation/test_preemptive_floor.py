@@ -1,4 +1,4 @@
-"""The fair share as a floor, in the paged engine: whoever is of the least urgent tier still ends."""
+"""The fair share as a floor in the paged engine: a request of the least urgent tier still ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.simulation.test_preemptive import WHOLE, made, play
 
 
 def test_background_ends_under_an_endless_premium_flood_within_its_bound() -> None:
-    """From its arrival to its end everybody together is given at most (its own + 2 slack + U) / share, with U what a
-    full batch may be given: at most three service units a token of the pool."""
+    """From its arrival to its end all tenants together receive at most (its own + 2 slack + U) / share. U is what a
+    full batch may receive: at most three service units for each token of the pool."""
     slack, own = 400.0, 60 + 2 * 30
     flood = [Arrival(n * 0.05, f"p{n % 3}", 60, 60, tier="premium") for n in range(1500)]
     late = Arrival(5.0, "b", 60, 30, tier="background")
@@ -29,7 +29,7 @@ def test_background_ends_under_an_endless_premium_flood_within_its_bound() -> No
 
 
 class Last(Observer):
-    """What all were given from the background request's arrival to its end."""
+    """What all tenants received from the background request's arrival to its end."""
 
     def __init__(self, engine: PagedEngine) -> None:
         assert isinstance(engine.policy, TieredQueue)

@@ -42,20 +42,20 @@ def scheduling(run: Run) -> Scheduling:
     return run.scheduling
 
 
-def test_what_is_told_by_tier_adds_up() -> None:
+def test_the_measures_of_the_tiers_add_up() -> None:
     run = simulate(SPEC)
-    told = scheduling(run)
-    assert list(told.tiers) == list(TIERS)
-    assert [tier.requests for tier in told.tiers.values()] == [200, 200, 200]
-    assert sum(tier.throughput_tokens_per_s for tier in told.tiers.values()) == pytest.approx(
+    measured = scheduling(run)
+    assert list(measured.tiers) == list(TIERS)
+    assert [tier.requests for tier in measured.tiers.values()] == [200, 200, 200]
+    assert sum(tier.throughput_tokens_per_s for tier in measured.tiers.values()) == pytest.approx(
         run.throughput_tokens_per_s
     )
-    planned = sum(sum(tier.preemptions.values()) for tier in told.tiers.values())
-    a_minute = sum(rate for name, rate in told.preemptions_per_min.items() if name != "native")
+    planned = sum(sum(tier.preemptions.values()) for tier in measured.tiers.values())
+    a_minute = sum(rate for name, rate in measured.preemptions_per_min.items() if name != "native")
     assert planned > 0
     assert a_minute * run.total_time_s / 60 == pytest.approx(planned)
-    assert told.tiers["premium"].preemptions == {"swap": 0, "recompute": 0, "drop": 0}
-    assert told.tiers["background"].attainment is None
+    assert measured.tiers["premium"].preemptions == {"swap": 0, "recompute": 0, "drop": 0}
+    assert measured.tiers["background"].attainment is None
 
 
 def test_premium_comes_sooner_with_tiers_and_still_sooner_with_preemption() -> None:
@@ -86,25 +86,25 @@ def test_a_run_without_tiers_tells_of_none() -> None:
 
 
 def test_the_same_arguments_give_the_same_bytes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = []
+    outputs = []
     for processes in ("1", "2"):
         assert headgate(
             *("simulate", str(trace), "--engine", "a100x8-llama3-70b", "--policy", "tiered:vtc,fcfs"),
             *("--preemption", "on", "--seeds", "2", "--jitter", "0.05", "--processes", processes, "--json"),
         ) == 0  # fmt: skip
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    runs = json.loads(said[0])["runs"]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    runs = json.loads(outputs[0])["runs"]
     assert list(runs[0]["scheduling"]["tiers"]) == list(TIERS)
     assert runs[0]["scheduling"]["preemptions_per_min"].keys() == {"swap", "recompute", "drop", "native"}
 
 
 def test_the_table_has_a_line_a_tier(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headgate("simulate", str(trace), "--policy", "tiered:vtc", "--preemption", "on") == 0
-    said = capsys.readouterr().out
-    lines = [line.strip() for line in said.splitlines() if "%" in line and " ms" in line]
+    table = capsys.readouterr().out
+    lines = [line.strip() for line in table.splitlines() if "%" in line and " ms" in line]
     assert [line.split()[0] for line in lines] == list(TIERS[:2])
-    assert "preemptions a minute" in said
+    assert "preemptions a minute" in table
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_what_does_not_fit_together_is_one_line(
     trace: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     assert headgate("simulate", str(trace), *arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert words in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert words in output.err
 
 
 @pytest.mark.parametrize(("true", "asked"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])

@@ -20,7 +20,7 @@ WORKLOAD = ListWorkload("flood", sorted([*FLOOD, *QUIET], key=lambda arrival: ar
 SPEC = RunSpec(WORKLOAD, "vtc", load_profile())
 
 
-def told(spec: RunSpec) -> str:
+def json_of(spec: RunSpec) -> str:
     return json.dumps(as_json(simulate(spec)), allow_nan=False)
 
 
@@ -46,12 +46,12 @@ def test_what_is_counted_adds_up() -> None:
 
 def test_the_same_arguments_give_the_same_bytes() -> None:
     jittered = replace(SPEC, jitter=0.05, seed=7)
-    assert told(jittered) == told(jittered)
-    assert told(jittered) != told(replace(jittered, seed=8))
-    assert json.loads(told(SPEC))["total_time_s"] == json.loads(told(replace(SPEC, seed=8)))["total_time_s"]
+    assert json_of(jittered) == json_of(jittered)
+    assert json_of(jittered) != json_of(replace(jittered, seed=8))
+    assert json.loads(json_of(SPEC))["total_time_s"] == json.loads(json_of(replace(SPEC, seed=8)))["total_time_s"]
 
 
-def test_timing_is_told_only_where_it_was_asked_for() -> None:
+def test_timing_is_reported_only_on_request() -> None:
     timing = as_json(simulate(replace(SPEC, timing=True)))["timing"]
     assert timing["wall_s"] > 0
     assert timing["decision_us_mean"] > 0

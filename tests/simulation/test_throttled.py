@@ -8,7 +8,6 @@ from statistics import fmean
 
 import pytest
 
-from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.throttling import Limits
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.evidence.fairserve.case import OIT, RPM, play
@@ -17,20 +16,11 @@ from headgate.simulator.drive import drive
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.gates.throttling import SATURATED, ThrottledEngine
-from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
+from tests.support.ended_requests import EndedRequests
 
 PROFILE = load_profile("a100-llama3-8b-chunked")
-
-
-class Refused(Collector):
-    def __init__(self) -> None:
-        super().__init__(WEIGHTED_TOKENS, 0.0)
-        self.refused: list[tuple[str | None, int | None, str | None]] = []
-
-    def rejected(self, request: SimRequest) -> None:
-        self.refused.append((request.arrival.interaction, request.arrival.stage, request.rejected))
 
 
 numbers = itertools.count()
@@ -82,10 +72,11 @@ def test_a_started_interaction_goes_on_while_the_pool_is_full() -> None:
         Arrival(0.0, "v", 1_000, 900, app="b"),
         Arrival(0.5, "u", 10, 5, interaction="new", stage=0, app="a"),
     ]
-    kept = Refused()
+    ended = EndedRequests()
     engine = make_engine(small, make_policy("fcfs"))
-    drive(arrivals, ThrottledEngine(engine, Limits(user=1, app=100), lambda: engine.saturation), kept)
-    assert kept.refused == [("new", 0, "throttled_user")]
+    drive(arrivals, ThrottledEngine(engine, Limits(user=1, app=100), lambda: engine.saturation), ended)
+    refused = [(request.arrival.interaction, request.arrival.stage, request.rejected) for request in ended.refused]
+    assert refused == [("new", 0, "throttled_user")]
 
 
 def test_the_workload_is_that_of_the_published_statistics() -> None:

@@ -1,4 +1,4 @@
-"""The simulated engine as it is meant: one decode step after another, everything counted anew each time."""
+"""The engine with separate prefill in its plain form: one decode step after another, everything computed anew."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class StepwiseEngine:
         self.finished: list[Served] = []
 
     def play(self, arrivals: Sequence[Arrival]) -> None:
-        """Those that the pool could never hold are left out."""
-        coming = [
+        """Serve the arrivals, without those that are larger than the pool."""
+        upcoming = [
             Served(arrival, str(number), arrival.input_tokens + self.profile.prompt_extra_tokens)
             for number, arrival in enumerate(arrivals)
         ]
-        coming = [
-            one for one in coming if one.prompt + max(one.arrival.output_tokens, 1) < self.profile.pool_tokens
+        upcoming = [
+            one for one in upcoming if one.prompt + max(one.arrival.output_tokens, 1) < self.profile.pool_tokens
         ]  # fmt: skip
         steps = 0
-        while coming or self.waiting or self.batch:
+        while upcoming or self.waiting or self.batch:
             if not self.waiting and not self.batch:
-                self.now_s = max(self.now_s, coming[0].arrival.arrival_s)
-            self.let_in(coming)
+                self.now_s = max(self.now_s, upcoming[0].arrival.arrival_s)
+            self.enqueue_arrivals(upcoming)
             if not self.batch or steps >= self.profile.steps_between_admissions:
                 steps = 0
-                self.attempt(coming)
+                self.attempt(upcoming)
             else:
                 steps += 1
-                self.step(coming)
+                self.step(upcoming)
 
-    def let_in(self, coming: list[Served], *, before_s: float | None = None) -> None:
+    def enqueue_arrivals(self, upcoming: list[Served], *, before_s: float | None = None) -> None:
         """Enqueue the requests that have arrived by now, or strictly before `before_s`."""
         until_s = self.now_s if before_s is None else math.nextafter(before_s, -math.inf)
-        while coming and coming[0].arrival.arrival_s <= until_s:
-            one = coming.pop(0)
+        while upcoming and upcoming[0].arrival.arrival_s <= until_s:
+            one = upcoming.pop(0)
             arrival = one.arrival
             self.waiting[one.request_id] = one
             self.policy.enqueue(
@@ -68,7 +68,7 @@ class StepwiseEngine:
                 arrival.arrival_s,
             )
 
-    def attempt(self, coming: list[Served]) -> None:
+    def attempt(self, upcoming: list[Served]) -> None:
         admitted: list[Served] = []
         while (head := self.policy.peek()) is not None:
             one = self.waiting[head.request_id]
@@ -89,7 +89,7 @@ class StepwiseEngine:
             tokens = sum(one.prompt for one in admitted)
             profile = self.profile
             seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
-            self.let_in(coming, before_s=self.now_s + seconds)
+            self.enqueue_arrivals(upcoming, before_s=self.now_s + seconds)
             self.now_s += seconds
             for one in admitted:
                 one.first_token_s = self.now_s
@@ -105,12 +105,12 @@ class StepwiseEngine:
             for steps in {one.left for one in batch}
         )
 
-    def step(self, coming: list[Served]) -> None:
+    def step(self, upcoming: list[Served]) -> None:
         profile = self.profile
         held = sum(one.prompt + one.tokens for one in self.batch)
         seconds = profile.decode_base_s + profile.overhead_s
         seconds += profile.decode_per_request_s * len(self.batch) + profile.decode_per_kv_token_s * held
-        self.let_in(coming, before_s=self.now_s + seconds)
+        self.enqueue_arrivals(upcoming, before_s=self.now_s + seconds)
         self.now_s += seconds
         for one in self.batch:
             one.tokens += 1
