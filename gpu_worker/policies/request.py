@@ -52,8 +52,9 @@ class RequestRecord:
     `place`: its number in the order of arrival; a preempted request returns to this place. `prompt_charged`: whether
     the prompt has been charged. `resumed`: whether the request ran before its current admission.
 
-    `output_tokens`: the largest output length reported so far. While the request runs, it is the length at decode step
-    `since_step` of the policy, and each later step adds one token.
+    `preemptions`: how often the request was preempted. `output_tokens`: the largest output length reported so far.
+    While the request runs, it is the length at decode step `since_step` of the policy, and each later step adds one
+    token.
 
     `predicted`: the predicted output length, charged in advance (vtc_predicted.py). `expected`: the usual cost of such
     a request, in weighted tokens (wsc.py). `cached_tokens`: prompt tokens found in the prefix cache and charged at the
@@ -64,6 +65,7 @@ class RequestRecord:
     place: int
     prompt_charged: bool = False
     resumed: bool = False
+    preemptions: int = 0
     output_tokens: int = 0
     since_step: int = 0
     predicted: int | None = None

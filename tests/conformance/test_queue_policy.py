@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import sys
 from collections import deque
 from typing import Any
@@ -13,16 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpu_worker.policies.fairness
-import gpu_worker.policies.tiers
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
-from gpu_worker.policies.fairness.registry import POLICIES, make_policy
+from gpu_worker.policies.fairness.registry import all_policies, make_policy
 
-for package in (gpu_worker.policies.fairness, gpu_worker.policies.tiers):
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
-
+POLICIES = all_policies()
 every_policy = pytest.mark.parametrize("name", sorted(entry.example for entry in POLICIES.values()))
 
 
@@ -127,6 +120,7 @@ def test_a_preempted_request_resumes_before_later_ones_and_pays_once(name: str) 
     policy.generated("r0", 4)
     before = policy.received["a"].service
     policy.preempt("r0")
+    assert policy.record("r0").preemptions == 1
     assert admit_next(policy) == "r0"
     policy.generated("r0", 3)
     assert policy.received["a"].service == before

@@ -202,7 +202,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
             self.blocks_needed(state.request_id),
             state.position_offset,
             sequence.output_tokens,
-            self.admission.preemptions(state.request_id),
+            self.admission.policy.record(state.request_id).preemptions,
         )
 
     def _begin_step(self, scheduled: list[Any] | None) -> None:

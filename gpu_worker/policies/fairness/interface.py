@@ -12,8 +12,8 @@ difference of h. The charges of a request therefore add up to h of its final len
 charged twice: a request that resumes after a preemption does not pay for its prompt again, and its recomputed tokens
 are free up to the largest output length that it has reported.
 
-To add a policy, write one file with one class (most classes extend fairness/tenant_queues.py) and list the file in the
-registry; tests/conformance then tests it.
+To add a policy, write one file in this folder with one class (most extend tenant_queues.py) and register it there.
+tests/conformance then tests it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -19,11 +21,8 @@ if TYPE_CHECKING:
     from gpu_worker.policies.fairness.interface import QueuePolicy
     from gpu_worker.policies.tiers.settings import TierSettings
 
-MODULES = (
-    *(f"fairness.{name}" for name in ("drr", "fcfs", "lcf", "rpm", "vtc", "vtc_capped", "vtc_predicted", "wsc")),
-    "tiers.tiered",
-)
-"""Modules of gpu_worker.policies that register policies; imported when the first policy is requested."""
+PACKAGES = ("gpu_worker.policies.fairness", "gpu_worker.policies.tiers")
+"""Packages with policies. Their modules are imported, and so registered, when the first policy is requested."""
 
 COUNT_DIGITS = 12
 
@@ -99,9 +98,12 @@ def register(
     POLICIES[name] = RegisteredPolicy(policy, make or (lambda spec: of_service(spec.service)), usage, example or name)
 
 
+@cache
 def all_policies() -> dict[str, RegisteredPolicy]:
-    for module in MODULES:
-        import_module(f"gpu_worker.policies.{module}")
+    """Return every policy by the name before the colon."""
+    for package in PACKAGES:
+        for module in iter_modules(import_module(package).__path__, f"{package}."):
+            import_module(module.name)
     return POLICIES
 
 

@@ -95,7 +95,9 @@ class TenantQueuePolicy(QueuePolicy):
         self._add_to_queue(record, tenant_may_join=False)
 
     def preempt(self, request_id: str) -> None:
-        self._add_to_queue(self._remove_from_batch(request_id), tenant_may_join=True)
+        record = self._remove_from_batch(request_id)
+        record.preemptions += 1
+        self._add_to_queue(record, tenant_may_join=True)
 
     def cached(self, request_id: str, input_tokens: int) -> None:
         """See QueuePolicy. A resumed request gets no discount: the tokens that it finds in the cache are its own."""

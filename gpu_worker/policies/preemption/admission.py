@@ -110,10 +110,6 @@ class Admission:
                 found.append(request_id)
         return found
 
-    def preemptions(self, request_id: str) -> int:
-        """Return how often a waiting or running request was preempted."""
-        return self.policy.tier_state(request_id).preemptions if isinstance(self.policy, TieredQueue) else 0
-
     def blocks_max(self, tier: Tier, blocks_total: int) -> int:
         """Return the most blocks that a request of this tier can ever have."""
         return blocks_total - (0 if tier in RESERVED_FOR else self._reserve(blocks_total))

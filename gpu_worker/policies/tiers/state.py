@@ -40,7 +40,6 @@ class TierState:
     rank: float = 0.0
     admission: int = 0
     for_share: bool = False
-    preemptions: int = 0
     running: bool = False
 
     @property
@@ -50,6 +49,10 @@ class TierState:
     @property
     def tier(self) -> Tier:
         return self.record.request.tier
+
+    @property
+    def preemptions(self) -> int:
+        return self.record.preemptions
 
     def exhausted(self, settings: TierSettings) -> bool:
         """Return whether the request was preempted as often as the settings allow."""

@@ -193,7 +193,6 @@ class TieredQueue(QueuePolicy):
 
     def preempt(self, request_id: str) -> None:
         state = self._remove_from_batch(request_id)
-        state.preemptions += 1
         self._tiers[state.tier].preempt(request_id)
         if state.promoted(self.settings):
             self._promoted[request_id] = state

@@ -385,14 +385,6 @@ def test_the_deadline_of_a_refused_request_is_not_watched() -> None:
     assert admission.pop_expired() == ["a1"]
 
 
-def test_preemptions_are_counted_by_request() -> None:
-    world = World()
-    world.run("ba1", 10)
-    world.policy.preempt("ba1")
-    assert world.admission.preemptions("ba1") == 1
-    assert Admission(make_policy("fcfs")).preemptions("ba1") == 0
-
-
 def test_a_pass_sets_the_time_of_the_policy() -> None:
     world = World()
     world.wait("ba1", 10)
