@@ -25,7 +25,7 @@ WAITING_MAX = 3
 SLOTS = {"w0": 2, "w1": 1}
 tenants = st.sampled_from(["a", "b"])
 ids = st.sampled_from(["1", "2", "3", "4", "5"])
-slots = st.sampled_from([Slot("w0", 0), Slot("w0", 1), Slot("w0", 2), Slot("w1", 0), Slot("nobody", 0)])
+slots = st.sampled_from([Slot("w0", 0), Slot("w0", 1), Slot("w0", 2), Slot("w1", 0), Slot("unknown", 0)])
 costs = st.sampled_from([0.0, 0.1, 7.3, 123.456])
 
 

@@ -85,10 +85,10 @@ def outcome(parse: Callable[[], T]) -> T | InvalidRequest:
 def test_a_body_is_a_request_or_is_refused(body: dict[str, Any], chat: bool | None) -> None:
     asked = outcome(lambda: parse_request(parse_object(json.dumps(body)), chat=chat))
     if isinstance(asked, InvalidRequest):
-        said = json.dumps(asked.body())
+        written = json.dumps(asked.body())
         assert asked.status in (400, 413)
-        assert CANARY not in said or body.get("model") == CANARY
-        assert len(said) < 1000
+        assert CANARY not in written or body.get("model") == CANARY
+        assert len(written) < 1000
         return
     assert isinstance(asked, Request)
     assert request_from_json(asked.to_json()) == asked

@@ -15,7 +15,7 @@ T0 = 1_000.0
 
 
 def full(slots: int = 1, **tenants: Share) -> TwoClocks:
-    """A gate whose every slot is taken by a tenant that nothing else is of: blocker-0, blocker-1, …"""
+    """Make a gate with every slot taken, each by a tenant of its own: blocker-0, blocker-1, …"""
     gate = TwoClocks(slots, lead_max=100.0)
     for name, share in tenants.items():
         gate.set_share(name, share, T0)
@@ -47,7 +47,7 @@ def test_without_a_free_slot_it_waits_at_its_place_in_its_tenants_line() -> None
     assert gate.arrive("a", "a1", 1.0, T0) == Queued("a", "a1", 1)
     assert gate.arrive("b", "b1", 1.0, T0) == Queued("b", "b1", 1)
     assert gate.arrive("a", "a2", 1.0, T0) == Queued("a", "a2", 2)
-    assert (gate.waiting, gate.waiting_of("a"), gate.waiting_of("nobody")) == (3, 2, 0)
+    assert (gate.waiting, gate.waiting_of("a"), gate.waiting_of("unknown")) == (3, 2, 0)
 
 
 def test_a_decision_cannot_be_changed() -> None:
@@ -206,7 +206,7 @@ def test_whoever_gives_up_waiting_is_passed_over_wherever_it_stood() -> None:
     assert sorted(drained(gate)) == ["a1", "a3", "a4", "b0"]
 
 
-def test_more_slots_take_those_who_wait_and_fewer_cut_nobody_short() -> None:
+def test_more_slots_dispatch_waiting_requests_and_fewer_end_none() -> None:
     gate = full(1)
     for number in range(4):
         gate.arrive("a", f"a{number}", 1.0, T0)

@@ -68,7 +68,7 @@ def test_nothing_strands_with_wake() -> None:
     assert gate.stranded_total == 0
 
 
-def test_added_slots_wake_nobody_without_wake_and_strand_those_who_wait() -> None:
+def test_added_slots_dispatch_nothing_without_wake() -> None:
     gate = ratio(0, a=1.0)
     gate.arrive("a", "a1", 1.0, T0)
     assert gate.stranded == 0

@@ -111,7 +111,7 @@ def test_two_clocks_share_by_weight_whatever_the_requests_cost(seed: int) -> Non
 
 
 @seeds
-def test_two_clocks_hold_nothing_against_one_who_used_idle_hours(seed: int) -> None:
+def test_two_clocks_do_not_charge_a_tenant_for_idle_hours(seed: int) -> None:
     check_shares(shares_after_an_hour_alone("bwfq", seed), EQUAL, margin=0.05)
 
 
@@ -142,7 +142,7 @@ def test_ratio_shares_by_base_rate_not_by_weight() -> None:
 
 
 @seeds
-def test_ratio_starves_the_one_who_used_idle_hours(seed: int) -> None:
+def test_ratio_starves_a_tenant_that_used_idle_hours(seed: int) -> None:
     """0.07 : 9.93 in DESIGN's run; here up to 0.5, of which 0.1 still ran when b came."""
     shares = shares_after_an_hour_alone("ratio+wake", seed)
     assert shares["a"] < 0.5
@@ -235,7 +235,7 @@ def test_without_the_bound_the_guarantee_would_be_paid_back_for_many_minutes() -
 @seeds
 @pytest.mark.parametrize("estimate_s", [0.1, 10.0])
 def test_estimates_ten_times_off_move_no_share(seed: int, estimate_s: float) -> None:
-    """Too high is the common case, max_tokens being an upper bound; refunds must reach those who wait in line."""
+    """An estimate is most often too high (max_tokens is an upper bound): refunds must reach waiting tenants."""
     run = played("bwfq", seed, 200.0, Source("a", FLOOD), Source("b", FLOOD, estimate_s=estimate_s))
     check_shares(run.shares(40.0, 200.0), EQUAL, margin=0.03)
 

@@ -61,7 +61,7 @@ def test_an_application_may_have_its_own_limit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"user": 0}, {"app": 0}, {"apps": {"a": 0}}, {"window_s": 0.0}])
-def test_limits_that_would_let_nobody_in_are_refused(wrong: dict[str, object]) -> None:
+def test_limits_that_admit_no_request_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="limits are at least 1"):
         Limits(**{"user": 1, "app": 1, **wrong})  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(throttle._users) == len(throttle._apps) == 10
 
 
-def test_who_was_let_in_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_admitted_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttling, "KEPT_MAX", 2)
     throttle = Throttle(Limits(user=1, app=100))
     for at_s, user in enumerate(("old", "late", "old", "new")):
