@@ -119,7 +119,7 @@ def _failures(found: Found) -> list[Check]:
         _below(found, "ratio: a tenant that used idle slots for an hour starves", "idle_hours", 1.0),
         _below(found, "ratio: a tenant that saved credit while idle starves the others", "slept", 2.0),
         _below(found, "ratio: an hour of history outweighs ten minutes", "history", 2.0),
-        Check("ratio: a flood with one priority goes before a steady tenant", stale > 10.0, f"{stale:.1f} s"),
+        Check("ratio: a flood with one priority goes ahead of a steady tenant", stale > 10.0, f"{stale:.1f} s"),
         _below(found, "ratio: requests are stranded while workers are idle", "stranded", 0.9, "ratio"),
         Check(
             "ratio: expensive requests get nearly all service",

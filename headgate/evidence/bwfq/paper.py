@@ -166,7 +166,7 @@ def _improvements(by_load: Mapping[float, ByOrder]) -> list[Check]:
             "bwfq: the P99 wait of interactive requests is at most a quarter of FCFS's from 40 % load on",
             all(ours <= fcfs / 4 for fcfs, ours in waits.values()),
             "FCFS and bwfq: "
-            + ", ".join(f"{load:.0%}: {fcfs:.2f} s, {ours:.2f} s" for load, (fcfs, ours) in waits.items()),
+            + "; ".join(f"{load:.0%}: {fcfs:.2f} s, {ours:.2f} s" for load, (fcfs, ours) in waits.items()),
         ),
         Check(
             "the paper's direction, read as slowdown: the gap falls at every load",
@@ -208,7 +208,7 @@ def _costs(by_load: Mapping[float, ByOrder]) -> list[Check]:
                 for figure in READINGS[WAIT]
             ),
             "batch under ratio+wake and bwfq: "
-            + ", ".join(
+            + "; ".join(
                 f"{load:.0%}: {_batch_wait(runs['ratio+wake']):.1f} s, {_batch_wait(runs['bwfq']):.1f} s"
                 for load, runs in loaded.items()
             ),

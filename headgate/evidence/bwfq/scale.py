@@ -101,7 +101,7 @@ def scale(setting: Setting) -> Section:
                 "bwfq never lets interactive requests wait longer than FCFS does",
                 all(row[4] <= row[2] + 0.01 for row in rows),
                 "FCFS and bwfq: "
-                + ", ".join(f"{row[0]:,} workers, {row[1]:,} tenants: {row[2]:.2f} s, {row[4]:.2f} s" for row in rows),
+                + "; ".join(f"{row[0]:,} workers, {row[1]:,} tenants: {row[2]:.2f} s, {row[4]:.2f} s" for row in rows),
             ),
             Check(
                 "where FCFS lets them wait more than a second, bwfq takes at most a quarter of that",

@@ -185,7 +185,7 @@ def _checks(runs: Runs) -> list[Check]:
         Check(
             "with throttling, fewer tokens are spent on interactions that never finish than under vtc",
             None,
-            "not seen: here only the end of the run ends interactions early: "
+            "not seen: under vtc only the end of the run ends interactions early: "
             + ", ".join(f"{name} {fmean(r.wasted + r.unfinished for r in of):,.0f}" for name, of in runs.items()),
         ),
     ]

@@ -51,9 +51,10 @@ def figure_15(setting: Setting) -> Section:
             "only orderings are compared. The authors' logs of these runs are published; this page does not compare "
             "with them yet. Each seed draws the rates of the two clients: clients with equal, evenly spaced requests "
             "lock in phase, and then the rates decide how far they drift apart, not the pool.",
-            "In the paper's one run, longer requests drift further apart. Its explanation: admission charges only the "
-            "prompts, so the client with the lowest counter is compensated too much. Here, at all three lengths, an "
-            "admission ends because the batch is full and not because of the counters, so the length does not matter.",
+            "In the paper's one run, longer requests drift further apart. The paper's explanation: admission charges "
+            "only the prompts, so the client with the lowest counter is compensated too much. Here, at all three "
+            "lengths, an admission ends because the batch is full and not because of the counters, so the length does "
+            "not matter.",
         ),
         tables=[_table(runs)],
         checks=[

@@ -59,7 +59,7 @@ def bounded_under_vtc(runs: Runs, to_s: float, factor: float = 3.0) -> list[Chec
     return [
         Check("vtc: accumulated service never more than 40,000 apart", worst <= APART_MAX, f"{worst:,.0f} at most"),
         Check(
-            f"fcfs drifts apart, at least {factor:g} times as far",
+            f"under fcfs service drifts at least {factor:g} times as far apart as under vtc",
             fcfs >= factor * vtc,
             f"fcfs {fcfs:,.0f}, vtc {vtc:,.0f}",
         ),

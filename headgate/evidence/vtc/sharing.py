@@ -28,7 +28,7 @@ def figure_3(setting: Setting) -> Section:
     )
 
 
-@experiment("vtc-figure-6", "Figure 6: comes and goes, over its share", "VTC, section 5.2, Figure 6")
+@experiment("vtc-figure-6", "Figure 6: a client that comes and goes, over its share", "VTC, section 5.2, Figure 6")
 def figure_6(setting: Setting) -> Section:
     runs = play.played(setting, play.described("vtc-figure-6"))
     both = [service_between(runs["vtc"], name, 60, 600) for name in ("client-1", "client-2")]

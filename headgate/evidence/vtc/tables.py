@@ -42,7 +42,7 @@ METHOD = (
     "Ours is the mean over the seeds ± one standard deviation; each seed has step times with 5 % jitter. max and avg "
     "are of the service difference (section 5.1 of the paper); the same code computes ours and measured. A ratio is "
     "ours over measured, or over the paper's figure if there is no log. Our run of a scheduler has the requests of its "
-    "log."
+    "log. For fcfs in Tables 5 and 6, which the paper does not print, tokens/s is that of the log."
 )
 
 Printings = Mapping[str, Printed]

@@ -65,11 +65,11 @@ def theorems(setting: Setting) -> Section:
     return Section(
         text=(
             "Each cell is the worst case of all runs as a fraction of the theorem's bound, over every moment or "
-            "interval that the theorem covers. U = max(w_p L_input, w_q M), with M measured in the run "
-            "(headgate/simulator/measures/theorems.py explains why). Random: "
-            f"{RANDOM_WORKLOADS} workloads of 2 to 8 clients, pools of 1,500 to 10,000 tokens. Traces: {setting.seeds} "
-            "runs with jittered steps. Weights: 1, 2 and 5, and service is divided by the weight. The theorems do not "
-            "cover fcfs; that fcfs breaks their bounds shows that the checks can fail.",
+            "interval that the theorem covers. In the paper's notation, U = max(w_p L_input, w_q M); M is measured in "
+            f"the run (headgate/simulator/measures/theorems.py explains why). Random: {RANDOM_WORKLOADS} workloads of "
+            f"2 to 8 clients, pools of 1,500 to 10,000 tokens. Traces: {setting.seeds} runs with jittered steps. "
+            "Weights: 1, 2 and 5, and service is divided by the weight. The theorems do not cover fcfs; that fcfs "
+            "breaks their bounds shows that the checks can fail.",
         ),
         tables=[_table(runs)],
         checks=[
