@@ -214,7 +214,7 @@ class _Instant:
 
 
 def stepwise_ratio(trace: Path) -> float:
-    from tests.support.stepwise_engine import StepwiseEngine
+    from tests.support.simulator.stepwise_engine import StepwiseEngine
 
     arrivals = list(sampled(trace, STEPWISE))
     literal_s = timed(lambda: StepwiseEngine(load_profile(), make_policy("vtc")).play(arrivals))

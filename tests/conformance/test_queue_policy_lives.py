@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.policies.service import SERVICE_FUNCTIONS, service_function
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
-from tests.support.queue_calls import Call, Story, calls, counters, every_policy
+from tests.support.queue.calls import Call, Story, calls, counters, every_policy
 
 TENANTS = [f"t{number}" for number in range(5)]
 every_service = pytest.mark.parametrize("service", sorted(SERVICE_FUNCTIONS))

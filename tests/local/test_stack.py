@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatComplet
 
 from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, LambdaHeadgate
 from tests.support.hang_guard import HANG_S
-from tests.support.local_stack import Running, descendants, eventually, line_state, start, stop
+from tests.support.local.stack import Running, descendants, eventually, line_state, start, stop
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 

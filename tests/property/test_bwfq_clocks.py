@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.bwfq import TwoClocks
-from tests.support.gate_driver import TENANTS, Driver, Op, stories
-from tests.support.reference_gate import ReferenceGate
+from tests.support.gate.driver import TENANTS, Driver, Op, stories
+from tests.support.gate.reference import ReferenceGate
 
 LEAD_MAX = 16.0
 

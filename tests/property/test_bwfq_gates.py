@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from dispatcher.policies.orders.registry import ORDERS, new_gate
-from tests.support.gate_driver import Driver, Op, stories
+from tests.support.gate.driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}
 FIRST_COME_WITHIN_A_TENANT = {"bwfq", "fcfs", "sfq", "virtual-clock", "virtual-clock+cap"}

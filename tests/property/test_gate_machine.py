@@ -9,8 +9,8 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import ATTEMPTS_MAX, State
 from dispatcher.operations.execute import Collected
 from headgate.simulator.virtual_time import run
-from tests.support.gate import POOL
-from tests.support.gate_storm import SWEEP_S, TENANTS, WAITING_MAX, Storm, Weather, storm
+from tests.support.gate.memory_gate import POOL
+from tests.support.gate.storm import SWEEP_S, TENANTS, WAITING_MAX, Storm, Weather, storm
 
 SLACK_S = 35.0
 """After its deadline, or the calm: a lease's grace and margin, a sweep, and the retry of what was lost."""

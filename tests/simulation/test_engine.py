@@ -19,7 +19,7 @@ from headgate.simulator.engines.separate_prefill import SeparatePrefillEngine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
-from tests.support.stepwise_engine import StepwiseEngine
+from tests.support.simulator.stepwise_engine import StepwiseEngine
 
 PROFILE = load_profile()
 POLICIES = ("fcfs", "vtc", "lcf", "vtc-oracle", "vtc-predict", "vtc-cap:300", "drr:50")

@@ -14,7 +14,7 @@ import pytest
 
 from headgate.simulator.parallel import ProcessDied, Processes
 from tests.support.hang_guard import HANG_S
-from tests.support.jobs import (
+from tests.support.simulator.jobs import (
     after_its_gate,
     dies,
     dies_while_sending,
@@ -99,7 +99,7 @@ def test_no_process_outlives_its_starter(tmp_path: Path, how: signal.Signals) ->
     fifo = tmp_path / "processes"
     os.mkfifo(fifo)
     starter = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.jobs", str(fifo)],
+        [sys.executable, "-m", "tests.support.simulator.jobs", str(fifo)],
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -26,9 +26,9 @@ from dispatcher.operations.directory import Directory, new_key
 from dispatcher.operations.submit import Submission, submit
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
-from tests.support.gate import MODEL
+from tests.support.gate.memory_gate import MODEL
+from tests.support.gate.story import asked
 from tests.support.hang_guard import HANG_S
-from tests.support.story import asked
 
 FAST_PATH_MAX = 2
 QUEUED_MAX = 3

@@ -21,7 +21,7 @@ import psutil
 
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME
 from tests.support.hang_guard import HANG_S
-from tests.support.local_stack import Running, eventually, line_state, start, stop
+from tests.support.local.stack import Running, eventually, line_state, start, stop
 
 TENANTS = ("quiet", "flood")
 OUTPUT = 1900

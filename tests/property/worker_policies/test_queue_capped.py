@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.vtc_capped import CappedTokenCounter
-from tests.support.queue_calls import Call, Story, calls
+from tests.support.queue.calls import Call, Story, calls
 
 
 @settings(max_examples=200, deadline=None)

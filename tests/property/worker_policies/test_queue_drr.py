@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness.drr import DeficitRoundRobin
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from tests.support.queue_model import BatchModel, Job
+from tests.support.queue.model import BatchModel, Job
 
 lengths = st.tuples(st.integers(1, 24), st.integers(1, 12))
 arrival = st.tuples(st.just("arrive"), st.integers(0, 5), lengths)

@@ -13,7 +13,7 @@ import gpu_worker.policies.fairness.vtc as vtc_module
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
-from tests.support.queue_model import BatchModel, Job, LiteralVtc
+from tests.support.queue.model import BatchModel, Job, LiteralVtc
 
 INPUT_MAX, OUTPUT_MAX, POOL = 24, 12, 80
 U = max(1 * INPUT_MAX, 2 * POOL)

@@ -14,7 +14,7 @@ from gpu_worker.policies.fairness.accounting.length_predictors import MeanOfLast
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.vtc_predicted import PredictedTokenCounter
-from tests.support.queue_model import BatchModel, Job, LiteralVtc
+from tests.support.queue.model import BatchModel, Job, LiteralVtc
 
 lengths = st.tuples(st.integers(1, 24), st.integers(1, 12))
 arrival = st.tuples(st.just("arrive"), st.integers(0, 5), lengths)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
-from tests.support.queue_model import BatchModel, Job
+from tests.support.queue.model import BatchModel, Job
+from tests.support.queue.unfair import FavouriteFirst, NearlyFair
 from tests.support.shares import check_shares, max_min_shares
-from tests.support.unfair_queue import FavouriteFirst, NearlyFair
 
 POOL, INPUT, OUTPUT = 120, 8, 4
 SERVICE = INPUT + 2 * OUTPUT

@@ -13,7 +13,7 @@ from gpu_worker.policies.fairness.accounting.expectations import Expectations, L
 from gpu_worker.policies.fairness.interface import QueueRequest
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.fairness.wsc import LEAD_MAX, WeightedServiceCounter
-from tests.support.queue_calls import Call, Story, calls
+from tests.support.queue.calls import Call, Story, calls
 
 
 def put(policy: WeightedServiceCounter, request_id: str, interaction: str = "", input_tokens: int = 256) -> None:

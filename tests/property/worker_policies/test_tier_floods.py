@@ -9,8 +9,8 @@ import pytest
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
-from tests.support.block_model import BlockModel, Live, Machine
-from tests.support.plan_rules import plan_is_right
+from tests.support.queue.block_model import BlockModel, Live, Machine
+from tests.support.queue.plan_rules import plan_is_right
 
 PREMIUM, STANDARD, BACKGROUND = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 STEP_S = 0.05

@@ -10,8 +10,8 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Calibration
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
-from tests.support.block_model import CALIBRATION, BlockModel, Machine
-from tests.support.plan_rules import plan_is_right
+from tests.support.queue.block_model import CALIBRATION, BlockModel, Machine
+from tests.support.queue.plan_rules import plan_is_right
 
 numbers = st.integers(0, 1_000)
 arrivals = st.tuples(

@@ -11,8 +11,8 @@ import pytest
 from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import SHARES, TierSettings
-from tests.support.block_model import BlockModel, Machine
-from tests.support.plan_rules import plan_is_right
+from tests.support.queue.block_model import BlockModel, Machine
+from tests.support.queue.plan_rules import plan_is_right
 
 SCHEDULES, PARTS = 10_000, 4
 STEP_S = 0.5

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.support.hang_guard import HANG_S
-from tests.support.jobs import heeds_interrupts
+from tests.support.simulator.jobs import heeds_interrupts
 from tests.unit.cli.command import headgate
 
 ROOT = Path(__file__).parents[3]

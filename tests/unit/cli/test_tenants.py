@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from dispatcher.stores.dynamodb.store import create_table
-from tests.support.moto_server import moto_server
+from tests.support.local.moto_server import moto_server
 from tests.unit.cli.command import headgate
 
 JSON_KEYS = {

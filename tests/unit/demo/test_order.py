@@ -30,7 +30,7 @@ from gpu_worker.service.executions import Executions
 from gpu_worker.service.server import make_app
 from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.asgi import Call, Reply
-from tests.support.gate import CHAT, MODEL, POOL, CountingIds, FakeLauncher, Gate
+from tests.support.gate.memory_gate import CHAT, MODEL, POOL, CountingIds, FakeLauncher, Gate
 
 FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}

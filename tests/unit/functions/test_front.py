@@ -10,8 +10,8 @@ import pytest
 
 from dispatcher.model.invocation import State
 from tests.support.asgi import Reply
-from tests.support.gate import CHAT, COMPLETION, Gate
-from tests.support.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
+from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
+from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
 
 
 def chat(**more: Any) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
 from headgate.simulator.virtual_time import VirtualTimeLoop
-from tests.support.gate import CHAT, Gate, make_gate
-from tests.support.store_faults import Unreachable
-from tests.support.story import dispatched, queued
-from tests.support.worker_client import UNREACHABLE, Act, dies_after, refuses
+from tests.support.gate.memory_gate import CHAT, Gate, make_gate
+from tests.support.gate.store_faults import Unreachable
+from tests.support.gate.story import dispatched, queued
+from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after, refuses
 
 
 @dataclass

@@ -14,9 +14,9 @@ from dispatcher.operations.execute import execute_detached
 from functions.execute.handler import _render
 from functions.invoke.handler import invoke
 from functions.result.handler import result
-from tests.support.gate import Gate
-from tests.support.story import begun
-from tests.support.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
+from tests.support.gate.memory_gate import Gate
+from tests.support.gate.story import begun
+from tests.support.gate.worker_client import SHED, UNREACHABLE, Act, dies_after, refuses
 
 REMAINING_S = 60.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dispatcher.model.requests import Message
 from functions.invoke.handler import invoke
-from tests.support.gate import CHAT, Gate
+from tests.support.gate.memory_gate import CHAT, Gate
 
 FIRST = {"role": "user", "content": "hello"}
 AGAIN = {"role": "user", "content": "and more"}

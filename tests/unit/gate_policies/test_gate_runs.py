@@ -18,9 +18,9 @@ from dispatcher.policies.orders.interface import Gate
 from dispatcher.policies.orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
-from tests.support.poisson_source import Source
+from tests.support.gate.poisson_source import Source
+from tests.support.gate.unfair import Favourite
 from tests.support.shares import check_shares, max_min_shares
-from tests.support.unfair_gate import Favourite
 
 SLOTS = 10
 CAPACITY = 10.0

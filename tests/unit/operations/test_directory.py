@@ -11,7 +11,7 @@ from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, SHARED_QUEUE, key_prefix, new_key
 from dispatcher.policies.clocks import Share
-from tests.support.gate import Gate
+from tests.support.gate.memory_gate import Gate
 
 
 async def test_asks_the_table_once_a_minute(gate: Gate) -> None:

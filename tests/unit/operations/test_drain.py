@@ -14,10 +14,10 @@ from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expir
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
 from dispatcher.policies.clocks import Share
-from tests.support.gate import POOL, Gate, make_gate
-from tests.support.store_faults import Slow, Unreachable
-from tests.support.story import asked, begun, dispatched, queued, submitted
-from tests.support.worker_client import WELL, Act
+from tests.support.gate.memory_gate import POOL, Gate, make_gate
+from tests.support.gate.store_faults import Slow, Unreachable
+from tests.support.gate.story import asked, begun, dispatched, queued, submitted
+from tests.support.gate.worker_client import WELL, Act
 
 TOKEN_S = WELL.token_s
 

@@ -19,10 +19,10 @@ from dispatcher.operations.settle import give_back, settle, settle_lost
 from dispatcher.operations.submit import RETRIES_PER_ID_MAX, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from tests.support.gate import POOL, Gate
-from tests.support.store_faults import Slow
-from tests.support.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
-from tests.support.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
+from tests.support.gate.memory_gate import POOL, Gate
+from tests.support.gate.store_faults import Slow
+from tests.support.gate.story import asked, begun, dispatched, followed, kept, queued, submission, submitted
+from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
 COUNTS: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3}
 

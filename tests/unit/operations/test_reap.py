@@ -13,10 +13,10 @@ from dispatcher.model.outcomes import Settled
 from dispatcher.operations.execute import execute_detached
 from dispatcher.operations.reap import reap, sweep
 from dispatcher.operations.settle import settle
-from tests.support.gate import POOL, Gate
-from tests.support.store_faults import Unreachable
-from tests.support.story import begun, dispatched, kept, queued
-from tests.support.worker_client import Act
+from tests.support.gate.memory_gate import POOL, Gate
+from tests.support.gate.store_faults import Unreachable
+from tests.support.gate.story import begun, dispatched, kept, queued
+from tests.support.gate.worker_client import Act
 
 GRACE_S = 10.0
 MARGIN_S = 3.0

@@ -14,9 +14,9 @@ from dispatcher.operations.drain import drain
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.settle import settle
 from dispatcher.policies.clocks import Share
-from tests.support.gate import POOL, Gate
-from tests.support.store_faults import Slow
-from tests.support.story import asked, begun, dispatched, followed, queued, submitted
+from tests.support.gate.memory_gate import POOL, Gate
+from tests.support.gate.store_faults import Slow
+from tests.support.gate.story import asked, begun, dispatched, followed, queued, submitted
 
 
 async def ended(gate: Gate, *running: Dispatched) -> None:

@@ -15,8 +15,8 @@ from dispatcher.operations.directory import CACHE_S
 from dispatcher.operations.guarantees import scale_guarantees
 from dispatcher.operations.settle import settle
 from dispatcher.policies.clocks import Share
-from tests.support.gate import POOL, Gate
-from tests.support.story import dispatched
+from tests.support.gate.memory_gate import POOL, Gate
+from tests.support.gate.story import dispatched
 
 
 async def created(gate: Gate, name: str) -> str:

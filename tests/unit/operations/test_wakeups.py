@@ -11,8 +11,8 @@ from dispatcher.model.invocation import Invocation, State
 from dispatcher.operations.answer import abandon
 from dispatcher.operations.settle import settle
 from dispatcher.operations.wakeups import ANY_CHANGE, READ_ALL_EVERY, TERMINAL, Wakeups
-from tests.support.gate import Gate
-from tests.support.story import dispatched, queued
+from tests.support.gate.memory_gate import Gate
+from tests.support.gate.story import dispatched, queued
 
 POLL_S = 0.25
 

@@ -17,7 +17,7 @@ from dispatcher.model.invocation import Slot
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
 from headgate.simulator.virtual_time import START, run
-from tests.support.worker_harness import POOL, WORKER, WorkerHarness, order
+from tests.support.worker.harness import POOL, WORKER, WorkerHarness, order
 
 SETTINGS = AgentSettings()
 LONG = order(max_tokens=900, deadline_at=START + 1000)

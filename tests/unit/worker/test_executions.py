@@ -12,8 +12,8 @@ from gpu_worker.engines.interface import EngineError, EngineRequest
 from gpu_worker.service.executions import Refusal
 from gpu_worker.service.settlement import PAUSE_MAX_S, TRIES_MAX
 from headgate.simulator.virtual_time import START, run
-from tests.support.engines import ScriptedEngine
-from tests.support.worker_harness import WorkerHarness, order, read
+from tests.support.worker.harness import WorkerHarness, order, read
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 async def left(harness: WorkerHarness, lines_read: int, **fields: Any) -> None:

@@ -18,8 +18,8 @@ from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
 from gpu_worker.service.metrics import TENANTS_MAX, make_registry, outermost
 from headgate.simulator.virtual_time import START, run
-from tests.support.engines import ScriptedEngine
-from tests.support.worker_harness import WorkerHarness, order
+from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
 LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by")

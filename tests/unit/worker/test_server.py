@@ -20,8 +20,8 @@ from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
 from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call
-from tests.support.engines import ScriptedEngine
-from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
+from tests.support.worker.harness import SECRET, WORKER, WorkerHarness, order
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 def refusal(events: list[WorkEvent]) -> tuple[int, str]:

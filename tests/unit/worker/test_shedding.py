@@ -15,8 +15,8 @@ from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSett
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.slo.watch import SloWatch
 from headgate.simulator.virtual_time import START, LoopClock, run
-from tests.support.engines import ScriptedEngine
-from tests.support.worker_harness import WorkerHarness, order, read
+from tests.support.worker.harness import WorkerHarness, order, read
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 

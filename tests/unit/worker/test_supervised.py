@@ -21,7 +21,7 @@ from gpu_worker.engines.interface import (
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
 from headgate.simulator.virtual_time import LoopClock, run
-from tests.support.engines import ScriptedEngine
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 @dataclass

@@ -19,7 +19,7 @@ from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, Wo
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import START, LoopClock, run
-from tests.support.worker_harness import SECRET, WORKER, WorkerHarness, order
+from tests.support.worker.harness import SECRET, WORKER, WorkerHarness, order
 
 WHOLE = [
     encode_event(Started(1)),

@@ -14,7 +14,7 @@ from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import OrderRefused, encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.engine_request import engine_request
 from headgate.simulator.virtual_time import START
-from tests.support.worker_harness import order
+from tests.support.worker.harness import order
 
 GOOD = json.loads(encode_order(order()))
 

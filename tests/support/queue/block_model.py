@@ -17,7 +17,7 @@ from gpu_worker.policies.preemption.victims import Resident, sort_by_protection
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.tiers.settings import TierSettings
 from gpu_worker.policies.tiers.tiered import TieredQueue
-from tests.support.block_ledger import Ledger
+from tests.support.queue.block_ledger import Ledger
 
 CALIBRATION = Calibration(1.0, 1e3, 1e3, 0.001, 0.0, 1e-3, 1e-4, 0.5)
 """One byte per token. A swap is cheaper than a recompute from 12 tokens on; a step takes 0.5 s."""

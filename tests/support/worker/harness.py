@@ -27,7 +27,7 @@ from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from headgate.simulator.virtual_time import START, LoopClock
 from tests.support.asgi import Call
-from tests.support.engines import MODEL, ScriptedEngine
+from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
 SECRET = b"sixteen characters and more"
 POOL = "default"

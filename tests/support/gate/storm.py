@@ -26,9 +26,9 @@ from dispatcher.operations.submit import Submission, submit
 from dispatcher.policies.clocks import Debit, Share, Step
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.simulator.virtual_time import LoopClock
-from tests.support.gate import POOL, CountingIds, FakeLauncher, Gate
-from tests.support.story import asked, kept
-from tests.support.worker_client import FULL, UNREACHABLE, WELL, Act, ScriptedWorkers, dies_after, refuses
+from tests.support.gate.memory_gate import POOL, CountingIds, FakeLauncher, Gate
+from tests.support.gate.story import asked, kept
+from tests.support.gate.worker_client import FULL, UNREACHABLE, WELL, Act, ScriptedWorkers, dies_after, refuses
 
 CALM_S = 30.0
 SWEEP_S = 10.0

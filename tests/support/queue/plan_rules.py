@@ -9,7 +9,7 @@ from gpu_worker.policies.preemption.admission import RESERVED_FOR, AdmissionPlan
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.request import QueueRequest
-from tests.support.block_model import BlockModel
+from tests.support.queue.block_model import BlockModel
 
 
 def plan_is_right(model: BlockModel, plan: AdmissionPlan | None) -> None:

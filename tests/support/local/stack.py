@@ -17,8 +17,8 @@ import pytest
 from openai import OpenAI
 
 from headgate.local.guardian import MARK_VARIABLE
-from tests.support.aws_client import aws_client
 from tests.support.hang_guard import HANG_S
+from tests.support.local.aws_client import aws_client
 
 Found = TypeVar("Found")
 
@@ -52,7 +52,7 @@ class Running:
 def start(home: Path, *options: str) -> Running:
     command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home)]
     command += ["--start-timeout", str(HANG_S), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

@@ -1,4 +1,4 @@
-"""Steps that the tests of the operations share: submit a request to a tests.support.gate.Gate, and follow it."""
+"""Steps that the tests of the operations share: submit a request to a Gate (memory_gate.py), and follow it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatcher.operations.answer import answer
 from dispatcher.operations.context import Context
 from dispatcher.operations.execute import Collected
 from dispatcher.operations.submit import Submission, submit
-from tests.support.gate import MODEL, Gate
+from tests.support.gate.memory_gate import MODEL, Gate
 
 
 def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL) -> Request:

@@ -17,7 +17,7 @@ from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller
-from tests.support.worker_client import ScriptedWorkers
+from tests.support.gate.worker_client import ScriptedWorkers
 
 POOL = "default"
 MODEL = "m"
