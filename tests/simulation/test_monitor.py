@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer
@@ -85,6 +86,18 @@ def worst(moments: list[Moment], *, jointly: bool) -> float:
     return found
 
 
+def play(
+    arriving: list[Arrival],
+    policy: QueuePolicy,
+    observer: Observer | None,
+    weights: Mapping[str, float] | None = None,
+) -> SeparatePrefillEngine:
+    engine = SeparatePrefillEngine(PROFILE, policy, observer=observer)
+    arriving.sort(key=lambda arrival: arrival.arrival_s)
+    drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
+    return engine
+
+
 arrivals = st.builds(Arrival, st.floats(0, 3), st.sampled_from("abc"), st.integers(1, 60), st.integers(0, 40))
 weights = st.fixed_dictionaries({name: st.sampled_from([1.0, 2.0, 0.5]) for name in "abc"})
 
@@ -94,9 +107,7 @@ def test_worst_cases_are_those_of_all_pairs_over_all_intervals(
     arriving: list[Arrival], policy: str, weights: dict[str, float]
 ) -> None:
     monitor = AllMoments()
-    arriving.sort(key=lambda arrival: arrival.arrival_s)
-    engine = SeparatePrefillEngine(PROFILE, make_policy(policy), observer=monitor)
-    drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
+    play(arriving, make_policy(policy), monitor, weights)
     bounds = monitor.bounds()
     assert bounds["4.4"]["worst"] == pytest.approx(worst(monitor.moments, jointly=True), abs=1e-6)
     assert bounds["4.9"]["worst"] == pytest.approx(worst(monitor.moments, jointly=False), abs=1e-6)
@@ -178,9 +189,7 @@ def test_dispatch_share_and_their_bounds_are_those_of_the_plain_record(
     arriving: list[Arrival], policy: str, weights: dict[str, float]
 ) -> None:
     ledger = Ledger()
-    arriving.sort(key=lambda arrival: arrival.arrival_s)
-    engine = SeparatePrefillEngine(PROFILE, make_policy(policy), observer=ledger)
-    drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0), weights=weights)
+    play(arriving, make_policy(policy), ledger, weights)
     bounds, unit = ledger.bounds(), max(ledger.input_max, ledger.resident_max)
     about = functools.partial(pytest.approx, abs=1e-6)
     assert bounds["4.11"]["worst"] == about(ledger.dispatch)
@@ -203,13 +212,7 @@ def test_counters_are_as_far_apart_as_the_policys_own(arriving: list[Arrival], w
             apart.append(max(counters.values(), default=0.0) - min(counters.values(), default=0.0))
 
     monitor = Looking(WEIGHTED_TOKENS)
-    arriving.sort(key=lambda arrival: arrival.arrival_s)
-    drive(
-        arriving,
-        SeparatePrefillEngine(PROFILE, policy, observer=monitor),
-        Collector(WEIGHTED_TOKENS, 0.0),
-        weights=weights,
-    )
+    play(arriving, policy, monitor, weights)
     assert monitor.bounds()["4.3"]["worst"] == pytest.approx(max(apart), abs=1e-6)
 
 
@@ -248,7 +251,6 @@ def test_an_observer_changes_nothing() -> None:
     runs = []
     for observer in (None, Observer(), TheoremMonitor(WEIGHTED_TOKENS)):
         arriving = [Arrival(n * 0.05, "ab"[n % 3 == 0], 30, 30) for n in range(60)]
-        engine = SeparatePrefillEngine(PROFILE, make_policy("vtc"), observer=observer)
-        drive(arriving, engine, Collector(WEIGHTED_TOKENS, 0.0))
+        engine = play(arriving, make_policy("vtc"), observer)
         runs.append((engine.now_s, engine.decisions))
     assert len(set(runs)) == 1

@@ -107,26 +107,6 @@ def test_the_table_has_a_line_a_tier(trace: Path, capsys: pytest.CaptureFixture[
     assert "preemptions a minute" in table
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--preemption", "perhaps"), "--preemption must be on or off"),
-        (("--premium-reserve", "0.3"), "add --preemption"),
-        (("--preemption", "off", "--lead-max", "500"), "--lead-max needs --preemption on"),
-        (("--preemption", "on", "--premium-reserve", "1"), "premium_reserve must be"),
-        (("--preemption", "on", "--lead-max", "0"), "lead_max must be"),
-    ],
-)
-def test_what_does_not_fit_together_is_one_line(
-    trace: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
-) -> None:
-    assert headgate("simulate", str(trace), *arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    assert words in output.err
-
-
 @pytest.mark.parametrize(("true", "asked"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])
 def test_what_a_client_asks_for_at_most(true: int, asked: int) -> None:
     assert output_tokens_max(true) == asked

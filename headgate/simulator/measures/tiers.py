@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
@@ -51,9 +50,6 @@ class Scheduling:
     recomputed_tokens: int
     swapped_out_bytes: float
     swapped_in_bytes: float
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
