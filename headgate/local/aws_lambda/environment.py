@@ -55,7 +55,7 @@ class Sandbox:
                 **environment,
                 **spec.environment,
             },
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             vital=False,  # a handler may exit: its caller gets a fault, and the next caller a new environment
         )
         return cls(spec, child, api)
