@@ -100,9 +100,12 @@ async def test_a_parent_s_end_is_seen_while_a_grandchild_holds_its_pipe(children
 
 STACK = textwrap.dedent(
     """
-    import asyncio, json, sys
+    import asyncio, json, signal, sys
     from pathlib import Path
     from headgate.local.processes import Children
+
+    # A shell in the background starts its processes with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def main():
         children = Children(sys.argv[1], Path(sys.argv[2]), grace_s=0.2)
