@@ -1,1 +1,1 @@
-"""The engine room: workers that run a model and share its tokens fairly inside the batching loop."""
+"""The GPU worker: processes that run a model and share its tokens fairly inside the batching loop."""

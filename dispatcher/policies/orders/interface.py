@@ -14,7 +14,7 @@ Units: cost in service units (service.py), `now` in seconds on any clock. A `now
 that one: clocks run backward. Bad arguments raise ValueError: an id that is held already, a cost or a number of slots
 that is negative or not finite, a time that is not a number.
 
-To add an order: one class in a file of its own, one entry in ORDERS, one import in orders.py.
+To add an order: one class in a file of its own, one entry in ORDERS, one import in registry.py.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class GateMaker(Protocol):
 
 
 ORDERS: dict[str, GateMaker] = {}
-"""By name; complete once orders.py is imported. Names: bwfq (default), ratio, ratio+wake, virtual-clock,
+"""By name; complete once registry.py is imported. Names: bwfq (default), ratio, ratio+wake, virtual-clock,
 virtual-clock+cap, sfq, fcfs."""
 
 DEFAULT_ORDER = "bwfq"
