@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.bwfq import TwoClocks
-from dispatcher.policies.orders.interface import Dispatched
+from dispatcher.policies.old_orders.bwfq import TwoClocks
+from dispatcher.policies.old_orders.interface import Dispatched
 from dispatcher.policies.percentiles import percentile
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.context import Context
-from dispatcher.operations.directory import Directory
-from dispatcher.ports import Clock, Launcher, Store
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.directory import Directory
+from dispatcher.old_ports import Clock, Launcher, Store
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -71,7 +71,7 @@ def make_store(config: Config) -> Store:
     """Return the DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
     import boto3  # here, so that only a process that uses AWS loads it
 
-    from dispatcher.stores.dynamodb.store import DynamoStore, client_config
+    from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config
 
     client = boto3.client("dynamodb", config=client_config(config.store_threads))
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.operations.context import GateSettings
+from dispatcher.old_operations.context import GateSettings
 
 _PREFIX = "HEADGATE_"
 

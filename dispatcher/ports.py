@@ -1,20 +1,19 @@
-"""The interfaces that the operations need: clock, ids, store, worker client, launcher. Simulations implement them too.
+"""The interfaces that the gate needs: clock, ids, log, stores, transport, worker client. Simulations implement them too.
 
-Each write of a store is one atomic statement that carries its own conditions; an earlier read of a table or an index is
-a hint only. Times are Unix seconds, costs are service units.
+Times are Unix seconds, costs are service units. Every method of a store raises StoreUnavailable if the store does not
+answer; whether a write was applied is then unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
-from dispatcher.model.fleet import Lease, Snapshot, WaitingQueue, Worker
-from dispatcher.model.invocation import Invocation, Slot
-from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.commands import Command, Offer, Outcome, Over
+from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.usage import UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
-from dispatcher.policies.clocks import Debit, Step
 
 
 class Clock(Protocol):
@@ -22,16 +21,99 @@ class Clock(Protocol):
         """Return the time in Unix seconds."""
         ...
 
+    def monotonic(self) -> float:
+        """Return seconds since some fixed moment; never set back."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
 
 class Ids(Protocol):
     def new(self) -> str:
-        """Return a new id that is safe in a URL."""
+        """Return a new name of 12 characters of a-z and 0-9."""
         ...
 
     def secret(self) -> str:
         """Return at least 128 random bits for a key, safe in a URL."""
+        ...
+
+
+class Log(Protocol):
+    """One shard's history. Positions count from 0; each is written once and never changes. Entries are opaque bytes.
+
+    No two appends that are meant differently have equal bytes (each entry names its writer and the writer's count).
+    """
+
+    async def append(self, position: int, entry: bytes) -> bytes:
+        """Write the entry unless the position is occupied. Return what stands there: `entry`, or the winner's bytes.
+
+        Repeating an append is safe: equal bytes at the position mean that it was written.
+        Raises EntryTooLarge above 380,000 bytes.
+        """
+        ...
+
+    async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
+        """Return the entries from `position` on, without a gap, at most `limit`; empty if there is none yet.
+
+        Strongly consistent: it shows every append that succeeded before it began. Raises LogGap if `position` is
+        missing but a later entry exists (cut or expired: begin at a snapshot).
+        """
+        ...
+
+    async def last(self) -> tuple[int, bytes] | None:
+        """Return the last entry with its position, or None. Strongly consistent."""
+        ...
+
+    async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
+        """Keep the state after all entries below `position`. Parts first, the manifest last."""
+        ...
+
+    async def load_snapshot(self) -> tuple[int, bytes] | None:
+        """Return the newest complete snapshot as (position, state). Incomplete or damaged ones are skipped."""
+        ...
+
+    async def cut(self, position: int) -> None:
+        """Let entries and snapshots below `position` go, 24 h after they were written at the earliest."""
+        ...
+
+
+class InvocationStore(Protocol):
+    """Durable invocations: event work, and work with an idempotency key."""
+
+    async def create(self, invocation: Invocation) -> Invocation:
+        """Write it, unless its tenant's `key` is in use. Return what stands under the key: it, or the earlier one."""
+        ...
+
+    async def get(self, invocation_id: str) -> Invocation | None: ...
+
+    async def find(self, tenant: str, key: str) -> Invocation | None:
+        """Return the invocation under a caller's key. None also for another tenant's."""
+        ...
+
+    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+        """Keep the answer unless there is one, and drop the body. Return what stands; None if there is no such item."""
+        ...
+
+
+class MailboxStore(Protocol):
+    """Offers and ends for processes that hold no connection to a leader."""
+
+    async def put(self, process: str, position: int, news: Sequence[bytes]) -> None: ...
+
+    async def read(self, process: str, after: int) -> Sequence[tuple[int, bytes]]:
+        """Return the news above position `after`, oldest first."""
+        ...
+
+
+class UsageStore(Protocol):
+    """Usage per tenant, application and hour: a projection of the log."""
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Replace each row, unless a row with the same or a higher `position` stands."""
+        ...
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant, application."""
         ...
 
 
@@ -40,17 +122,17 @@ class TenantStore(Protocol):
 
     async def get_tenant(self, name: str) -> Tenant | None: ...
 
-    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> Written:
+    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
         """Create the tenant (`expected_version` None) or replace its configuration of that version.
 
-        EXISTS if a new tenant is already there; CONFLICT if the version has changed.
+        False if a new tenant is already there, or the version has changed.
         """
         ...
 
     async def list_tenants(self) -> Sequence[Tenant]: ...
 
     async def delete_tenant(self, name: str) -> None:
-        """Delete the configuration and the keys. Invocations expire by themselves."""
+        """Delete the configuration and the keys."""
         ...
 
     async def put_key(self, key: KeyRecord) -> None: ...
@@ -60,125 +142,83 @@ class TenantStore(Protocol):
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]: ...
 
 
-class InvocationStore(Protocol):
-    """Invocations, queues and slots. Each write is one atomic, conditional statement."""
+class Store(TenantStore, InvocationStore, UsageStore, Protocol):
+    """What one backend keeps for all shards."""
 
-    async def snapshot(self, pool: str, queue: str) -> Snapshot:
-        """Read the pool, the queue and all workers, in one request."""
+    @property
+    def mailboxes(self) -> MailboxStore: ...
+
+    def log(self, shard: str) -> Log:
+        """Open the log of a shard (its name: 1 to 64 of A-Za-z0-9._-)."""
         ...
 
-    async def admit(self, invocation: Invocation, debit: Debit, now: float) -> Written:
-        """Write a new RUNNING invocation, charge its debit to the queue's clocks and lease its slot.
+    async def close(self) -> None: ...
 
-        CONFLICT if the slot is taken, its worker no longer takes work, a request waits in the queue, or the clocks left
-        the debit's branch. EXISTS if the invocation is already there.
-        """
+
+class Connection(Protocol):
+    """A two-way stream of frames to another process, in order, each whole or not at all."""
+
+    async def send(self, frame: bytes) -> None:
+        """Raises ConnectionLost."""
         ...
 
-    async def enqueue(self, invocation: Invocation, lift: Step | None, waiting_max: int) -> Written:
-        """Write a new QUEUED invocation and append it to its queue.
-
-        `lift` moves the queue's vft if the queue was empty; it is None if a request waited. CONFLICT if that has
-        changed, or if the clock left the lift's branch. FULL at `waiting_max`. EXISTS if the invocation is there.
-        """
+    async def receive(self) -> bytes:
+        """Raises ConnectionLost, also after `close`."""
         ...
 
-    async def waiting_queues(self, pool: str, now: float, limit: int) -> Sequence[WaitingQueue]:
-        """Return at most `limit` queues that are not empty: those with tat <= now first, then the rest, each by vft."""
+    def close(self) -> None: ...
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    async def connect(self, address: str) -> Connection:
+        """Raises ConnectionLost; its `refused` says that the host answered and that no process listens."""
         ...
 
-    async def head_of(self, queue: str) -> Invocation | None:
-        """Return the oldest waiting invocation of a queue, or None."""
-        ...
-
-    async def dispatch(self, invocation: Invocation, debit: Debit, now: float) -> Written:
-        """Move a QUEUED invocation to RUNNING, in the form given: out of its queue, its debit charged, its slot leased.
-
-        CONFLICT if it is no longer queued under the attempt before, the slot is taken, its worker no longer takes
-        work, or the clocks left the debit's branch.
-        """
-        ...
-
-    async def note_pool(
-        self,
-        pool: str,
-        *,
-        virtual_time: float | None = None,
-        backlogged: bool | None = None,
-        rate_scale: float | None = None,
-    ) -> None:
-        """Raise V to `virtual_time` (V never falls), and set the hints that are given."""
-        ...
-
-    async def get(self, tenant: str, invocation_id: str) -> Invocation | None: ...
-
-    async def get_many(self, ids: Sequence[tuple[str, str]]) -> Sequence[Invocation]:
-        """Return the invocations that exist of these (tenant, invocation id) pairs. One request reads 100."""
-        ...
-
-    async def settle(self, ended: Invocation, tat: Step, vft: Step) -> Settled:
-        """End a RUNNING invocation: write its state, answer and true service, settle its queue, and free its slot.
-
-        The steps move the queue's clocks; `reserved` and `spent` follow. FENCED if the invocation is not running under
-        this attempt. A slot that holds another execution by now is left alone.
-        """
-        ...
-
-    async def requeue(self, invocation: Invocation, tat: Step, vft: Step) -> Settled:
-        """Put a RUNNING invocation back into its queue, refund its debit and free its slot.
-
-        `invocation` is given in the form in which it ran. FENCED as in `settle`.
-        """
-        ...
-
-    async def drop(self, ended: Invocation) -> Settled:
-        """End a QUEUED invocation (expired or cancelled): write its state and answer, take it out of its queue.
-
-        FENCED if it is no longer queued.
-        """
-        ...
-
-    async def detach(self, tenant: str, invocation_id: str) -> Written:
-        """Mark a QUEUED invocation as detached: the SQS consumer executes it, the caller no longer waits.
-
-        Its request must be in `body`. CONFLICT if it is no longer queued.
-        """
-        ...
-
-    async def overdue(self, pool: str, now: float, limit: int) -> Sequence[Invocation]:
-        """Return at most `limit` overdue QUEUED invocations."""
+    async def listen(self, address: str, serve: Callable[[Connection], Awaitable[None]]) -> Listener:
+        """Accept connections at "host:port" (port 0: a free one) until the listener is closed."""
         ...
 
 
-class WorkerRegistry(Protocol):
-    async def register(self, worker: Worker) -> Worker | None:
-        """Assign a seat in the pool's directory, its own earlier one or a dead worker's. None if all are taken."""
+class GateLink(Protocol):
+    """A process's way to the shard: through the leader, or alone by its own append."""
+
+    @property
+    def process(self) -> str:
+        """The name of this process's incarnation."""
         ...
 
-    async def heartbeat(self, worker: Worker) -> Worker | None:
-        """Write liveness, load and executions. Return what is stored, with its leases; None if the seat is lost."""
+    def new_id(self) -> str:
+        """Return the id of this process's next call."""
         ...
 
-    async def leave(self, worker: Worker) -> None: ...
-
-    async def workers(self, pool: str) -> Sequence[Worker]: ...
-
-    async def free_slot(self, worker: Worker, slot: Slot, lease: Lease) -> Written:
-        """Remove the lease of a settled or deleted invocation. CONFLICT if the slot holds another lease."""
+    async def do(self, command: Command) -> Outcome:
+        """Return the outcome once it is in the log. Raises StoreUnavailable if neither leader nor log answers."""
         ...
 
+    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
+        """Wait for the next offer or the end of a call that this process holds. None after `timeout_s` seconds."""
+        ...
 
-class Store(TenantStore, InvocationStore, WorkerRegistry, Protocol):
-    """The three interfaces that one backend implements."""
+    def forget(self, call_id: str) -> None:
+        """This process waits for no more news of the call. Its sequence number may be forgotten too."""
+        ...
 
 
 class WorkerClient(Protocol):
-    def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed if the stream breaks."""
+    def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed if the stream breaks; its
+        `began` is False if the worker certainly did not begin the attempt."""
         ...
 
 
 class Launcher(Protocol):
-    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
-        """Send the SQS consumer a message to execute a detached, dispatched invocation. The message is only a hint."""
+    async def launch(self, invocation_id: str, attempt: int) -> None:
+        """Have some process execute a durable, dispatched call that no process holds. The message is only a hint."""
         ...

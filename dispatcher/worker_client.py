@@ -11,9 +11,9 @@ import httpx
 
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
-from dispatcher.model.fleet import Worker
+from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.ports import Clock
+from dispatcher.old_ports import Clock
 from dispatcher.worker_wire import encode_order, parse_event
 
 CONNECT_S = 2.0

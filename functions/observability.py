@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
 
-from dispatcher.model.invocation import Invocation
+from dispatcher.model.old_invocation import Invocation
 
 SERVICE = "headgate"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from dispatcher.model.answers import AnswerHead
-from dispatcher.model.invocation import Invocation, Result
-from dispatcher.operations.execute import Collected, Render
+from dispatcher.model.old_invocation import Invocation, Result
+from dispatcher.old_operations.execute import Collected, Render
 
 
 def rendering(invocation: Invocation, *, chat: bool) -> Render:

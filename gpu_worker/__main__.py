@@ -24,8 +24,8 @@ from botocore.exceptions import BotoCoreError
 from dispatcher.bootstrap import RealClock, RealIds, make_store, real_random, worker_secret
 from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError
-from dispatcher.model.fleet import Worker
-from dispatcher.operations.settle import settle_lost
+from dispatcher.model.old_fleet import Worker
+from dispatcher.old_operations.settle import settle_lost
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine

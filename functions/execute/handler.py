@@ -13,9 +13,9 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.model.invocation import Invocation
+from dispatcher.model.old_invocation import Invocation
 from dispatcher.model.requests import request_from_json
-from dispatcher.operations.execute import Render, execute_detached
+from dispatcher.old_operations.execute import Render, execute_detached
 from functions.observability import count, logger, metrics, tracer
 from functions.rendering import rendering
 from functions.runtime import runtime

@@ -17,9 +17,9 @@ from starlette.routing import Route
 from dispatcher.bootstrap import make_context
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.errors import AnsweredError, RequestTooLarge, ServiceError, UnknownModel
-from dispatcher.model.outcomes import Known
-from dispatcher.operations.context import Context
-from dispatcher.operations.submit import Submission, submit
+from dispatcher.model.old_outcomes import Known
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.submit import Submission, submit
 from dispatcher.strict_json import BODY_BYTES_MAX, parse_object
 from dispatcher.wire import parse_request
 from functions.envelope import id_of

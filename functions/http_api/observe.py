@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.model.outcomes import Dispatched, Queued
+from dispatcher.model.old_outcomes import Dispatched, Queued
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.operations.context import Context
+from dispatcher.old_operations.context import Context
 from functions.observability import SERVICE, log_ended
 
 

@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.outcomes import Dispatched, Known, Queued
+from dispatcher.model.old_outcomes import Dispatched, Known, Queued
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.operations.answer import answer, result_of
-from dispatcher.operations.context import Context
-from dispatcher.operations.execute import Collected
-from dispatcher.operations.submit import Submission
+from dispatcher.old_operations.answer import answer, result_of
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.execute import Collected
+from dispatcher.old_operations.submit import Submission
 from functions.http_api.observe import Observed
 from functions.rendering import rendered
 

@@ -15,12 +15,12 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import InvalidRequest, TenantError
-from dispatcher.model.invocation import Result
-from dispatcher.model.outcomes import Dispatched, Known, Queued
-from dispatcher.operations.answer import answer, result_of, wait_or_detach
-from dispatcher.operations.context import Context
-from dispatcher.operations.execute import Collected, Render
-from dispatcher.operations.submit import Submission, submit
+from dispatcher.model.old_invocation import Result
+from dispatcher.model.old_outcomes import Dispatched, Known, Queued
+from dispatcher.old_operations.answer import answer, result_of, wait_or_detach
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.execute import Collected, Render
+from dispatcher.old_operations.submit import Submission, submit
 from dispatcher.wire import parse_request
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics, tracer

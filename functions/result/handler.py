@@ -11,10 +11,10 @@ from typing import Any
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocation
-from dispatcher.model.invocation import Invocation, State
-from dispatcher.operations.context import Context
-from dispatcher.operations.results import cancelled
-from dispatcher.operations.submit import latest
+from dispatcher.model.old_invocation import Invocation, State
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.results import cancelled
+from dispatcher.old_operations.submit import latest
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics, tracer
 from functions.runtime import runtime

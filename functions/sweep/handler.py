@@ -6,7 +6,7 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.config import load_config
-from dispatcher.operations.reap import sweep
+from dispatcher.old_operations.reap import sweep
 from functions.observability import count, logger, metrics, tracer
 from functions.runtime import runtime
 

@@ -20,8 +20,8 @@ from random import Random
 from typing import Any
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.fleet import Worker
-from dispatcher.ports import Clock, WorkerRegistry
+from dispatcher.model.old_fleet import Worker
+from dispatcher.old_ports import Clock, WorkerRegistry
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.executions import Executions
 

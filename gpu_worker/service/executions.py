@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import InitVar, asdict, dataclass, field
 
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkOrder, WorkRefused
-from dispatcher.ports import Clock
+from dispatcher.old_ports import Clock
 from dispatcher.worker_wire import encode_event
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.service.engine_request import engine_request

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.worker_protocol import WorkOrder
-from dispatcher.ports import Clock
+from dispatcher.old_ports import Clock
 
 logger = logging.getLogger("headgate.worker")
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from dispatcher.ports import Clock
+from dispatcher.old_ports import Clock
 
 logger = logging.getLogger("headgate.worker")
 

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.model.fleet import Snapshot
+from dispatcher.model.old_fleet import Snapshot
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS

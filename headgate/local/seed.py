@@ -10,10 +10,10 @@ import boto3
 
 from dispatcher.bootstrap import RealIds
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.directory import new_key
+from dispatcher.old_operations.directory import new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import TenantStore
-from dispatcher.stores.dynamodb.store import client_config, create_table
+from dispatcher.old_ports import TenantStore
+from dispatcher.old_stores.dynamodb.store import client_config, create_table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

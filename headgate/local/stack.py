@@ -22,8 +22,8 @@ import httpx
 
 from dispatcher.bootstrap import RealClock, RealIds, real_random
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.fleet import Snapshot, Worker
-from dispatcher.stores.dynamodb.store import DynamoStore
+from dispatcher.model.old_fleet import Snapshot, Worker
+from dispatcher.old_stores.dynamodb.store import DynamoStore
 from headgate.local.aws import LocalAws, headgate_wiring
 from headgate.local.options import SMALL_MODEL, Addresses, StackOptions
 from headgate.local.processes import Child, ChildDied, Children

@@ -16,9 +16,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from dispatcher.ports import Clock, Store
-from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.old_ports import Clock, Store
+from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config, create_table
+from dispatcher.old_stores.memory.store import MemoryStore
 from headgate.local import dynamodb_local
 from headgate.local.moto.server import make_server
 from tests.support.hang_guard import HANG_S

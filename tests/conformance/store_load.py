@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dispatcher.model.fleet import Worker
-from dispatcher.model.invocation import Invocation, Slot
-from dispatcher.model.outcomes import Settled, Written
-from dispatcher.ports import Store
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_invocation import Invocation, Slot
+from dispatcher.model.old_outcomes import Settled, Written
+from dispatcher.old_ports import Store
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, worker
 
 TENANTS = ["a", "b", "c"]
@@ -123,7 +123,7 @@ class _RealClock(FakeClock):
 
 
 def main() -> None:
-    from dispatcher.stores.dynamodb.store import DynamoStore
+    from dispatcher.old_stores.dynamodb.store import DynamoStore
     from tests.conformance.store_backends import make_client
 
     url, table, seed, rounds = sys.argv[1:]

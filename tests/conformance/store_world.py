@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.model.fleet import Worker
-from dispatcher.model.invocation import Invocation, Result, Slot, State, dispatched, ended
-from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_invocation import Invocation, Result, Slot, State, dispatched, ended
+from dispatcher.model.old_outcomes import Settled, Written
 from dispatcher.policies.clocks import Share, debit, lift, settlement
-from dispatcher.ports import Store
+from dispatcher.old_ports import Store
 
 POOL = "p"
 START = 1_000_000.0

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import RequestTooLarge
-from dispatcher.model.invocation import Slot, State, dispatched
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_invocation import Slot, State, dispatched
+from dispatcher.model.old_outcomes import Written
 from dispatcher.policies.clocks import STAY, Charge, Clocks, Debit, Step, debit
-from dispatcher.stores.limits import RETENTION_S, TEXT_BYTES_MAX
+from dispatcher.old_stores.limits import RETENTION_S, TEXT_BYTES_MAX
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 
 SLOT = Slot("w", 0)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.fleet import SEATS_MAX
-from dispatcher.model.invocation import Slot, State
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_fleet import SEATS_MAX
+from dispatcher.model.old_invocation import Slot, State
+from dispatcher.model.old_outcomes import Written
 from tests.conformance.store_backends import Place
 from tests.conformance.store_load import TENANTS, Runner, Tally, seat
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, worker

@@ -12,11 +12,11 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import Slot
-from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.old_invocation import Slot
+from dispatcher.model.old_outcomes import Settled, Written
 from dispatcher.model.tenants import Tenant
-from dispatcher.stores.dynamodb.requests import TRIES_MAX
-from dispatcher.stores.dynamodb.store import DynamoStore, client_config
+from dispatcher.old_stores.dynamodb.requests import TRIES_MAX
+from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, FakeClock, World, invocation, later, worker
 

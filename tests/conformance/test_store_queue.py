@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.fleet import Pool
-from dispatcher.model.invocation import Slot
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_fleet import Pool
+from dispatcher.model.old_invocation import Slot
+from dispatcher.model.old_outcomes import Written
 from dispatcher.policies.clocks import Charge, Debit, Step
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 

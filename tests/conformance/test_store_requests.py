@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.invocation import Slot
-from dispatcher.model.outcomes import Settled, Written
+from dispatcher.model.old_invocation import Slot
+from dispatcher.model.old_outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, START, FakeClock, World, invocation, later, worker

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.model.invocation import Slot
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_invocation import Slot
+from dispatcher.model.old_outcomes import Written
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.model.fleet import SEATS_MAX
-from dispatcher.model.invocation import Slot
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_fleet import SEATS_MAX
+from dispatcher.model.old_invocation import Slot
+from dispatcher.model.old_outcomes import Written
 from tests.conformance.store_world import POOL, START, World, invocation, worker
 
 FULL = worker(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
+from dispatcher.old_stores.dynamodb.layout import EXPIRY, table_definition
 from tests.infra.templates import of_type
 
 

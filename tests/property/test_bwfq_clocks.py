@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.bwfq import TwoClocks
+from dispatcher.policies.old_orders.bwfq import TwoClocks
 from tests.support.gate.driver import TENANTS, Driver, Op, stories
 from tests.support.gate.reference import ReferenceGate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from dispatcher.policies.orders.registry import ORDERS, new_gate
+from dispatcher.policies.old_orders.registry import ORDERS, new_gate
 from tests.support.gate.driver import Driver, Op, stories
 
 NOT_WORK_CONSERVING = {"ratio"}

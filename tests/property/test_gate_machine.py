@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.invocation import ATTEMPTS_MAX, State
-from dispatcher.operations.execute import Collected
+from dispatcher.model.old_invocation import ATTEMPTS_MAX, State
+from dispatcher.old_operations.execute import Collected
 from headgate.simulator.virtual_time import run
 from tests.support.gate.memory_gate import POOL
 from tests.support.gate.storm import SWEEP_S, TENANTS, WAITING_MAX, Storm, Weather, storm

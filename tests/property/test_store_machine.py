@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dispatcher.model.invocation import Invocation, Slot, State
-from dispatcher.model.outcomes import Settled, Written
-from dispatcher.ports import Store
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.model.old_invocation import Invocation, Slot, State
+from dispatcher.model.old_outcomes import Settled, Written
+from dispatcher.old_ports import Store
+from dispatcher.old_stores.memory.store import MemoryStore
 from headgate.local.moto.server import make_server
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import POOL, START, FakeClock, World, invocation, worker

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.registry import new_gate
 from headgate.evidence.bwfq.floods import RUNS, measure
 from headgate.evidence.bwfq.played import GATE_ORDERS, HELD, play, play_paper
 from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.registry import ORDERS
+from dispatcher.policies.old_orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive

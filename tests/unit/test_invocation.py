@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.invocation import (
+from dispatcher.model.old_invocation import (
     ATTEMPTS_MAX,
     IllegalTransition,
     Invocation,

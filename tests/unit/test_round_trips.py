@@ -16,15 +16,15 @@ import pytest
 from botocore.config import Config
 
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
-from dispatcher.model.fleet import Worker
-from dispatcher.model.outcomes import Dispatched, Queued
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_outcomes import Dispatched, Queued
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, WorkEvent, WorkOrder
-from dispatcher.operations.answer import answer
-from dispatcher.operations.context import Context
-from dispatcher.operations.directory import Directory, new_key
-from dispatcher.operations.submit import Submission, submit
-from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
+from dispatcher.old_operations.answer import answer
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.directory import Directory, new_key
+from dispatcher.old_operations.submit import Submission, submit
+from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config, create_table
 from headgate.local.moto.server import make_server
 from tests.support.gate.memory_gate import MODEL
 from tests.support.gate.story import asked

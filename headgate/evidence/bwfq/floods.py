@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
 

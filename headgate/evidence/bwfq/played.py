@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.evidence.bwfq.workload import PaperWorkload, Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster

@@ -17,7 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.interface import Dispatched, Gate
+from dispatcher.policies.old_orders.interface import Dispatched, Gate
 
 EPOCH_S = 1e6
 """The gate's time when a run begins: later than any bucket takes to fill, as on a real clock."""

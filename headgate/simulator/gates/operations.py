@@ -16,20 +16,20 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Refused
-from dispatcher.model.fleet import Worker
-from dispatcher.model.outcomes import Known
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_outcomes import Known
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.operations import tenants as tenants_operations
-from dispatcher.operations.answer import answer
-from dispatcher.operations.context import Context, GateSettings
-from dispatcher.operations.directory import Directory
-from dispatcher.operations.reap import sweep
-from dispatcher.operations.submit import Submission, submit
+from dispatcher.old_operations import tenants as tenants_operations
+from dispatcher.old_operations.answer import answer
+from dispatcher.old_operations.context import Context, GateSettings
+from dispatcher.old_operations.directory import Directory
+from dispatcher.old_operations.reap import sweep
+from dispatcher.old_operations.submit import Submission, submit
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.old_stores.memory.store import MemoryStore
 from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import inf
 
-from dispatcher.policies.orders.interface import Dispatched
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.interface import Dispatched
+from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.service import ServiceFunction
 from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec

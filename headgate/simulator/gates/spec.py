@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.context import GateSettings
+from dispatcher.old_operations.context import GateSettings
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.old_orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.tiers import Tier
 
 STORE_ORDERS = frozenset({"bwfq", "fcfs"})

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.interface import Dispatched
+from dispatcher.policies.old_orders.interface import Dispatched
 
 TENANTS = ("a", "b", "c", "d", "e")
 # Powers of two and small whole numbers: sums of them are exact in any order.

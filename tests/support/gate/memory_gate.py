@@ -7,13 +7,13 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.model.fleet import Worker
-from dispatcher.model.invocation import Invocation, State
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_invocation import Invocation, State
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.context import Context, GateSettings
-from dispatcher.operations.directory import Directory, new_key
+from dispatcher.old_operations.context import Context, GateSettings
+from dispatcher.old_operations.directory import Directory, new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.old_stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller

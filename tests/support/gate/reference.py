@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dispatcher.policies.clocks import Charge, Clocks, Share, Step, debit, in_profile, lift, rate_scale, settlement
-from dispatcher.policies.orders.interface import Decision, Dispatched, Queued
+from dispatcher.policies.old_orders.interface import Decision, Dispatched, Queued
 
 
 @dataclass

@@ -14,17 +14,17 @@ from random import Random
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError, StoreUnavailable
-from dispatcher.model.fleet import Worker
-from dispatcher.model.invocation import Invocation
-from dispatcher.model.outcomes import Known, Queued, Settled, Submitted, Written
+from dispatcher.model.old_fleet import Worker
+from dispatcher.model.old_invocation import Invocation
+from dispatcher.model.old_outcomes import Known, Queued, Settled, Submitted, Written
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.answer import answer, result_of, wait_or_detach
-from dispatcher.operations.context import Context
-from dispatcher.operations.execute import Collected, execute_detached
-from dispatcher.operations.reap import sweep
-from dispatcher.operations.submit import Submission, submit
+from dispatcher.old_operations.answer import answer, result_of, wait_or_detach
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.execute import Collected, execute_detached
+from dispatcher.old_operations.reap import sweep
+from dispatcher.old_operations.submit import Submission, submit
 from dispatcher.policies.clocks import Debit, Share, Step
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.old_stores.memory.store import MemoryStore
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.gate.memory_gate import POOL, CountingIds, FakeLauncher, Gate
 from tests.support.gate.story import asked, kept

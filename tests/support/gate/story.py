@@ -7,13 +7,13 @@ import json
 from typing import Any
 
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.invocation import Result
-from dispatcher.model.outcomes import Dispatched, Queued, Submitted
+from dispatcher.model.old_invocation import Result
+from dispatcher.model.old_outcomes import Dispatched, Queued, Submitted
 from dispatcher.model.requests import Request
-from dispatcher.operations.answer import answer
-from dispatcher.operations.context import Context
-from dispatcher.operations.execute import Collected
-from dispatcher.operations.submit import Submission, submit
+from dispatcher.old_operations.answer import answer
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.execute import Collected
+from dispatcher.old_operations.submit import Submission, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 

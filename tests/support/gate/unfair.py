@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.policies.orders.single_queue import SingleQueue
+from dispatcher.policies.old_orders.single_queue import SingleQueue
 
 
 class Favourite(SingleQueue):

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.fleet import Worker
+from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.operations.settle import settle_lost
-from dispatcher.ports import Clock, Store
+from dispatcher.old_operations.settle import settle_lost
+from dispatcher.old_ports import Clock, Store
 
 
 @dataclass(frozen=True)

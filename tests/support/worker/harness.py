@@ -11,13 +11,13 @@ import httpx
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
-from dispatcher.model.fleet import Lease, Worker
-from dispatcher.model.invocation import Invocation, Slot, dispatched
-from dispatcher.model.outcomes import Written
+from dispatcher.model.old_fleet import Lease, Worker
+from dispatcher.model.old_invocation import Invocation, Slot, dispatched
+from dispatcher.model.old_outcomes import Written
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.clocks import Clocks, Share, debit
 from dispatcher.policies.tiers import Tier
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.old_stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_order
 from gpu_worker.policies.slo.shedding import Shedder

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-from dispatcher.stores.dynamodb.store import create_table
+from dispatcher.old_stores.dynamodb.store import create_table
 from tests.support.local.moto_server import moto_server
 from tests.unit.cli.command import headgate
 

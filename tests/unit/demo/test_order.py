@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from dispatcher.model.fleet import Worker
-from dispatcher.operations.settle import settle_lost
-from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.model.old_fleet import Worker
+from dispatcher.old_operations.settle import settle_lost
+from dispatcher.old_stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
 from gpu_worker.engines.interface import EngineEvent, EngineRequest, Token
 from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine

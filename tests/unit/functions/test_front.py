@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.invocation import State
+from dispatcher.model.old_invocation import State
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses

@@ -14,10 +14,10 @@ import pytest
 
 from dispatcher.bootstrap import Runtime
 from dispatcher.model.errors import NoWorker, WorkerFailed
-from dispatcher.model.invocation import State
-from dispatcher.model.outcomes import Dispatched
-from dispatcher.operations.answer import wait_or_detach
-from dispatcher.operations.settle import settle
+from dispatcher.model.old_invocation import State
+from dispatcher.model.old_outcomes import Dispatched
+from dispatcher.old_operations.answer import wait_or_detach
+from dispatcher.old_operations.settle import settle
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
-from dispatcher.model.invocation import State
-from dispatcher.operations.execute import execute_detached
+from dispatcher.model.old_invocation import State
+from dispatcher.old_operations.execute import execute_detached
 from functions.execute.handler import _render
 from functions.invoke.handler import invoke
 from functions.result.handler import result

@@ -8,8 +8,8 @@ from math import inf, nan
 import pytest
 
 from dispatcher.policies.clocks import Charge, Clocks, Share, debit, is_forgettable, rate_scale
-from dispatcher.policies.orders.bwfq import TwoClocks
-from dispatcher.policies.orders.interface import Dispatched, Queued
+from dispatcher.policies.old_orders.bwfq import TwoClocks
+from dispatcher.policies.old_orders.interface import Dispatched, Queued
 
 T0 = 1_000.0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.bwfq import TwoClocks
-from dispatcher.policies.orders.interface import Dispatched
+from dispatcher.policies.old_orders.bwfq import TwoClocks
+from dispatcher.policies.old_orders.interface import Dispatched
 
 T0 = 1_000.0
 

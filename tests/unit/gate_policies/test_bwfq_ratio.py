@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.interface import Dispatched, Queued
-from dispatcher.policies.orders.ratio import Ratio
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.interface import Dispatched, Queued
+from dispatcher.policies.old_orders.ratio import Ratio
+from dispatcher.policies.old_orders.registry import new_gate
 
 T0 = 1_000.0
 

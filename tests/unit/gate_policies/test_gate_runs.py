@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.orders.interface import Gate
-from dispatcher.policies.orders.registry import new_gate
+from dispatcher.policies.old_orders.interface import Gate
+from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
 from tests.support.gate.poisson_source import Source

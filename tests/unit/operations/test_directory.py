@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import InvalidRequest, Unauthorized
-from dispatcher.operations import directory as module
-from dispatcher.operations.directory import CACHE_S, SHARED_QUEUE, key_prefix, new_key
+from dispatcher.old_operations import directory as module
+from dispatcher.old_operations.directory import CACHE_S, SHARED_QUEUE, key_prefix, new_key
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import Gate
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from dispatcher.model.errors import AnsweredError, StoreUnavailable
-from dispatcher.model.invocation import State
-from dispatcher.model.outcomes import Dispatched
-from dispatcher.operations.answer import wait_or_detach
-from dispatcher.operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
-from dispatcher.operations.execute import Collected
-from dispatcher.operations.settle import settle
+from dispatcher.model.old_invocation import State
+from dispatcher.model.old_outcomes import Dispatched
+from dispatcher.old_operations.answer import wait_or_detach
+from dispatcher.old_operations.drain import CONFLICTS_MAX, EXPIRED_MAX, drain, expire
+from dispatcher.old_operations.execute import Collected
+from dispatcher.old_operations.settle import settle
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import POOL, Gate, make_gate
 from tests.support.gate.store_faults import Slow, Unreachable

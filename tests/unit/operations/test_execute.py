@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import DeadlineExceeded, Preempted, Refused, StoreUnavailable, TenantError, WorkerFailed
-from dispatcher.model.invocation import Invocation, State
-from dispatcher.model.outcomes import Known, Settled
-from dispatcher.operations.answer import answer, result_of
-from dispatcher.operations.drain import drain
-from dispatcher.operations.execute import Collected, Render, execute_detached
-from dispatcher.operations.settle import give_back, settle, settle_lost
-from dispatcher.operations.submit import RETRIES_PER_ID_MAX, latest
+from dispatcher.model.old_invocation import Invocation, State
+from dispatcher.model.old_outcomes import Known, Settled
+from dispatcher.old_operations.answer import answer, result_of
+from dispatcher.old_operations.drain import drain
+from dispatcher.old_operations.execute import Collected, Render, execute_detached
+from dispatcher.old_operations.settle import give_back, settle, settle_lost
+from dispatcher.old_operations.submit import RETRIES_PER_ID_MAX, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.memory_gate import POOL, Gate

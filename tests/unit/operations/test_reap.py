@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.fleet import Lease
-from dispatcher.model.invocation import Slot, State
-from dispatcher.model.outcomes import Settled
-from dispatcher.operations.execute import execute_detached
-from dispatcher.operations.reap import reap, sweep
-from dispatcher.operations.settle import settle
+from dispatcher.model.old_fleet import Lease
+from dispatcher.model.old_invocation import Slot, State
+from dispatcher.model.old_outcomes import Settled
+from dispatcher.old_operations.execute import execute_detached
+from dispatcher.old_operations.reap import reap, sweep
+from dispatcher.old_operations.settle import settle
 from tests.support.gate.memory_gate import POOL, Gate
 from tests.support.gate.store_faults import Unreachable
 from tests.support.gate.story import begun, dispatched, kept, queued

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import AnsweredError, IdempotencyConflict, InvalidRequest, NoWorker, Refused, UnknownModel
-from dispatcher.model.invocation import State
-from dispatcher.model.outcomes import Dispatched, Known, Queued
-from dispatcher.operations.drain import drain
-from dispatcher.operations.execute import Collected
-from dispatcher.operations.settle import settle
+from dispatcher.model.old_invocation import State
+from dispatcher.model.old_outcomes import Dispatched, Known, Queued
+from dispatcher.old_operations.drain import drain
+from dispatcher.old_operations.execute import Collected
+from dispatcher.old_operations.settle import settle
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import POOL, Gate
 from tests.support.gate.store_faults import Slow

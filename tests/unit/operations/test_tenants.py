@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.model.errors import ConfigurationError, Unauthorized
-from dispatcher.model.invocation import State
+from dispatcher.model.old_invocation import State
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations import tenants
-from dispatcher.operations.directory import CACHE_S
-from dispatcher.operations.guarantees import scale_guarantees
-from dispatcher.operations.settle import settle
+from dispatcher.old_operations import tenants
+from dispatcher.old_operations.directory import CACHE_S
+from dispatcher.old_operations.guarantees import scale_guarantees
+from dispatcher.old_operations.settle import settle
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import POOL, Gate
 from tests.support.gate.story import dispatched

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.invocation import Invocation, State
-from dispatcher.operations.answer import abandon
-from dispatcher.operations.settle import settle
-from dispatcher.operations.wakeups import ANY_CHANGE, READ_ALL_EVERY, TERMINAL, Wakeups
+from dispatcher.model.old_invocation import Invocation, State
+from dispatcher.old_operations.answer import abandon
+from dispatcher.old_operations.settle import settle
+from dispatcher.old_operations.wakeups import ANY_CHANGE, READ_ALL_EVERY, TERMINAL, Wakeups
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import dispatched, queued
 

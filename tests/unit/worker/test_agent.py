@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.fleet import SEATS_MAX, Worker
-from dispatcher.model.invocation import Slot
+from dispatcher.model.old_fleet import SEATS_MAX, Worker
+from dispatcher.model.old_invocation import Slot
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
 from headgate.simulator.virtual_time import START, run

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
-from dispatcher.model.fleet import Worker
+from dispatcher.model.old_fleet import Worker
 from dispatcher.model.requests import Message
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
-from dispatcher.model.fleet import Worker
+from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from dispatcher.worker_wire import encode_event

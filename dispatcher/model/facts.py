@@ -1,0 +1,163 @@
+"""What a shard's log says: facts, in entries that are each written once. Pure.
+
+A fact says what happened and which values hold after it. Replay assigns these values and decides nothing, so two
+versions of the code agree about every past entry. An entry holds no prompt, no answer and no key.
+
+Units: costs and served in service units, rates in service units a second, times in Unix seconds. `clocks` are the
+numbers that the shard's order keeps for a tenant (dispatcher/policies/orders); their meaning belongs to the order.
+
+Within an entry the facts stand in this order: workers, processes and tenants; ends and returns; arrivals; dispatches.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FORMAT = 1
+"""The version of the facts below. A reader refuses an entry with a higher one."""
+
+
+class WorkerSet(NamedTuple):
+    """A worker joined or changed. A worker with `state` other than "serving" gets no new work."""
+
+    worker: str
+    url: str
+    model: str
+    slots: int
+    context_tokens: int
+    bytes_per_token: float
+    service_per_s: float
+    """Its measured capacity in service units a second; 0 while unknown."""
+    state: str
+    """"serving"; "draining"; "silent" (it is not heard, its attempts are kept); "resting" (too many of its attempts
+    failed)."""
+    until: float = 0.0
+    """When "resting" ends."""
+
+
+class WorkerLost(NamedTuple):
+    """A worker left or its lease ended. Its attempts were returned or ended before this fact."""
+
+    worker: str
+
+
+class ProcessSet(NamedTuple):
+    """A process that holds callers. `state`: "present", or "silent" (its waiting calls are suspended)."""
+
+    process: str
+    state: str
+
+
+class ProcessLost(NamedTuple):
+    """A process is gone: its waiting calls are cancelled, all at once, except those that are durable."""
+
+    process: str
+
+
+class TenantSet(NamedTuple):
+    """A tenant's share and limits, as of version `version` of its configuration."""
+
+    tenant: str
+    version: int
+    weight: float
+    rate_per_s: float
+    burst: float
+    tier: str
+    waiting_max: int
+
+
+class Accepted(NamedTuple):
+    """A call joined its tenant's queue."""
+
+    id: str
+    floor: int
+    """The lowest sequence number that the process of `id` may still repeat."""
+    process: str
+    """The process that holds the caller; empty if no caller waits (the call is then durable)."""
+    tenant: str
+    model: str
+    cost: float
+    deadline_at: float
+    durable: bool
+    app: str
+    interaction: str
+    priority: float
+    clocks: tuple[float, ...]
+
+
+class Dispatched(NamedTuple):
+    """A waiting call got a slot of `worker`, as attempt number `attempt`."""
+
+    id: str
+    worker: str
+    attempt: int
+    in_profile: bool
+    rate_per_s: float
+    weight: float
+    clocks: tuple[float, ...]
+    virtual_time: float
+
+
+class Returned(NamedTuple):
+    """An attempt that will never (again) run went back to its place in the queue. `counted`: as one of its attempts."""
+
+    id: str
+    attempt: int
+    reason: str
+    counted: bool
+    clocks: tuple[float, ...]
+
+
+class Ended(NamedTuple):
+    """A dispatched call ended with its true service."""
+
+    id: str
+    attempt: int
+    outcome: str
+    """"done", "failed", "cancelled" or "expired"."""
+    input_tokens: int
+    output_tokens: int
+    served: float
+    clocks: tuple[float, ...]
+    virtual_time: float
+
+
+class Dropped(NamedTuple):
+    """A waiting call left its queue. `outcome`: "cancelled", "expired" or "failed"."""
+
+    id: str
+    outcome: str
+
+
+class Held(NamedTuple):
+    """Another process holds the caller of a durable call now."""
+
+    id: str
+    process: str
+
+
+class Cancelling(NamedTuple):
+    """The caller of a dispatched call left before its attempt began. If the attempt is returned, the call ends."""
+
+    id: str
+
+
+Fact = (
+    WorkerSet | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched | Returned | Ended | Dropped
+    | Held | Cancelling
+)  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One position of the log."""
+
+    position: int
+    at: float
+    """The time of its decisions in Unix seconds, never below that of the entry before."""
+    writer: str
+    """The process that wrote it, and its count of entries: no other entry has the same."""
+    leader: str
+    """The address of the process that decides for the others; empty if there is none."""
+    epoch: int
+    """The number of takeovers so far."""
+    facts: tuple[Fact, ...]
