@@ -106,8 +106,13 @@ class NoWorker(ServiceError):
 
 
 class WorkerFailed(ServiceError):
-    def __init__(self, message: str = "The worker stopped before the answer was complete.") -> None:
+    """`began` is False if the worker certainly did not begin the attempt."""
+
+    began: bool = True
+
+    def __init__(self, message: str = "The worker stopped before the answer was complete.", *, began: bool = True) -> None:
         super().__init__(message, "worker_failed", None, 502, "server_error")
+        self.began = began
 
 
 class Preempted(ServiceError):
@@ -129,3 +134,28 @@ class StoreUnavailable(ServiceError):
 
 class ConfigurationError(HeadgateError):
     """Its message is one line: what is wrong and what to do."""
+
+
+class LogError(HeadgateError):
+    """The shard's history cannot be used as it is. The message names the position."""
+
+
+class LogGap(LogError):
+    """An entry is missing though a later one exists: it was cut, or it expired. Begin at a snapshot."""
+
+
+class LogCorrupt(LogError):
+    """An entry or a snapshot does not decode, does not fold, or is of a newer version. The shard stops."""
+
+
+class EntryTooLarge(LogError):
+    """An entry is above the store's limit of an item. Write fewer commands at once."""
+
+
+class ConnectionLost(HeadgateError):
+    """The connection to another process broke, or could not be made."""
+
+    def __init__(self, message: str = "The connection is lost.", *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """The host answered that no process listens there: the process is gone."""
