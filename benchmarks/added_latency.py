@@ -34,10 +34,10 @@ from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.old_operations.context import Context
 from dispatcher.old_operations.directory import Directory
+from dispatcher.old_stores.dynamodb.store import DynamoStore
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier
-from dispatcher.old_stores.dynamodb.store import DynamoStore
 from dispatcher.worker_client import HttpWorkerClient
 from functions.http_api.app import make_app
 from gpu_worker.__main__ import bound

@@ -110,7 +110,9 @@ class WorkerFailed(ServiceError):
 
     began: bool = True
 
-    def __init__(self, message: str = "The worker stopped before the answer was complete.", *, began: bool = True) -> None:
+    def __init__(
+        self, message: str = "The worker stopped before the answer was complete.", *, began: bool = True
+    ) -> None:
         super().__init__(message, "worker_failed", None, 502, "server_error")
         self.began = began
 

@@ -12,9 +12,9 @@ from dispatcher.model.old_fleet import Worker
 from dispatcher.model.old_invocation import Invocation
 from dispatcher.old_operations.directory import Directory
 from dispatcher.old_operations.wakeups import Wakeups
+from dispatcher.old_ports import Clock, Ids, Launcher, Store, WorkerClient
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from dispatcher.old_ports import Clock, Ids, Launcher, Store, WorkerClient
 
 logger = logging.getLogger("headgate.gate")
 

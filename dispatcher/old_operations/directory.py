@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, Unauthorized
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.policies.clocks import Share
 from dispatcher.old_ports import Clock, TenantStore
+from dispatcher.policies.clocks import Share
 
 CACHE_S = 60.0
 """After this time all processes know a revoked key or a changed limit."""

@@ -12,9 +12,9 @@ from dispatcher.model.old_outcomes import Settled
 from dispatcher.old_operations.context import Context
 from dispatcher.old_operations.drain import drain
 from dispatcher.old_operations.results import error_result
+from dispatcher.old_ports import Clock, InvocationStore, Store
 from dispatcher.policies.clocks import settlement
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
-from dispatcher.old_ports import Clock, InvocationStore, Store
 
 
 async def settle(

@@ -10,8 +10,8 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.old_outcomes import Written
 from dispatcher.model.tenants import Tenant
 from dispatcher.old_operations.directory import new_key
-from dispatcher.policies.clocks import Share
 from dispatcher.old_ports import Clock, Ids, Store
+from dispatcher.policies.clocks import Share
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2

@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
 from dispatcher.model.worker_protocol import WorkRefused
-from dispatcher.policies.tiers import Tier
 from dispatcher.old_ports import Clock
+from dispatcher.policies.tiers import Tier
 from dispatcher.worker_wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
 from gpu_worker.service.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry

@@ -18,8 +18,8 @@ from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.old_operations import tenants as operations
-from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.old_ports import Store
+from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from headgate.cli.one_object import takes
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")

@@ -11,9 +11,9 @@ import boto3
 from dispatcher.bootstrap import RealIds
 from dispatcher.model.tenants import Tenant
 from dispatcher.old_operations.directory import new_key
-from dispatcher.policies.clocks import Share
 from dispatcher.old_ports import TenantStore
 from dispatcher.old_stores.dynamodb.store import client_config, create_table
+from dispatcher.policies.clocks import Share
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -8,8 +8,8 @@ from typing import Any
 from dispatcher.model.old_fleet import Worker
 from dispatcher.model.old_invocation import Invocation, Result, Slot, State, dispatched, ended
 from dispatcher.model.old_outcomes import Settled, Written
-from dispatcher.policies.clocks import Share, debit, lift, settlement
 from dispatcher.old_ports import Store
+from dispatcher.policies.clocks import Share, debit, lift, settlement
 
 POOL = "p"
 START = 1_000_000.0

@@ -11,8 +11,8 @@ import pytest
 from dispatcher.model.errors import RequestTooLarge
 from dispatcher.model.old_invocation import Slot, State, dispatched
 from dispatcher.model.old_outcomes import Written
-from dispatcher.policies.clocks import STAY, Charge, Clocks, Debit, Step, debit
 from dispatcher.old_stores.limits import RETENTION_S, TEXT_BYTES_MAX
+from dispatcher.policies.clocks import STAY, Charge, Clocks, Debit, Step, debit
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 
 SLOT = Slot("w", 0)

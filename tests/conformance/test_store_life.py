@@ -10,8 +10,8 @@ import pytest
 from dispatcher.model.old_fleet import Lease
 from dispatcher.model.old_invocation import Invocation, Result, Slot, State, ended, retried
 from dispatcher.model.old_outcomes import Settled, Written
-from dispatcher.policies.clocks import STAY, Clocks, Debit, Step, settlement
 from dispatcher.old_stores.limits import TEXT_BYTES_MAX
+from dispatcher.policies.clocks import STAY, Clocks, Debit, Step, settlement
 from tests.conformance.store_world import POOL, START, World, invocation, later, worker
 
 SLOT = Slot("w", 0)

@@ -10,9 +10,9 @@ from decimal import Decimal
 from math import inf
 from typing import Any
 
-from dispatcher.policies.clocks import Step
 from dispatcher.old_stores.dynamodb.attributes import Encoded, encode, encode_item
 from dispatcher.old_stores.numbers import ZERO, exact, placed
+from dispatcher.policies.clocks import Step
 
 
 class Statement:

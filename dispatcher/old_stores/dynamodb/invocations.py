@@ -13,7 +13,6 @@ from typing import Any
 from dispatcher.model.old_fleet import Lease
 from dispatcher.model.old_invocation import Invocation, Slot, State, retried
 from dispatcher.model.old_outcomes import Settled, Written
-from dispatcher.policies.clocks import STAY, Debit, Step
 from dispatcher.old_stores.dynamodb import queues
 from dispatcher.old_stores.dynamodb.expressions import Statement
 from dispatcher.old_stores.dynamodb.items import ending_attributes, execution_attributes, invocation_item, waiting_item
@@ -23,6 +22,7 @@ from dispatcher.old_stores.dynamodb.requests import ConditionFailed, Requests
 from dispatcher.old_stores.dynamodb.workers import DynamoWorkers, claim, release
 from dispatcher.old_stores.limits import checked_body, fitting
 from dispatcher.old_stores.numbers import service
+from dispatcher.policies.clocks import STAY, Debit, Step
 
 INVOCATION, QUEUE = 0, 1
 """Places in every transaction here."""

@@ -10,10 +10,10 @@ from typing import Any
 from dispatcher.model.old_fleet import Lease, Pool, TenantQueue, WaitingQueue, Worker
 from dispatcher.model.old_invocation import Invocation, Result, Slot, State
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.policies.clocks import Charge, Clocks, Share
-from dispatcher.policies.tiers import Tier
 from dispatcher.old_stores.dynamodb.attributes import Item
 from dispatcher.old_stores.dynamodb.layout import EXPIRY, table_definition
+from dispatcher.policies.clocks import Charge, Clocks, Share
+from dispatcher.policies.tiers import Tier
 
 __all__ = ["table_definition"]
 

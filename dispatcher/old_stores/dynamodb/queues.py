@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dispatcher.model.old_invocation import Invocation
-from dispatcher.policies.clocks import STAY, Debit, Step
 from dispatcher.old_stores.dynamodb.attributes import Item
 from dispatcher.old_stores.dynamodb.expressions import Statement
 from dispatcher.old_stores.dynamodb.layout import WAITING_POOL, queue_key
 from dispatcher.old_stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, service, stepped
+from dispatcher.policies.clocks import STAY, Debit, Step
 
 
 def charged(invocation: Invocation, debit: Debit) -> Statement:

@@ -17,7 +17,6 @@ from dispatcher.model.old_fleet import Lease, Snapshot, WaitingQueue, Worker
 from dispatcher.model.old_invocation import Invocation, Slot
 from dispatcher.model.old_outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.policies.clocks import Debit, Step
 from dispatcher.old_ports import Clock
 from dispatcher.old_stores.dynamodb.invocations import DynamoInvocations
 from dispatcher.old_stores.dynamodb.items import to_invocation
@@ -29,6 +28,7 @@ from dispatcher.old_stores.dynamodb.tenants import DynamoTenants
 from dispatcher.old_stores.dynamodb.waiting import DynamoQueue
 from dispatcher.old_stores.dynamodb.workers import DynamoWorkers
 from dispatcher.old_stores.limits import RETENTION_S
+from dispatcher.policies.clocks import Debit, Step
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -10,11 +10,11 @@ from decimal import Decimal
 from dispatcher.model.old_fleet import Lease, TenantQueue, WaitingQueue, Worker
 from dispatcher.model.old_invocation import Invocation, State, retried
 from dispatcher.model.old_outcomes import Settled, Written
-from dispatcher.policies.clocks import STAY, Debit, Step
 from dispatcher.old_stores.limits import checked_body, fitting
 from dispatcher.old_stores.memory.queues import InvocationKey, QueueRecord, WaitingIndex
 from dispatcher.old_stores.memory.workers import MemorySeats
 from dispatcher.old_stores.numbers import service
+from dispatcher.policies.clocks import STAY, Debit, Step
 
 
 class MemoryInvocations:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from dispatcher.model.old_fleet import TenantQueue, WaitingQueue
-from dispatcher.policies.clocks import Clocks, Step
 from dispatcher.old_stores.numbers import TAT_PLACE, VFT_PLACE, ZERO, exact, stepped
+from dispatcher.policies.clocks import Clocks, Step
 
 InvocationKey = tuple[str, str]
 """(tenant, invocation id)"""

@@ -18,13 +18,13 @@ from dispatcher.model.old_fleet import Lease, Pool, Snapshot, WaitingQueue, Work
 from dispatcher.model.old_invocation import Invocation, Slot
 from dispatcher.model.old_outcomes import Settled, Written
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.policies.clocks import Debit, Step
 from dispatcher.old_ports import Clock
 from dispatcher.old_stores.limits import RETENTION_S
 from dispatcher.old_stores.memory.invocations import MemoryInvocations
 from dispatcher.old_stores.memory.tenants import MemoryTenants
 from dispatcher.old_stores.memory.workers import MemorySeats
 from dispatcher.old_stores.numbers import virtual_time as rounded_down
+from dispatcher.policies.clocks import Debit, Step
 
 T = TypeVar("T")
 

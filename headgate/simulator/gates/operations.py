@@ -27,9 +27,9 @@ from dispatcher.old_operations.context import Context, GateSettings
 from dispatcher.old_operations.directory import Directory
 from dispatcher.old_operations.reap import sweep
 from dispatcher.old_operations.submit import Submission, submit
+from dispatcher.old_stores.memory.store import MemoryStore
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.tiers import Tier
-from dispatcher.old_stores.memory.store import MemoryStore
 from headgate.simulator.gates.interface import Downstream
 from headgate.simulator.gates.spec import HEARTBEAT_S, SWEEP_S, GateSpec
 from headgate.simulator.requests import SimRequest

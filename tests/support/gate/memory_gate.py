@@ -12,8 +12,8 @@ from dispatcher.model.old_invocation import Invocation, State
 from dispatcher.model.tenants import Tenant
 from dispatcher.old_operations.context import Context, GateSettings
 from dispatcher.old_operations.directory import Directory, new_key
-from dispatcher.policies.clocks import Share
 from dispatcher.old_stores.memory.store import MemoryStore
+from dispatcher.policies.clocks import Share
 from functions.http_api.app import make_app
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller

@@ -23,8 +23,8 @@ from dispatcher.old_operations.context import Context
 from dispatcher.old_operations.execute import Collected, execute_detached
 from dispatcher.old_operations.reap import sweep
 from dispatcher.old_operations.submit import Submission, submit
-from dispatcher.policies.clocks import Debit, Share, Step
 from dispatcher.old_stores.memory.store import MemoryStore
+from dispatcher.policies.clocks import Debit, Share, Step
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.gate.memory_gate import POOL, CountingIds, FakeLauncher, Gate
 from tests.support.gate.story import asked, kept

@@ -15,9 +15,9 @@ from dispatcher.model.old_fleet import Lease, Worker
 from dispatcher.model.old_invocation import Invocation, Slot, dispatched
 from dispatcher.model.old_outcomes import Written
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
+from dispatcher.old_stores.memory.store import MemoryStore
 from dispatcher.policies.clocks import Clocks, Share, debit
 from dispatcher.policies.tiers import Tier
-from dispatcher.old_stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_order
 from gpu_worker.policies.slo.shedding import Shedder
