@@ -56,6 +56,8 @@ class End(NamedTuple):
     """An attempt ended, with the tokens that it read and generated. `outcome` as in facts.Ended.
 
     `answer`: of a durable call, what to keep for its caller (JSON text); it is stored before the end is written.
+    `first_token_s`: seconds from the order's arrival at the worker to its first token, by the worker's clock; 0 if it
+    gave none. With the times of `Accepted` and `Dispatched` it is the latency that a reader of the log shows.
     """
 
     id: str
@@ -65,6 +67,7 @@ class End(NamedTuple):
     output_tokens: int
     tenant: str = ""
     answer: str = ""
+    first_token_s: float = 0.0
 
 
 class Report(NamedTuple):

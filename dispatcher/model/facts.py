@@ -120,6 +120,8 @@ class Ended(NamedTuple):
     served: float
     clocks: tuple[float, ...]
     virtual_time: float
+    first_token_s: float = 0.0
+    """As End.first_token_s says."""
 
 
 class Dropped(NamedTuple):

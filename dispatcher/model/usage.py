@@ -1,4 +1,4 @@
-"""Usage per tenant, application and hour: what the log says was served, exact to the token. Pure."""
+"""Read models of a shard's log: usage per tenant, application and hour, and the state of its tenants. Pure."""
 
 from __future__ import annotations
 
@@ -21,3 +21,32 @@ class UsageRow:
     service: float
     position: int
     """The totals contain every entry below this position of the shard's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """What the log says of an active tenant. Costs and service in service units, times in Unix seconds."""
+
+    tenant: str
+    version: int
+    """The version of its configuration that the last decision used."""
+    tier: str
+    weight: float
+    rate_per_s: float
+    burst: float
+    waiting: int
+    """Calls in its queue."""
+    running: int
+    """Calls that hold a slot."""
+    reserved: float
+    """The estimates of the calls that hold a slot."""
+    spent: float
+    """The true service of its calls that ended since it became active."""
+    clocks: tuple[float, ...]
+    """The numbers that the shard's order keeps for it."""
+    credit: float | None
+    """The rest of its bucket, below zero if it used more than its guarantee; None without a guarantee."""
+    at: float
+    """The time for which `credit` is computed."""
+    position: int
+    """The row contains every entry below this position of the shard's log."""
