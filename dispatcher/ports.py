@@ -1,4 +1,4 @@
-"""The interfaces that the gate needs: clock, ids, log, stores, transport, worker client. Simulations implement them too.
+"""The interfaces that the gate needs: clock, ids, log, stores, transport, workers. Simulations implement them too.
 
 Times are Unix seconds, costs are service units. Every method of a store raises StoreUnavailable if the store does not
 answer; whether a write was applied is then unknown.
