@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dispatcher.model.commands import Command, Offer, Outcome, Over
+from dispatcher.model.facts import WorkerSet
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import UsageRow
@@ -194,6 +195,11 @@ class GateLink(Protocol):
         """The name of this process's incarnation."""
         ...
 
+    @property
+    def floor(self) -> int:
+        """The lowest sequence number that this process may still repeat: no older call of it is under way."""
+        ...
+
     def new_id(self) -> str:
         """Return the id of this process's next call."""
         ...
@@ -208,6 +214,31 @@ class GateLink(Protocol):
 
     def forget(self, call_id: str) -> None:
         """This process waits for no more news of the call. Its sequence number may be forgotten too."""
+        ...
+
+    async def launched(self) -> tuple[str, int]:
+        """Wait for a durable call that the leader wants executed here, as (id, attempt).
+
+        The first call registers this process as an executor. For a process that stays: Lambda gets an SQS message.
+        """
+        ...
+
+    async def fleet(self) -> Sequence[WorkerSet]:
+        """Return the workers that the shard holds, as the leader knows them, else this process's own replica.
+
+        At most some seconds old. Raises StoreUnavailable.
+        """
+        ...
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        """Return the usage rows that the shard holds beyond the projection, both hours included.
+
+        They are totals, like those of UsageStore: of two rows of one hour the one with the higher `position` counts.
+        """
+        ...
+
+    async def rest(self) -> None:
+        """Finish what is under way and be idle until the next command: the process may be frozen now (Lambda)."""
         ...
 
 

@@ -12,7 +12,12 @@ SEQUENCE_BASE = 36
 
 
 class Accept(NamedTuple):
-    """Put a call into its tenant's queue. `share_version` … `waiting_max`: the tenant's configuration as read."""
+    """Put a call into its tenant's queue. `version` … `waiting_max`: the tenant's configuration as read.
+
+    Repeated for a durable call, it makes `process` the holder of the call from now on (facts.Held); the process that
+    held it before still gets its Over. An empty `process` lets the call go: if it waits, it is launched at its
+    dispatch. `floor` counts only if `id` is of `process`.
+    """
 
     id: str
     floor: int
