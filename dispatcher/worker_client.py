@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import httpx
 
+from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
-from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.old_ports import Clock
+from dispatcher.ports import Clock
 from dispatcher.worker_wire import encode_order, parse_event
 
 CONNECT_S = 2.0
@@ -26,6 +26,14 @@ IDLE_S = 2.0
 CLOSING_S = 1.0
 """Longest wait for the end of the answer after the last event. The connection is reused only if that end arrives."""
 LINE_BYTES_MAX = 1_000_000
+NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+"""Errors before any byte of the order was sent: the worker certainly did not begin."""
 
 
 class HttpWorkerClient:
@@ -45,17 +53,20 @@ class HttpWorkerClient:
             trust_env=False,
         )
 
-    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the generator closes the connection, which aborts the work.
+    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        """Stream an execution. Closing the generator closes the connection, which aborts work that is not durable.
 
         Raises WorkerFailed if the worker cannot be reached, stops before the last event, is silent, or sends nonsense.
+        Its `began` is False only if no connection could be made.
         """
         over = False
         try:
-            async with aclosing(self._events(self._request(worker, order))) as events:
+            async with aclosing(self._events(self._request(offer, order))) as events:
                 async for event in events:
                     over = isinstance(event, Finished | WorkRefused)
                     yield event
+        except NOT_SENT as error:
+            raise WorkerFailed(f"The worker cannot be reached: {type(error).__name__}.", began=False) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise WorkerFailed(f"The worker cannot be used: {type(error).__name__}.") from None
         if not over:
@@ -83,20 +94,18 @@ class HttpWorkerClient:
         finally:
             await response.aclose()
 
-    def _request(self, worker: Worker, order: WorkOrder) -> httpx.Request:
+    def _request(self, offer: Offer, order: WorkOrder) -> httpx.Request:
         order = replace(order, cache_salt=cache_salt(order.tenant, self._secret))
         body = encode_order(order)
         token = ExecutionToken(
-            worker=worker.id,
-            tenant=order.tenant,
+            worker=offer.worker,
             invocation=order.invocation,
             attempt=order.attempt,
-            slot=order.slot,
             expires_at=self._clock.now() + EXECUTION_TOKEN_TTL_S,
             body_digest=digest(body),
         )
         headers = {"authorization": f"Bearer {sign(token, self._secret)}", "content-type": "application/json"}
-        return self._http.build_request("POST", f"{worker.url}/v1/execute", content=body, headers=headers)
+        return self._http.build_request("POST", f"{offer.url}/v1/execute", content=body, headers=headers)
 
 
 async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:

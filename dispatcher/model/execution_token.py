@@ -1,8 +1,9 @@
 """Execution tokens: short-lived signed permissions to execute one attempt on one worker.
 
 Other processes than the gate may reach a worker's port, so a worker executes only an order that carries a token. The
-token is signed with HMAC-SHA-256 under a secret that gate and workers share. It is valid for one worker, tenant,
-invocation, attempt and slot, for exactly these bytes of the order, and for some seconds.
+token is signed with HMAC-SHA-256 under a secret that gate and workers share. It is valid for one worker, call and
+attempt, for exactly these bytes of the order, for some seconds, and once: the worker begins no attempt a second time
+(gpu_worker/service/seen_attempts.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import hmac
 import json
 from dataclasses import dataclass
 
+from dispatcher.model.worker_protocol import execution_name
+
 EXECUTION_TOKEN_TTL_S = 30.0
 """Within this time the worker must receive the order. The execution itself may last longer."""
 
@@ -24,17 +27,17 @@ class ExecutionTokenRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionToken:
+    """`invocation`: the call's id in the log. `expires_at`: Unix seconds, by the signer's clock."""
+
     worker: str
-    tenant: str
     invocation: str
     attempt: int
-    slot: int
     expires_at: float
     body_digest: str
 
     @property
     def execution(self) -> str:
-        return f"{self.tenant}/{self.invocation}#{self.attempt}"
+        return execution_name(self.invocation, self.attempt)
 
 
 def cache_salt(tenant: str, secret: bytes) -> str:

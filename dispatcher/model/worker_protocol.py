@@ -17,6 +17,8 @@ MESSAGES_MAX = 256
 STOPS_MAX = 16
 STOP_CHARS_MAX = 1000
 SEED_MAX = 2**63 - 1
+ATTEMPT_MAX = 1_000_000
+"""Far above the attempts that count: an offer that is not begun uses up a number too."""
 RETRY_AFTER_MAX_S = 86_400.0
 ABOVE_ZERO = ulp(0.0)
 """The smallest positive float."""
@@ -24,6 +26,17 @@ ABOVE_ZERO = ulp(0.0)
 Name = Annotated[str, Bounds(1, 128)]
 Label = Annotated[str, Bounds(0, 64)]
 StopText = Annotated[str, Bounds(1, STOP_CHARS_MAX)]
+
+
+def execution_name(call_id: str, attempt: int) -> str:
+    """Return the name of an attempt: `id#attempt`."""
+    return f"{call_id}#{attempt}"
+
+
+def parse_execution(name: str) -> tuple[str, int]:
+    """Return (call id, attempt) of an execution's name. Raises ValueError."""
+    call_id, _, attempt = name.rpartition("#")
+    return call_id, int(attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +49,8 @@ class WorkOrder:
 
     tenant: Name
     invocation: Name
-    attempt: Annotated[int, Bounds(1, 100)]
-    slot: Annotated[int, Bounds(0, 10_000)]
+    """The id of the call in the log; no other call of any tenant has it."""
+    attempt: Annotated[int, Bounds(1, ATTEMPT_MAX)]
     model: Annotated[str, Bounds(1, 200)]
     weight: Annotated[float, Bounds(ABOVE_ZERO, 1e9)]
     tier: Tier
@@ -52,13 +65,15 @@ class WorkOrder:
     app: Label
     stage: Annotated[int, Bounds(0, 10_000)]
     interaction: Label
+    durable: bool
+    """The answer is kept for the caller: the worker reports it with the end, and a closed stream does not abort it."""
     cache_salt: Label
     """Separates the tenant's prefixes in the worker's cache from all others. The worker client sets it at signing."""
 
     @property
     def execution(self) -> str:
-        """The name of this attempt, in execution tokens and heartbeats."""
-        return f"{self.tenant}/{self.invocation}#{self.attempt}"
+        """The name of this attempt, in execution tokens and reports."""
+        return execution_name(self.invocation, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +107,16 @@ class Finished:
 class WorkRefused:
     """The worker does not execute this order, or ends it early. `status` is an HTTP status.
 
-    Below 500 the error is the tenant's. `retry_after_s`: seconds until a new try makes sense; None if unknown.
+    `final`: the call ended with this error, and the log says so; below 500 the error is the tenant's. Otherwise the
+    attempt goes back to the gate, which may offer the call again. `retry_after_s`: seconds until a new try makes sense;
+    None if unknown.
     """
 
     status: int
     code: str
     message: str
     retry_after_s: Annotated[float, Bounds(0, RETRY_AFTER_MAX_S)] | None = None
+    final: bool = False
     event: Literal["refused"] = field(default="refused", kw_only=True)
 
 

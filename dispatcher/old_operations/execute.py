@@ -205,7 +205,6 @@ def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Re
         tenant=tenant.name,
         invocation=invocation.id,
         attempt=invocation.attempt,
-        slot=invocation.slot.number,
         model=request.model,
         weight=tenant.share.weight,
         tier=tenant.tier,
@@ -219,5 +218,6 @@ def _order(context: Context, tenant: Tenant, invocation: Invocation, request: Re
         app=request.app,
         stage=request.stage,
         interaction=request.interaction,
+        durable=invocation.detached,
         cache_salt="",
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dispatcher.model.execution_token import ExecutionToken, ExecutionTokenRefused, digest, sign, verify
 
 SECRET = b"sixteen characters and more"
-TOKEN = ExecutionToken("w", "a", "i", 1, 0, 100.0, digest(b"body"))
+TOKEN = ExecutionToken("w", "i", 1, 100.0, digest(b"body"))
 SIGNED = sign(TOKEN, SECRET)
 
 
@@ -62,7 +62,7 @@ def test_one_changed_bit_of_the_payload_makes_it_invalid(bit: int) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ExecutionToken)])
 def test_every_field_is_under_the_signature(name: str) -> None:
-    other: Any = {"attempt": 2, "slot": 3, "expires_at": 1e9}.get(name, "other")
+    other: Any = {"attempt": 2, "expires_at": 1e9}.get(name, "other")
     payload = sign(replace(TOKEN, **{name: other}), b"the forger's own").partition(".")[0]
     with pytest.raises(ExecutionTokenRefused):
         opened(f"{payload}.{SIGNED.partition('.')[2]}")
@@ -72,4 +72,4 @@ def test_a_refusal_does_not_repeat_the_token() -> None:
     with pytest.raises(ExecutionTokenRefused) as refused:
         opened(worker="v")
     assert SIGNED not in str(refused.value)
-    assert json.dumps(TOKEN.tenant) not in str(refused.value)
+    assert json.dumps(TOKEN.invocation) not in str(refused.value)
