@@ -1,0 +1,93 @@
+"""Repeats slow appends with the same bytes, so that one slow reply does not delay a whole shard.
+
+Both appends are meant for the same position with the same bytes, and a position is written once: whichever is applied
+first, the other one finds equal bytes there. The share of repeated appends is bounded, and an append is never repeated
+while the store throttles, so that hedging does not add load where load is the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import FIRST_COMPLETED, Future
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dispatcher.ports import Clock, Log
+
+HEDGE_AFTER_S = 0.012
+"""An append without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
+HEDGED_SHARE_MAX = 0.05
+HEDGES_SAVED_MAX = 5.0
+"""Most repeats in a row that earlier appends without a repeat pay for."""
+
+
+class HedgedLog:
+    """A dispatcher.ports.Log over another one."""
+
+    def __init__(self, log: Log, clock: Clock, is_throttled: Callable[[], bool] = lambda: False) -> None:
+        self.hedges = 0
+        """Appends that were repeated so far."""
+        self._log, self._clock, self._is_throttled = log, clock, is_throttled
+        self._saved = 1.0
+        self._late: set[Future[bytes]] = set()
+
+    async def append(self, position: int, entry: bytes) -> bytes:
+        self._saved = min(HEDGES_SAVED_MAX, self._saved + HEDGED_SHARE_MAX)
+        tries = [self._begin(position, entry)]
+        try:
+            if await self._is_slow(tries[0]) and self._may_hedge():
+                self.hedges += 1
+                self._saved -= 1
+                tries.append(self._begin(position, entry))
+            return await _first_reply(tries)
+        except asyncio.CancelledError:
+            for task in tries:
+                task.cancel()
+            raise
+
+    def _begin(self, position: int, entry: bytes) -> Future[bytes]:
+        task = asyncio.ensure_future(self._log.append(position, entry))
+        self._late.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: Future[bytes]) -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            task.exception()  # of the slower try: its position is decided, its error means nothing any more
+
+    async def _is_slow(self, task: Future[Any]) -> bool:
+        timer: Future[Any] = asyncio.ensure_future(self._clock.sleep(HEDGE_AFTER_S))
+        try:
+            await asyncio.wait([task, timer], return_when=FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+        return not task.done()
+
+    def _may_hedge(self) -> bool:
+        return self._saved >= 1 and not self._is_throttled()
+
+    async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
+        return await self._log.read(position, limit)
+
+    async def last(self) -> tuple[int, bytes] | None:
+        return await self._log.last()
+
+    async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
+        await self._log.save_snapshot(position, nonce, state)
+
+    async def load_snapshot(self) -> tuple[int, bytes] | None:
+        return await self._log.load_snapshot()
+
+    async def cut(self, position: int) -> None:
+        await self._log.cut(position)
+
+
+async def _first_reply(tries: list[Future[bytes]]) -> bytes:
+    """Return the first reply. Raises the error of the last try if all fail."""
+    pending = set(tries)
+    while True:
+        done, pending = await asyncio.wait(pending, return_when=FIRST_COMPLETED)
+        replies = [task for task in done if task.exception() is None]
+        if replies or not pending:
+            return (replies or list(done))[0].result()

@@ -1,0 +1,63 @@
+"""Limits that every backend keeps: sizes in bytes, times in seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from dispatcher.model.errors import EntryTooLarge, LogGap, RequestTooLarge
+from dispatcher.model.invocation import Answer, Invocation
+
+ENTRY_BYTES_MAX = 380_000
+"""Longest entry of a log. An item of DynamoDB holds 400 KB with its keys."""
+TEXT_BYTES_MAX = 350_000
+"""Longest body or answer of an invocation. An item never holds both."""
+CUT_AFTER_S = 24 * 3600.0
+"""Entries and snapshots below a cut stay for this long. A read that began before the cut still finds them."""
+INVOCATION_KEEP_S = 24 * 3600.0
+"""An invocation can be read, and its key is in use, for this long after its deadline."""
+MAILBOX_KEEP_S = 3600.0
+"""News is kept for this long. No call lives longer than its deadline of at most 900 s."""
+
+_SHARD = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def checked_shard(shard: str) -> str:
+    """Return the name. Raises ValueError."""
+    if not _SHARD.fullmatch(shard):
+        raise ValueError(f"a shard's name has 1 to 64 characters of A-Za-z0-9._-, not {shard!r}")
+    return shard
+
+
+def checked_entry(position: int, entry: bytes) -> bytes:
+    """Return the entry. Raises EntryTooLarge."""
+    if len(entry) > ENTRY_BYTES_MAX:
+        limit = f"at most {ENTRY_BYTES_MAX} are kept"
+        raise EntryTooLarge(f"Entry {position} has {len(entry)} bytes; {limit}. Write fewer commands at once.")
+    return entry
+
+
+def gap_at(shard: str, position: int) -> LogGap:
+    return LogGap(f"The log of {shard} has no entry {position}, but a later one: begin at a snapshot.")
+
+
+def checked_invocation(invocation: Invocation) -> Invocation:
+    """Return the invocation. Raises RequestTooLarge if its body is too long to be kept."""
+    if len((invocation.body or "").encode()) > TEXT_BYTES_MAX:
+        raise RequestTooLarge(f"A request that is kept for its answer may have at most {TEXT_BYTES_MAX} bytes.")
+    return invocation
+
+
+def fitting_answer(answer: Answer) -> Answer:
+    """Replace an answer that is too long by an error. Its tokens stay, so that the charge equals the service."""
+    if len(answer.body.encode()) <= TEXT_BYTES_MAX:
+        return answer
+    message = f"The answer is longer than {TEXT_BYTES_MAX} bytes and was not kept; stream it instead."
+    error = {"message": message, "type": "server_error", "param": None, "code": "result_too_large"}
+    return replace(answer, outcome="failed", body=json.dumps({"error": error, "status": 500}))
+
+
+def expires_at(invocation: Invocation) -> float:
+    """Return when the invocation and its key are forgotten, in Unix seconds. Its answer does not change it."""
+    return invocation.deadline_at + INVOCATION_KEEP_S

@@ -1,0 +1,1 @@
+"""The store in memory: exact, deterministic, with injectable faults. For simulations and tests."""

@@ -1,0 +1,75 @@
+"""One request to the memory store: applied at once and completely, between two points where faults are injected."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+WRITES = frozenset(
+    [
+        "append",
+        "save_snapshot_part",
+        "save_snapshot_manifest",
+        "cut",
+        "create",
+        "answer",
+        "put_mailbox",
+        "put_usage",
+        "put_tenant",
+        "delete_tenant",
+        "put_key",
+        "delete_key",
+    ]
+)
+"""Names of the operations that write, as a Faults hook sees them."""
+READS = frozenset(
+    [
+        "read_log",
+        "last_entry",
+        "load_snapshot",
+        "get",
+        "find",
+        "read_mailbox",
+        "usage",
+        "find_key",
+        "get_tenant",
+        "list_tenants",
+        "keys_of",
+    ]
+)
+
+
+class Faults(Protocol):
+    """What goes wrong, and when. Either method may raise StoreUnavailable, or wait on the clock."""
+
+    async def before(self, operation: str) -> None:
+        """The request is under way; nothing is applied yet."""
+        ...
+
+    async def after(self, operation: str) -> None:
+        """It is applied; the reply is under way."""
+        ...
+
+
+class Requests:
+    """Counts requests and injects faults. `lock` is shared by all views of the same data."""
+
+    def __init__(self, lock: threading.Lock, faults: Faults | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.faults = faults
+        self._lock = lock
+
+    async def apply(self, operation: str, apply: Callable[[], T]) -> T:
+        """Apply one operation atomically and return its result."""
+        if self.faults is not None:
+            await self.faults.before(operation)
+        with self._lock:
+            self.counts[operation] += 1
+            reply = apply()
+        if self.faults is not None:
+            await self.faults.after(operation)
+        return reply

@@ -1,0 +1,147 @@
+"""The store in memory, with the outcomes of the real ones.
+
+Every method counts as one request (a snapshot as one for each part, and one for its manifest), applies atomically, also
+between threads, and passes a `Faults` hook before and after. An error raised before means that nothing was written,
+one raised after that the reply was lost. Deterministic: what happens depends on the calls, the clock and the hook.
+
+`view` gives each simulated process its own faults and its own clock over the same data.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.usage import UsageRow
+from dispatcher.ports import Clock
+from dispatcher.stores.limits import checked_invocation, checked_shard, fitting_answer
+from dispatcher.stores.memory.invocations import MemoryInvocations
+from dispatcher.stores.memory.log import LogData, MemoryLog
+from dispatcher.stores.memory.mailboxes import MemoryMailboxes
+from dispatcher.stores.memory.requests import Faults, Requests
+from dispatcher.stores.memory.tenants import MemoryTenants
+from dispatcher.stores.memory.usage import MemoryUsage
+
+
+class MemoryData:
+    """What all views of one store share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.logs: dict[str, LogData] = {}
+        self.tenants = MemoryTenants()
+        self.invocations = MemoryInvocations()
+        self.mailboxes = MemoryMailboxes()
+        self.usage = MemoryUsage()
+
+
+class MemoryMailboxStore:
+    """dispatcher.ports.MailboxStore."""
+
+    def __init__(self, data: MemoryData, requests: Requests, clock: Clock) -> None:
+        self._data, self._requests, self._clock = data, requests, clock
+
+    async def put(self, process: str, position: int, news: Sequence[bytes]) -> None:
+        put = self._data.mailboxes.put
+        await self._requests.apply("put_mailbox", lambda: put(process, position, news, self._clock.now()))
+
+    async def read(self, process: str, after: int) -> Sequence[tuple[int, bytes]]:
+        read = self._data.mailboxes.read
+        return await self._requests.apply("read_mailbox", lambda: read(process, after, self._clock.now()))
+
+
+class MemoryStore:
+    """dispatcher.ports.Store."""
+
+    def __init__(self, clock: Clock, faults: Faults | None = None, data: MemoryData | None = None) -> None:
+        self.data = data or MemoryData()
+        self._requests = Requests(self.data.lock, faults)
+        self._clock = clock
+        self._mailboxes = MemoryMailboxStore(self.data, self._requests, clock)
+
+    def view(self, clock: Clock, faults: Faults | None = None) -> MemoryStore:
+        """Return a store over the same data, as another process with its own clock and faults uses it."""
+        return MemoryStore(clock, faults, self.data)
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Requests of this view so far, by operation."""
+        return self._requests.counts
+
+    @property
+    def faults(self) -> Faults | None:
+        return self._requests.faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._requests.faults = faults
+
+    @property
+    def mailboxes(self) -> MemoryMailboxStore:
+        return self._mailboxes
+
+    def log(self, shard: str) -> MemoryLog:
+        with self.data.lock:
+            data = self.data.logs.setdefault(checked_shard(shard), LogData(shard))
+        return MemoryLog(data, self._requests, self._clock)
+
+    async def close(self) -> None:
+        return None
+
+    # ── Invocations ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, invocation: Invocation) -> Invocation:
+        checked, create = checked_invocation(invocation), self.data.invocations.create
+        return await self._requests.apply("create", lambda: create(checked, self._clock.now()))
+
+    async def get(self, invocation_id: str) -> Invocation | None:
+        get = self.data.invocations.get
+        return await self._requests.apply("get", lambda: get(invocation_id, self._clock.now()))
+
+    async def find(self, tenant: str, key: str) -> Invocation | None:
+        find = self.data.invocations.find
+        return await self._requests.apply("find", lambda: find(tenant, key, self._clock.now()))
+
+    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+        fitting, keep = fitting_answer(answer), self.data.invocations.answer
+        return await self._requests.apply("answer", lambda: keep(invocation_id, fitting, self._clock.now()))
+
+    # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        await self._requests.apply("put_usage", lambda: self.data.usage.put(rows))
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        read = self.data.usage.read
+        return await self._requests.apply("usage", lambda: read(tenant, first_hour, last_hour))
+
+    # ── Tenants ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def find_key(self, prefix: str) -> KeyRecord | None:
+        find = self.data.tenants.find_key
+        return await self._requests.apply("find_key", lambda: find(prefix, self._clock.now()))
+
+    async def get_tenant(self, name: str) -> Tenant | None:
+        return await self._requests.apply("get_tenant", lambda: self.data.tenants.get(name))
+
+    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
+        return await self._requests.apply("put_tenant", lambda: self.data.tenants.put(tenant, expected_version))
+
+    async def list_tenants(self) -> Sequence[Tenant]:
+        return await self._requests.apply("list_tenants", self.data.tenants.all)
+
+    async def delete_tenant(self, name: str) -> None:
+        await self._requests.apply("delete_tenant", lambda: self.data.tenants.delete(name))
+
+    async def put_key(self, key: KeyRecord) -> None:
+        await self._requests.apply("put_key", lambda: self.data.tenants.put_key(key))
+
+    async def delete_key(self, prefix: str) -> None:
+        await self._requests.apply("delete_key", lambda: self.data.tenants.delete_key(prefix))
+
+    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
+        keys_of = self.data.tenants.keys_of
+        return await self._requests.apply("keys_of", lambda: keys_of(tenant, self._clock.now()))

@@ -1,0 +1,23 @@
+"""Usage in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.model.usage import UsageRow
+
+
+class MemoryUsage:
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, str, str], UsageRow] = {}
+
+    def put(self, rows: Sequence[UsageRow]) -> None:
+        for row in rows:
+            named = row.hour, row.tenant, row.app
+            old = self._rows.get(named)
+            if old is None or old.position < row.position:
+                self._rows[named] = row
+
+    def read(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
+        chosen = (named for named in self._rows if first_hour <= named[0] <= last_hour and tenant in (None, named[1]))
+        return [self._rows[named] for named in sorted(chosen)]

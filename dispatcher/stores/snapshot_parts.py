@@ -1,0 +1,42 @@
+"""Snapshots in parts, for stores whose items are small. Parts are written first, the manifest last.
+
+A snapshot without a manifest was never finished. One whose parts do not have the manifest's checksum is torn: parts
+were lost, or expired. A reader skips both, and uses an older one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PART_BYTES_MAX = 390_000
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Names a complete snapshot of the state after all entries below `position`."""
+
+    position: int
+    nonce: str
+    """Tells two snapshots of the same position apart."""
+    parts: int
+    checksum: str
+    """SHA-256 of the whole state, hexadecimal."""
+
+
+def split(position: int, nonce: str, state: bytes) -> tuple[list[bytes], Manifest]:
+    """Return the parts in order, at least one, and their manifest."""
+    parts = [state[start : start + PART_BYTES_MAX] for start in range(0, len(state), PART_BYTES_MAX)] or [b""]
+    return parts, Manifest(position, nonce, len(parts), checksum(state))
+
+
+def join(manifest: Manifest, parts: Sequence[bytes]) -> bytes | None:
+    """Return the state, or None if the snapshot is torn."""
+    state = b"".join(parts)
+    complete = len(parts) == manifest.parts and checksum(state) == manifest.checksum
+    return state if complete else None
+
+
+def checksum(state: bytes) -> str:
+    return hashlib.sha256(state).hexdigest()
