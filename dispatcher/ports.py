@@ -13,7 +13,7 @@ from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.model.usage import UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 
 
@@ -107,7 +107,7 @@ class MailboxStore(Protocol):
 
 
 class UsageStore(Protocol):
-    """Usage per tenant, application and hour: a projection of the log."""
+    """Projections of the log: usage per tenant, application and hour, and the state of active tenants."""
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         """Replace each row, unless a row with the same or a higher `position` stands."""
@@ -115,6 +115,14 @@ class UsageStore(Protocol):
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant, application."""
+        ...
+
+    async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
+        """Replace each row, unless a row with the same or a higher `position` stands."""
+        ...
+
+    async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
+        """Return the rows of a shard's tenants, ordered by tenant."""
         ...
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.model.usage import UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock
 from dispatcher.stores.limits import checked_invocation, checked_shard, fitting_answer
 from dispatcher.stores.memory.invocations import MemoryInvocations
@@ -117,6 +117,13 @@ class MemoryStore:
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         read = self.data.usage.read
         return await self._requests.apply("usage", lambda: read(tenant, first_hour, last_hour))
+
+    async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
+        put, named = self.data.usage.put_tenants, checked_shard(shard)
+        await self._requests.apply("put_tenant_rows", lambda: put(named, rows))
+
+    async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
+        return await self._requests.apply("tenant_rows", lambda: self.data.usage.tenants(shard))
 
     # ── Tenants ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.stores.records import is_valid
 
 
 class MemoryTenants:
@@ -40,7 +41,3 @@ class MemoryTenants:
     def keys_of(self, tenant: str, now: float) -> list[KeyRecord]:
         mine = (key for key in self._keys.values() if key.tenant == tenant and is_valid(key, now))
         return sorted(mine, key=lambda key: key.prefix)
-
-
-def is_valid(key: KeyRecord, now: float) -> bool:
-    return key.expires_at is None or now < key.expires_at

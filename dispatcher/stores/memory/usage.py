@@ -1,15 +1,16 @@
-"""Usage in memory."""
+"""Read models in memory: usage by hour, and the state of tenants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.model.usage import UsageRow
+from dispatcher.model.usage import TenantRow, UsageRow
 
 
 class MemoryUsage:
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str, str], UsageRow] = {}
+        self._tenants: dict[tuple[str, str], TenantRow] = {}
 
     def put(self, rows: Sequence[UsageRow]) -> None:
         for row in rows:
@@ -21,3 +22,12 @@ class MemoryUsage:
     def read(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
         chosen = (named for named in self._rows if first_hour <= named[0] <= last_hour and tenant in (None, named[1]))
         return [self._rows[named] for named in sorted(chosen)]
+
+    def put_tenants(self, shard: str, rows: Sequence[TenantRow]) -> None:
+        for row in rows:
+            old = self._tenants.get((shard, row.tenant))
+            if old is None or old.position < row.position:
+                self._tenants[shard, row.tenant] = row
+
+    def tenants(self, shard: str) -> list[TenantRow]:
+        return [self._tenants[named] for named in sorted(self._tenants) if named[0] == shard]

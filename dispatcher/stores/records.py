@@ -1,0 +1,143 @@
+"""The model's records as flat dictionaries of strings, numbers and lists, and back: what a row or an item holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.tiers import Tier
+
+Record = dict[str, Any]
+
+
+def tenant_record(tenant: Tenant) -> Record:
+    share = {"weight": tenant.share.weight, "rate_per_s": tenant.share.rate_per_s, "burst": tenant.share.burst}
+    return {
+        "name": tenant.name,
+        "queue": tenant.queue,
+        "pool": tenant.pool,
+        **share,
+        "tier": tenant.tier.value,
+        "models": None if tenant.models is None else list(tenant.models),
+        "queue_items_max": tenant.queue_items_max,
+        "max_tokens_max": tenant.max_tokens_max,
+        "version": tenant.version,
+    }
+
+
+def to_tenant(record: Mapping[str, Any]) -> Tenant:
+    models = record.get("models")
+    return Tenant(
+        name=record["name"],
+        queue=record["queue"],
+        pool=record["pool"],
+        share=Share(float(record["weight"]), float(record["rate_per_s"]), float(record["burst"])),
+        tier=Tier(record["tier"]),
+        models=None if models is None else tuple(models),
+        queue_items_max=int(record["queue_items_max"]),
+        max_tokens_max=int(record["max_tokens_max"]),
+        version=int(record["version"]),
+    )
+
+
+def key_record(key: KeyRecord) -> Record:
+    return asdict(key)
+
+
+def to_key(record: Mapping[str, Any]) -> KeyRecord:
+    expires_at = record.get("expires_at")
+    return KeyRecord(
+        prefix=record["prefix"],
+        digest=record["digest"],
+        tenant=record["tenant"],
+        expires_at=None if expires_at is None else float(expires_at),
+        created_at=float(record["created_at"]),
+    )
+
+
+def is_valid(key: KeyRecord, now: float) -> bool:
+    """Return whether the key has not expired at `now`."""
+    return key.expires_at is None or now < key.expires_at
+
+
+def invocation_record(invocation: Invocation) -> Record:
+    """Return the fields without the answer: a new invocation has none."""
+    return {name: value for name, value in asdict(invocation).items() if name != "answer"}
+
+
+def to_invocation(record: Mapping[str, Any]) -> Invocation:
+    answer = record.get("answer")
+    return Invocation(
+        id=record["id"],
+        tenant=record["tenant"],
+        key=record["key"],
+        pool=record["pool"],
+        model=record["model"],
+        fingerprint=record["fingerprint"],
+        created_at=float(record["created_at"]),
+        deadline_at=float(record["deadline_at"]),
+        chat=bool(record["chat"]),
+        body=record.get("body"),
+        answer=None if answer is None else to_answer(answer),
+    )
+
+
+def answer_record(answer: Answer) -> Record:
+    return asdict(answer)
+
+
+def to_answer(record: Mapping[str, Any]) -> Answer:
+    return Answer(
+        outcome=record["outcome"],
+        attempt=int(record["attempt"]),
+        input_tokens=int(record["input_tokens"]),
+        output_tokens=int(record["output_tokens"]),
+        body=record["body"],
+        ended_at=float(record["ended_at"]),
+    )
+
+
+def usage_record(row: UsageRow) -> Record:
+    return asdict(row)
+
+
+def to_usage(record: Mapping[str, Any]) -> UsageRow:
+    return UsageRow(
+        tenant=record["tenant"],
+        app=record["app"],
+        hour=int(record["hour"]),
+        requests=int(record["requests"]),
+        input_tokens=int(record["input_tokens"]),
+        output_tokens=int(record["output_tokens"]),
+        service=float(record["service"]),
+        position=int(record["position"]),
+    )
+
+
+def tenant_row_record(row: TenantRow) -> Record:
+    return {**asdict(row), "clocks": list(row.clocks)}
+
+
+def to_tenant_row(record: Mapping[str, Any]) -> TenantRow:
+    credit = record.get("credit")
+    return TenantRow(
+        tenant=record["tenant"],
+        version=int(record["version"]),
+        tier=record["tier"],
+        weight=float(record["weight"]),
+        rate_per_s=float(record["rate_per_s"]),
+        burst=float(record["burst"]),
+        waiting=int(record["waiting"]),
+        running=int(record["running"]),
+        reserved=float(record["reserved"]),
+        spent=float(record["spent"]),
+        clocks=tuple(float(clock) for clock in record["clocks"]),
+        credit=None if credit is None else float(credit),
+        at=float(record["at"]),
+        position=int(record["position"]),
+    )

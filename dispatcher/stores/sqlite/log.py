@@ -1,0 +1,68 @@
+"""A shard's log in SQLite. A snapshot is one row, written in one transaction; its checksum finds damage of the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from dispatcher.ports import Clock
+from dispatcher.stores.limits import CUT_AFTER_S, checked_entry, checked_shard, gap_at
+from dispatcher.stores.snapshot_parts import checksum
+from dispatcher.stores.sqlite.database import Database
+
+
+class SqliteLog:
+    """dispatcher.ports.Log."""
+
+    def __init__(self, database: Database, shard: str, clock: Clock) -> None:
+        self._database = database
+        self._shard = checked_shard(shard)
+        self._clock = clock
+
+    async def append(self, position: int, entry: bytes) -> bytes:
+        checked_entry(position, entry)
+        row = (self._shard, position, entry, self._clock.now())
+
+        def apply(connection: sqlite3.Connection) -> bytes:
+            if connection.execute("INSERT INTO log VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row).rowcount:
+                return entry
+            query = "SELECT entry FROM log WHERE shard = ? AND position = ?"
+            return bytes(connection.execute(query, row[:2]).fetchone()[0])
+
+        return await self._database.write(apply)
+
+    async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
+        query = "SELECT position, entry FROM log WHERE shard = ? AND position >= ? ORDER BY position LIMIT ?"
+        rows = await self._database.read(lambda db: db.execute(query, (self._shard, position, limit)).fetchall())
+        found = [bytes(entry) for number, (at, entry) in enumerate(rows) if at == position + number]
+        if rows and not found:
+            raise gap_at(self._shard, position)
+        return found
+
+    async def last(self) -> tuple[int, bytes] | None:
+        query = "SELECT position, entry FROM log WHERE shard = ? ORDER BY position DESC LIMIT 1"
+        row = await self._database.read(lambda db: db.execute(query, (self._shard,)).fetchone())
+        return None if row is None else (row[0], bytes(row[1]))
+
+    async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
+        row = (self._shard, position, nonce, state, checksum(state), self._clock.now())
+        await self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO snapshots VALUES (?,?,?,?,?,?)", row))
+
+    async def load_snapshot(self) -> tuple[int, bytes] | None:
+        return await self._database.read(self._load_snapshot)
+
+    def _load_snapshot(self, connection: sqlite3.Connection) -> tuple[int, bytes] | None:
+        query = "SELECT position, state, checksum FROM snapshots WHERE shard = ? ORDER BY position DESC, nonce DESC"
+        for position, state, expected in connection.execute(query, (self._shard,)):
+            if checksum(state) == expected:
+                return position, bytes(state)
+        return None
+
+    async def cut(self, position: int) -> None:
+        which = (self._shard, position, self._clock.now() - CUT_AFTER_S)
+
+        def apply(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM log WHERE shard = ? AND position < ? AND written_at <= ?", which)
+            connection.execute("DELETE FROM snapshots WHERE shard = ? AND position < ? AND written_at <= ?", which)
+
+        await self._database.write(apply)

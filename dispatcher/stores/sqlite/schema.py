@@ -1,0 +1,54 @@
+"""The file's tables. `user_version` names the layout; a file of a newer layout is refused.
+
+Rows of the log are opaque; the other tables keep what they are searched by in columns and the rest as JSON (`record`).
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from dispatcher.model.errors import ConfigurationError
+
+LAYOUT = 1
+
+_TABLES = """
+CREATE TABLE log (
+    shard TEXT NOT NULL, position INTEGER NOT NULL, entry BLOB NOT NULL, written_at REAL NOT NULL,
+    PRIMARY KEY (shard, position));
+CREATE TABLE snapshots (
+    shard TEXT NOT NULL, position INTEGER NOT NULL, nonce TEXT NOT NULL, state BLOB NOT NULL, checksum TEXT NOT NULL,
+    written_at REAL NOT NULL, PRIMARY KEY (shard, position, nonce));
+CREATE TABLE mailboxes (
+    process TEXT NOT NULL, position INTEGER NOT NULL, news BLOB NOT NULL, expires_at REAL NOT NULL,
+    PRIMARY KEY (process, position, news));
+CREATE INDEX mailboxes_by_expiry ON mailboxes (expires_at);
+CREATE TABLE invocations (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, key TEXT NOT NULL, expires_at REAL NOT NULL,
+    record TEXT NOT NULL, body TEXT, answer TEXT);
+CREATE UNIQUE INDEX invocations_by_key ON invocations (tenant, key) WHERE key <> '';
+CREATE INDEX invocations_by_expiry ON invocations (expires_at);
+CREATE TABLE usage (
+    hour INTEGER NOT NULL, tenant TEXT NOT NULL, app TEXT NOT NULL, position INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (hour, tenant, app));
+CREATE INDEX usage_by_tenant ON usage (tenant, hour);
+CREATE TABLE tenant_rows (
+    shard TEXT NOT NULL, tenant TEXT NOT NULL, position INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (shard, tenant));
+CREATE TABLE tenants (name TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE keys (prefix TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX keys_by_tenant ON keys (tenant);
+"""
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables in a new file, within the caller's transaction. Raises ConfigurationError for a newer file."""
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    if layout > LAYOUT:
+        raise ConfigurationError(
+            f"the store's file has layout {layout}, this version knows {LAYOUT}: use the newer headgate that wrote it"
+        )
+    if layout == 0:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {LAYOUT}")

@@ -1,0 +1,33 @@
+"""The store in one SQLite file, for the gate of one machine. database.py says what survives which failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dispatcher.ports import Clock
+from dispatcher.stores.sqlite.database import Database
+from dispatcher.stores.sqlite.invocations import SqliteInvocations
+from dispatcher.stores.sqlite.log import SqliteLog
+from dispatcher.stores.sqlite.mailboxes import SqliteMailboxes
+from dispatcher.stores.sqlite.tenants import SqliteTenants
+from dispatcher.stores.sqlite.usage import SqliteUsage
+
+
+class SqliteStore(SqliteTenants, SqliteInvocations, SqliteUsage):
+    """dispatcher.ports.Store."""
+
+    def __init__(self, path: str | Path, clock: Clock) -> None:
+        """Open the file, or create it. Raises ConfigurationError."""
+        self._database = Database(path)
+        self._clock = clock
+        self._mailboxes = SqliteMailboxes(self._database, clock)
+
+    @property
+    def mailboxes(self) -> SqliteMailboxes:
+        return self._mailboxes
+
+    def log(self, shard: str) -> SqliteLog:
+        return SqliteLog(self._database, shard, self._clock)
+
+    async def close(self) -> None:
+        await self._database.close()

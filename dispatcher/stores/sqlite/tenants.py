@@ -1,0 +1,69 @@
+"""Tenants and keys in SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.ports import Clock
+from dispatcher.stores.records import is_valid, key_record, tenant_record, to_key, to_tenant
+from dispatcher.stores.sqlite.database import Database
+
+
+class SqliteTenants:
+    """dispatcher.ports.TenantStore."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def find_key(self, prefix: str) -> KeyRecord | None:
+        found = await self._keys("prefix = ?", prefix)
+        return found[0] if found else None
+
+    async def get_tenant(self, name: str) -> Tenant | None:
+        query = "SELECT record FROM tenants WHERE name = ?"
+        row = await self._database.read(lambda db: db.execute(query, (name,)).fetchone())
+        return None if row is None else to_tenant(json.loads(row[0]))
+
+    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
+        record = json.dumps(tenant_record(tenant))
+
+        def apply(connection: sqlite3.Connection) -> bool:
+            if expected_version is None:
+                insert = "INSERT INTO tenants VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+                return bool(connection.execute(insert, (tenant.name, tenant.version, record)).rowcount)
+            update = "UPDATE tenants SET version = ?, record = ? WHERE name = ? AND version = ?"
+            return bool(connection.execute(update, (tenant.version, record, tenant.name, expected_version)).rowcount)
+
+        return await self._database.write(apply)
+
+    async def list_tenants(self) -> Sequence[Tenant]:
+        query = "SELECT record FROM tenants ORDER BY name"
+        rows = await self._database.read(lambda db: db.execute(query).fetchall())
+        return [to_tenant(json.loads(record)) for (record,) in rows]
+
+    async def delete_tenant(self, name: str) -> None:
+        def apply(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM keys WHERE tenant = ?", (name,))
+            connection.execute("DELETE FROM tenants WHERE name = ?", (name,))
+
+        await self._database.write(apply)
+
+    async def put_key(self, key: KeyRecord) -> None:
+        row = (key.prefix, key.tenant, json.dumps(key_record(key)))
+        await self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?)", row))
+
+    async def delete_key(self, prefix: str) -> None:
+        await self._database.write(lambda db: db.execute("DELETE FROM keys WHERE prefix = ?", (prefix,)))
+
+    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
+        return await self._keys("tenant = ?", tenant)
+
+    async def _keys(self, condition: str, value: str) -> list[KeyRecord]:
+        query = f"SELECT record FROM keys WHERE {condition} ORDER BY prefix"  # noqa: S608
+        rows = await self._database.read(lambda db: db.execute(query, (value,)).fetchall())
+        now = self._clock.now()
+        return [key for (record,) in rows if is_valid(key := to_key(json.loads(record)), now)]

@@ -1,0 +1,43 @@
+"""Read models in SQLite: usage by hour, and the state of tenants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.stores.limits import checked_shard
+from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage, usage_record
+from dispatcher.stores.sqlite.database import Database
+
+_IF_NEWER = "DO UPDATE SET position = excluded.position, record = excluded.record WHERE excluded.position > position"
+
+
+class SqliteUsage:
+    """dispatcher.ports.UsageStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
+        values = [(row.hour, row.tenant, row.app, row.position, json.dumps(usage_record(row))) for row in rows]
+        await self._database.write(lambda db: db.executemany(put, values))
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        chosen = "hour BETWEEN ? AND ?" + (" AND tenant = ?" if tenant is not None else "")
+        query = f"SELECT record FROM usage WHERE {chosen} ORDER BY hour, tenant, app"  # noqa: S608
+        values = (first_hour, last_hour, *([] if tenant is None else [tenant]))
+        rows = await self._database.read(lambda db: db.execute(query, values).fetchall())
+        return [to_usage(json.loads(record)) for (record,) in rows]
+
+    async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
+        put = f"INSERT INTO tenant_rows VALUES (?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
+        named = checked_shard(shard)
+        values = [(named, row.tenant, row.position, json.dumps(tenant_row_record(row))) for row in rows]
+        await self._database.write(lambda db: db.executemany(put, values))
+
+    async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
+        query = "SELECT record FROM tenant_rows WHERE shard = ? ORDER BY tenant"
+        rows = await self._database.read(lambda db: db.execute(query, (shard,)).fetchall())
+        return [to_tenant_row(json.loads(record)) for (record,) in rows]
