@@ -1,0 +1,83 @@
+"""The data folder of `headgate serve`: the database, the workers' secret, and the logs.
+
+headgate.sqlite     log, invocations, tenants (and SQLite's own -wal and -shm beside it)
+worker-secret       signs work orders; readable by its owner only
+lock                held while `headgate serve` runs
+logs/               a log for each process; a log above LOG_BYTES_MAX at the start is moved to <name>.log.1
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from dispatcher.model.errors import ConfigurationError
+
+DEFAULT_FOLDER = Path("headgate-data")
+DATABASE, SECRET, LOCK, LOGS = "headgate.sqlite", "worker-secret", "lock", "logs"
+SECRET_BYTES = 33
+LOG_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def store(self) -> str:
+        """The value of HEADGATE_STORE."""
+        return f"sqlite:{self.database.absolute()}"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / LOGS
+
+    def prepare(self) -> None:
+        """Make the folder, readable by its owner only, and its secret; move large logs aside."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
+        self._make_secret()
+        for log in self.logs.glob("*.log"):
+            if log.stat().st_size > LOG_BYTES_MAX:
+                log.replace(log.with_suffix(".log.1"))
+
+    def secret(self) -> str:
+        return (self.path / SECRET).read_text()
+
+    def lock(self) -> int:
+        """Hold the folder until this process ends. Raises ConfigurationError if another process holds it."""
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigurationError(
+                f"{self.path} is in use by another `headgate serve`: stop it, or give another folder with --data"
+            ) from None
+        return lock
+
+    def existing(self) -> DataFolder:
+        """Return the folder. Raises ConfigurationError if it has no database."""
+        if not self.database.is_file():
+            raise ConfigurationError(f"{self.path} has no {DATABASE}: start `headgate serve --data {self.path}` first")
+        return self
+
+    def _make_secret(self) -> None:
+        """Write a secret unless there is one. The rename makes it whole or absent after a crash."""
+        target = self.path / SECRET
+        if target.exists():
+            return
+        part = target.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)

@@ -1,0 +1,28 @@
+"""When to start an ended process again: at once, then ever later while it keeps ending. Pure; times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FIRST_S, MOST_S = 0.5, 30.0
+STEADY_S = 60.0
+"""A process that lived so long counts as healthy: its next restart comes soon again."""
+
+
+@dataclass(slots=True)
+class Restarts:
+    """The restarts of processes, by name."""
+
+    _delays: dict[str, float] = field(default_factory=dict)
+    _started: dict[str, float] = field(default_factory=dict)
+
+    def started(self, name: str, now: float) -> None:
+        self._started[name] = now
+
+    def delay(self, name: str, now: float) -> float:
+        """Return how long to wait before the next start of a process that has just ended."""
+        lived = now - self._started.get(name, now)
+        before = self._delays.get(name)
+        delay = FIRST_S if before is None or lived >= STEADY_S else min(2 * before, MOST_S)
+        self._delays[name] = delay
+        return delay

@@ -1,0 +1,58 @@
+"""The data folder: private, its secret kept, held by one server at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dispatcher.model.errors import ConfigurationError
+from headgate.serve import folder as folder_module
+from headgate.serve.folder import DataFolder
+
+
+def test_the_secret_is_made_once_and_private(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    folder.prepare()
+    first = folder.secret()
+    folder.prepare()
+    assert folder.secret() == first
+    assert len(first) >= 32
+    assert stat.S_IMODE((folder.path / "worker-secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+def test_a_secret_that_was_not_written_to_its_end_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "worker-secret.part").write_text("to")
+    folder = DataFolder(tmp_path)
+    folder.prepare()
+    assert len(folder.secret()) >= 32
+    assert not (tmp_path / "worker-secret.part").exists()
+
+
+def test_only_one_server_holds_it(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    held = folder.lock()
+    with pytest.raises(ConfigurationError, match="in use by another"):
+        folder.lock()
+    os.close(held)
+    os.close(folder.lock())
+
+
+def test_a_folder_without_a_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="headgate serve --data"):
+        DataFolder(tmp_path).existing()
+    (tmp_path / "headgate.sqlite").touch()
+    assert DataFolder(tmp_path).existing().store == f"sqlite:{tmp_path}/headgate.sqlite"
+
+
+def test_a_large_log_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "LOG_BYTES_MAX", 3)
+    folder = DataFolder(tmp_path)
+    folder.logs.mkdir()
+    (folder.logs / "a.log").write_text("1234")
+    (folder.logs / "b.log").write_text("123")
+    folder.prepare()
+    assert sorted(path.name for path in folder.logs.iterdir()) == ["a.log.1", "b.log"]

@@ -1,0 +1,54 @@
+"""Tenants from a YAML file: every field, the simulator's file too, and each mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.tenants import Tenant
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.tiers import Tier
+from headgate.serve.tenants_file import read_tenants
+
+EXAMPLE = Path(__file__).parents[3] / "examples/tenants.yaml"
+
+
+def read(tmp_path: Path, text: str) -> list[Tenant]:
+    path = tmp_path / "tenants.yaml"
+    path.write_text(text)
+    return read_tenants(path)
+
+
+def test_every_field(tmp_path: Path) -> None:
+    line = "{weight: 2, rate_per_s: 5, burst: 20, tier: premium, queue_max: 7, max_tokens: 9, models: [m]}"
+    quiet, flood = read(tmp_path, f"tenants:\n  quiet: {line}\n  flood:\n")
+    assert quiet == Tenant("quiet", "quiet", "default", Share(2.0, 5.0, 20.0), Tier.PREMIUM, ("m",), 7, 9)
+    assert flood == Tenant("flood", "flood")
+
+
+def test_the_simulators_file_is_read_too() -> None:
+    assert [tenant.name for tenant in read_tenants(EXAMPLE)] == ["quiet", "flood"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tenants: {a: {weight: 0}}", "greater than 0"),
+        ("tenants: {a: {weight: .nan}}", "finite"),
+        ("tenants: {a: {wait: 1}}", "wait"),
+        ("tenants: {a: {tier: system}}", "premium"),
+        ("tenants: {a: {models: []}}", "models"),
+        ("tenants: {}", "tenants"),
+        ("tenants: [a]", "tenants"),
+        ("queues: {}", "tenants"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+    assert "tenants.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
