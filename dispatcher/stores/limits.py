@@ -19,6 +19,10 @@ INVOCATION_KEEP_S = 24 * 3600.0
 """An invocation can be read, and its key is in use, for this long after its deadline."""
 MAILBOX_KEEP_S = 3600.0
 """News is kept for this long. No call lives longer than its deadline of at most 900 s."""
+USAGE_KEEP_S = 400 * 24 * 3600.0
+"""Usage of an hour can be read for this long."""
+TENANT_ROW_KEEP_S = 7 * 24 * 3600.0
+"""The state of a tenant that is not active any more can be read for this long."""
 
 _SHARD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

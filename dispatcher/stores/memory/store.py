@@ -123,7 +123,8 @@ class MemoryStore:
         await self._requests.apply("put_tenant_rows", lambda: put(named, rows))
 
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
-        return await self._requests.apply("tenant_rows", lambda: self.data.usage.tenants(shard))
+        tenants = self.data.usage.tenants
+        return await self._requests.apply("tenant_rows", lambda: tenants(shard, self._clock.now()))
 
     # ── Tenants ────────────────────────────────────────────────────────────────────────────────────────────────────
 

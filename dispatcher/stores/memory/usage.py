@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.stores.limits import TENANT_ROW_KEEP_S
 
 
 class MemoryUsage:
@@ -29,5 +30,6 @@ class MemoryUsage:
             if old is None or old.position < row.position:
                 self._tenants[shard, row.tenant] = row
 
-    def tenants(self, shard: str) -> list[TenantRow]:
-        return [self._tenants[named] for named in sorted(self._tenants) if named[0] == shard]
+    def tenants(self, shard: str, now: float) -> list[TenantRow]:
+        rows = [self._tenants[named] for named in sorted(self._tenants) if named[0] == shard]
+        return [row for row in rows if now < row.at + TENANT_ROW_KEEP_S]

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from dispatcher.model.usage import TenantRow, UsageRow
-from dispatcher.stores.limits import checked_shard
+from dispatcher.ports import Clock
+from dispatcher.stores.limits import TENANT_ROW_KEEP_S, checked_shard
 from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage, usage_record
 from dispatcher.stores.sqlite.database import Database
 
@@ -16,8 +17,9 @@ _IF_NEWER = "DO UPDATE SET position = excluded.position, record = excluded.recor
 class SqliteUsage:
     """dispatcher.ports.UsageStore."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
@@ -40,4 +42,5 @@ class SqliteUsage:
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
         query = "SELECT record FROM tenant_rows WHERE shard = ? ORDER BY tenant"
         rows = await self._database.read(lambda db: db.execute(query, (shard,)).fetchall())
-        return [to_tenant_row(json.loads(record)) for (record,) in rows]
+        found, now = [to_tenant_row(json.loads(record)) for (record,) in rows], self._clock.now()
+        return [row for row in found if now < row.at + TENANT_ROW_KEEP_S]

@@ -1,0 +1,92 @@
+"""Durable invocations in DynamoDB: the item, and one that leads from a caller's key to it.
+
+Creation takes two puts instead of a transaction, which would cost twice as much: first the key, under the condition
+that it is free, then the item. A creator that dies between them leaves a key that names an id without an item. The next
+call under the key then writes its own request under that id; whichever write of the item comes first stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.stores.dynamodb.attributes import encode, encode_item
+from dispatcher.stores.dynamodb.layout import EXPIRY, caller_key, invocation_key
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.limits import checked_invocation, expires_at, fitting_answer
+from dispatcher.stores.records import answer_record, invocation_record, to_answer, to_invocation
+
+_FREE_OR_EXPIRED = "attribute_not_exists(pk) OR #ttl <= :now"
+_UNANSWERED = "attribute_exists(pk) AND attribute_not_exists(#answer) AND #ttl > :now"
+
+
+class DynamoInvocations:
+    """dispatcher.ports.InvocationStore."""
+
+    def __init__(self, requests: Requests, reads: Reads) -> None:
+        self._requests, self._reads = requests, reads
+
+    async def create(self, invocation: Invocation) -> Invocation:
+        checked_invocation(invocation)
+        named = await self._take_key(invocation) if invocation.key else invocation.id
+        if named != invocation.id:
+            found = await self.get(named)
+            if found is not None:
+                return found
+        return await self._put(replace(invocation, id=named))
+
+    async def get(self, invocation_id: str) -> Invocation | None:
+        item = await self._reads.item(invocation_key(invocation_id))
+        return None if item is None else to_invocation(item)
+
+    async def find(self, tenant: str, key: str) -> Invocation | None:
+        item = await self._reads.item(caller_key(tenant, key)) if key else None
+        return None if item is None else await self.get(item["id"])
+
+    async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+        fitting = fitting_answer(answer)
+        try:
+            await self._requests.send(
+                "update_item",
+                Key=encode_item(invocation_key(invocation_id)),
+                UpdateExpression="SET #answer = :answer REMOVE #body",
+                ConditionExpression=_UNANSWERED,
+                ExpressionAttributeNames={"#answer": "answer", "#body": "body", "#ttl": EXPIRY},
+                ExpressionAttributeValues={":answer": encode(answer_record(fitting)), ":now": self._now()},
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ConditionFailed as refused:
+            old = refused.old[0]
+            return None if old is None or self._reads.is_expired(old) else to_answer(old["answer"])
+        return fitting
+
+    async def _take_key(self, invocation: Invocation) -> str:
+        """Return the id that the caller's key names: this one, or that of an earlier invocation."""
+        item = {**caller_key(invocation.tenant, invocation.key), "id": invocation.id, EXPIRY: _expiry(invocation)}
+        try:
+            await self._put_if_free(item)
+        except ConditionFailed as refused:
+            return str((refused.old[0] or {})["id"])
+        return invocation.id
+
+    async def _put(self, invocation: Invocation) -> Invocation:
+        record = {**invocation_record(invocation), EXPIRY: _expiry(invocation)}
+        try:
+            await self._put_if_free({**invocation_key(invocation.id), **record})
+        except ConditionFailed as refused:
+            return to_invocation(refused.old[0] or {})
+        return invocation
+
+    async def _put_if_free(self, item: dict[str, object]) -> None:
+        values, names = {":now": self._now()}, {"#ttl": EXPIRY}
+        more = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+        await self._requests.put(encode_item(item), _FREE_OR_EXPIRED, **more)
+
+    def _now(self) -> dict[str, object]:
+        return encode(self._requests.clock.now())
+
+
+def _expiry(invocation: Invocation) -> int:
+    return ceil(expires_at(invocation))

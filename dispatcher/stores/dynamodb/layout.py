@@ -1,0 +1,139 @@
+"""The table's layout: one table, keys `pk` and `sk`, expiry in `ttl`. No Scan and no index, ever.
+
+    pk                  sk                        what
+    LOG#<shard>         <position>                an entry of the log
+    SNAP#<shard>        M#<position>#<nonce>      the manifest of a complete snapshot
+    SNAP#<shard>        P#<position>#<nonce>#<n>  a part of it
+    MAIL#<process>      <position>#<digest>       news for a process without a connection
+    INV#<id>            INV                       a durable invocation: its request, later its answer
+    CALL#<tenant>       <SHA-256 of the key>      the id of the invocation under a caller's key
+    USAGE#<day>         <tenant>#<hour>#<app>     usage within an hour
+    STATE#<shard>       <tenant>                  what the log says of an active tenant
+    TENANT#<tenant>     CONFIG                    a tenant's configuration
+    TENANT#<tenant>     KEY#<prefix>              that it has this API key
+    TENANTS             <tenant>                  every tenant's configuration again, to list them
+    KEY#<prefix>        KEY                       an API key's digest
+
+Only administrators write the last four. Positions and hours have leading zeros, so that they sort as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
+POSITION_DIGITS, HOUR_DIGITS = 14, 8
+DAY_HOURS = 24
+
+Key = dict[str, str]
+
+
+def table_definition(name: str) -> dict[str, Any]:
+    """Return the arguments of CreateTable. (UpdateTimeToLive sets the expiry on `ttl`.)"""
+    return {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": [
+            {"AttributeName": PARTITION, "KeyType": "HASH"},
+            {"AttributeName": SORT, "KeyType": "RANGE"},
+        ],
+        "AttributeDefinitions": [
+            {"AttributeName": PARTITION, "AttributeType": "S"},
+            {"AttributeName": SORT, "AttributeType": "S"},
+        ],
+    }
+
+
+# ── Partitions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TENANTS = "TENANTS"
+OWN_KEY_PREFIX, MANIFEST_PREFIX, PART_PREFIX = "KEY#", "M#", "P#"
+
+
+def log_partition(shard: str) -> str:
+    return f"LOG#{shard}"
+
+
+def snapshot_partition(shard: str) -> str:
+    return f"SNAP#{shard}"
+
+
+def mailbox_partition(process: str) -> str:
+    return f"MAIL#{process}"
+
+
+def state_partition(shard: str) -> str:
+    return f"STATE#{shard}"
+
+
+def tenant_partition(tenant: str) -> str:
+    return f"TENANT#{tenant}"
+
+
+def usage_partition(hour: int) -> str:
+    return f"USAGE#{hour // DAY_HOURS}"
+
+
+# ── Keys ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def position_text(position: int) -> str:
+    return f"{position:0{POSITION_DIGITS}d}"
+
+
+def entry_key(shard: str, position: int) -> Key:
+    return {PARTITION: log_partition(shard), SORT: position_text(position)}
+
+
+def manifest_key(shard: str, position: int, nonce: str) -> Key:
+    return {PARTITION: snapshot_partition(shard), SORT: f"{MANIFEST_PREFIX}{position_text(position)}#{nonce}"}
+
+
+def parts_prefix(position: int, nonce: str) -> str:
+    return f"{PART_PREFIX}{position_text(position)}#{nonce}#"
+
+
+def part_key(shard: str, position: int, nonce: str, number: int) -> Key:
+    return {PARTITION: snapshot_partition(shard), SORT: f"{parts_prefix(position, nonce)}{number:04d}"}
+
+
+def news_key(process: str, position: int, digest: str) -> Key:
+    return {PARTITION: mailbox_partition(process), SORT: f"{position_text(position)}#{digest}"}
+
+
+def invocation_key(invocation_id: str) -> Key:
+    return {PARTITION: f"INV#{invocation_id}", SORT: "INV"}
+
+
+def caller_key(tenant: str, key: str) -> Key:
+    """A caller's key may have any length and any character, so only its digest is a part of the item's key."""
+    return {PARTITION: f"CALL#{tenant}", SORT: hashlib.sha256(key.encode()).hexdigest()}
+
+
+def usage_prefix(tenant: str, hour: int) -> str:
+    return f"{tenant}#{hour:0{HOUR_DIGITS}d}"
+
+
+def usage_key(tenant: str, hour: int, app: str) -> Key:
+    return {PARTITION: usage_partition(hour), SORT: f"{usage_prefix(tenant, hour)}#{app}"}
+
+
+def tenant_row_key(shard: str, tenant: str) -> Key:
+    return {PARTITION: state_partition(shard), SORT: tenant}
+
+
+def tenant_key(name: str) -> Key:
+    return {PARTITION: tenant_partition(name), SORT: "CONFIG"}
+
+
+def listing_key(name: str) -> Key:
+    return {PARTITION: TENANTS, SORT: name}
+
+
+def key_key(prefix: str) -> Key:
+    return {PARTITION: f"KEY#{prefix}", SORT: "KEY"}
+
+
+def own_key_key(tenant: str, prefix: str) -> Key:
+    return {PARTITION: tenant_partition(tenant), SORT: f"{OWN_KEY_PREFIX}{prefix}"}

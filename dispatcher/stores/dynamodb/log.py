@@ -1,0 +1,129 @@
+"""A shard's log in DynamoDB: an item for each entry, and snapshots in parts.
+
+Append is one put under the condition that the position is free. The refusal brings the winner's entry
+(`ReturnValuesOnConditionCheckFailure`), so a lost race costs one request. A put without a known result is repeated with
+the same bytes: equal bytes at the position mean that it was written.
+
+Entries and snapshots expire by themselves, ENTRY_KEEP_S and SNAPSHOT_KEEP_S after they were written, so `cut` writes
+nothing: a delete or a change of the expiry would cost as much as the entry did. A shard in use therefore needs a new
+snapshot more often than every ENTRY_KEEP_S (the service makes one at least daily). An entry that is past its expiry
+but still there counts: the log has a gap only where DynamoDB deleted one, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dispatcher.stores.dynamodb.attributes import Item, encode_item
+from dispatcher.stores.dynamodb.layout import (
+    EXPIRY,
+    MANIFEST_PREFIX,
+    SORT,
+    entry_key,
+    log_partition,
+    manifest_key,
+    part_key,
+    parts_prefix,
+    position_text,
+    snapshot_partition,
+)
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.limits import checked_entry, checked_shard, gap_at
+from dispatcher.stores.snapshot_parts import Manifest, join, split
+
+DAY_S = 24 * 3600
+ENTRY_KEEP_S = 7 * DAY_S
+SNAPSHOT_KEEP_S = 14 * DAY_S
+"""Longer than an entry, so that the snapshot that an entry needs outlives it."""
+PART_KEEP_S = SNAPSHOT_KEEP_S + 3 * DAY_S
+"""Longer than a manifest, and than DynamoDB's delay in deleting it."""
+FREE = "attribute_not_exists(pk)"
+ENTRY = "entry"
+MANIFESTS_READ = 4
+"""Manifests read at once, newest first; all but the first only matter if a snapshot is torn."""
+
+
+class DynamoLog:
+    """dispatcher.ports.Log."""
+
+    def __init__(self, requests: Requests, reads: Reads, shard: str) -> None:
+        self._requests, self._reads = requests, reads
+        self._shard = checked_shard(shard)
+
+    async def append(self, position: int, entry: bytes) -> bytes:
+        self._requests.server_time.check()
+        item = {**entry_key(self._shard, position), ENTRY: checked_entry(position, entry)}
+        try:
+            await self._requests.put(self._encoded(item, ENTRY_KEEP_S), FREE)
+        except ConditionFailed as refused:
+            return _entry(refused.old[0] or {})
+        return entry
+
+    async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
+        start = {":from": position_text(position)}
+        items = await self._reads.query(log_partition(self._shard), "#sk >= :from", start, limit)
+        found = [_entry(item) for number, item in enumerate(items) if int(item[SORT]) == position + number]
+        if items and not found:
+            raise gap_at(self._shard, position)
+        return found
+
+    async def last(self) -> tuple[int, bytes] | None:
+        items = await self._reads.query(log_partition(self._shard), limit=1, ScanIndexForward=False)
+        return (int(items[0][SORT]), _entry(items[0])) if items else None
+
+    async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
+        parts, manifest = split(position, nonce, state)
+        for number, part in enumerate(parts):
+            await self._put({**part_key(self._shard, position, nonce, number), "part": part}, PART_KEEP_S)
+        await self._put({**manifest_key(self._shard, position, nonce), **_manifest_item(manifest)}, SNAPSHOT_KEEP_S)
+
+    async def load_snapshot(self) -> tuple[int, bytes] | None:
+        start: dict[str, Any] = {}
+        while True:
+            manifests = await self._manifests(start)
+            for item in manifests:
+                state = await self._state(_manifest(item))
+                if state is not None:
+                    return int(item["position"]), state
+            if len(manifests) < MANIFESTS_READ:
+                return None
+            last = manifest_key(self._shard, int(manifests[-1]["position"]), manifests[-1]["nonce"])
+            start = {"ExclusiveStartKey": encode_item(last)}
+
+    async def cut(self, position: int) -> None:
+        return None
+
+    async def _manifests(self, start: dict[str, Any]) -> list[Item]:
+        partition, prefix = snapshot_partition(self._shard), {":prefix": MANIFEST_PREFIX}
+        newest_first = {"ScanIndexForward": False, **start}
+        return await self._reads.query(partition, "begins_with(#sk, :prefix)", prefix, MANIFESTS_READ, **newest_first)
+
+    async def _state(self, manifest: Manifest) -> bytes | None:
+        prefix = parts_prefix(manifest.position, manifest.nonce)
+        items = await self._reads.partition(snapshot_partition(self._shard), prefix)
+        return join(manifest, [bytes(item["part"]) for item in items])
+
+    async def _put(self, item: Item, keep_s: int) -> None:
+        await self._requests.put(self._encoded(item, keep_s))
+
+    def _encoded(self, item: Item, keep_s: int) -> dict[str, Any]:
+        return encode_item({**item, EXPIRY: int(self._requests.clock.now()) + keep_s})
+
+
+def _entry(item: Item) -> bytes:
+    return bytes(item[ENTRY])
+
+
+def _manifest_item(manifest: Manifest) -> Item:
+    return {
+        "position": manifest.position,
+        "nonce": manifest.nonce,
+        "parts": manifest.parts,
+        "checksum": manifest.checksum,
+    }
+
+
+def _manifest(item: Item) -> Manifest:
+    return Manifest(int(item["position"]), item["nonce"], int(item["parts"]), item["checksum"])

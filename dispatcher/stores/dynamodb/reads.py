@@ -1,0 +1,61 @@
+"""Reads of the table: strongly consistent, and filtered by expiry (DynamoDB deletes expired items up to days late)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dispatcher.stores.dynamodb.attributes import Item, decode_item, encode, encode_item
+from dispatcher.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Key
+from dispatcher.stores.dynamodb.requests import Requests
+
+
+class Reads:
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def item(self, key: Key) -> Item | None:
+        reply = await self._requests.send("get_item", Key=encode_item(key), ConsistentRead=True)
+        item = decode_item(reply.get("Item", {}))
+        return item if item and not self.is_expired(item) else None
+
+    async def partition(self, partition: str, sort_prefix: str = "") -> list[Item]:
+        """Return the items of a partition whose sort key begins with the prefix, in order of the sort key."""
+        if not sort_prefix:
+            found = await self.query(partition)
+        else:
+            found = await self.query(partition, "begins_with(#sk, :prefix)", {":prefix": sort_prefix})
+        return [item for item in found if not self.is_expired(item)]
+
+    async def query(
+        self,
+        partition: str,
+        condition: str = "",
+        values: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        **more: Any,
+    ) -> list[Item]:
+        """Return the items that a condition on `#sk` selects, at most `limit`; expired ones too. 1 MB a request."""
+        request = {**_condition(partition, condition, values or {}), "ConsistentRead": True, **more}
+        found: list[Item] = []
+        while limit is None or len(found) < limit:
+            if limit is not None:
+                request["Limit"] = limit - len(found)
+            reply = await self._requests.send("query", **request)
+            found += map(decode_item, reply["Items"])
+            if "LastEvaluatedKey" not in reply:
+                break
+            request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+        return found
+
+    def is_expired(self, item: Item) -> bool:
+        return EXPIRY in item and self._requests.clock.now() >= float(item[EXPIRY])
+
+
+def _condition(partition: str, condition: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"#pk": PARTITION, **({"#sk": SORT} if condition else {})}
+    return {
+        "KeyConditionExpression": "#pk = :pk" + (f" AND {condition}" if condition else ""),
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": {":pk": encode(partition), **encode_item(values)},
+    }

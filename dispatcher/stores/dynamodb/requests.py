@@ -1,0 +1,186 @@
+"""Requests to DynamoDB: in threads, retried within a budget, and classified by their known effect.
+
+A write has one of three ends:
+- it is applied, and the reply says so;
+- a condition refuses it: `ConditionFailed`, with the items as they are;
+- it fails (throttled, a transaction in conflict, timed out, a broken connection, a 5xx): it is tried again after a
+  jittered pause. The first try may have been applied: the retry then fails its condition, and the caller finds its own
+  bytes or its own nonce in the item that is reported. Once the budget is spent: StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.ports import Clock
+from dispatcher.stores.dynamodb.attributes import Item, decode_item
+from dispatcher.stores.dynamodb.server_time import ServerTime
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+TRIES_MAX = 10
+PAUSE_FIRST_S = 0.02
+PAUSE_MAX_S = 0.5
+"""Ten tries pause for 1.5 s on average, 3.1 s at most, between them."""
+BUDGET_S = 6.0
+"""No further try begins after this time, however few there were."""
+PENDING_PER_THREAD_MAX = 64
+"""Requests waiting for a thread beyond this are refused at once: a slow store must not gather a crowd."""
+THROTTLED_S = 5.0
+"""The table counts as throttled for this time after it refused a request as too many."""
+
+CONDITION_FAILED = "ConditionalCheckFailed"
+_CONFLICT = {"TransactionConflict", "TransactionConflictException", "TransactionInProgressException"}
+_THROTTLED = {
+    "ThrottlingError",
+    "ThrottlingException",
+    "ProvisionedThroughputExceeded",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+}
+_UNKNOWN = {"InternalServerError", "ServiceUnavailable", "InternalFailure"}
+
+
+@dataclass
+class ConditionFailed(Exception):
+    """DynamoDB refused the write. `old` holds the present item of each statement whose condition failed."""
+
+    old: tuple[Item | None, ...]
+    """By statement, in the order of the transaction."""
+
+
+class _Retry(Exception):
+    def __init__(self, *, throttled: bool = False, spent: bool = False) -> None:
+        self.throttled = throttled
+        self.spent = spent
+        """DynamoDB has answered this transaction for good: its token must not be used again."""
+
+
+class Requests:
+    """One client, shared by all parts of a store."""
+
+    def __init__(
+        self, client: DynamoDBClient, table: str, clock: Clock, random: Random, threads: int, server_time: ServerTime
+    ) -> None:
+        self.table, self.clock, self.server_time = table, clock, server_time
+        self._client = client
+        self._random = random
+        self._threads = ThreadPoolExecutor(threads, "headgate-dynamodb")
+        self._pending, self._pending_max = 0, threads * PENDING_PER_THREAD_MAX
+        self._throttled_until = float("-inf")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def is_throttled(self) -> bool:
+        return self.clock.monotonic() < self._throttled_until
+
+    def nonce(self) -> str:
+        """Name one write by 128 random bits."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    async def send(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Send one request to the table and return the reply. Raises ConditionFailed, StoreUnavailable."""
+        return await self._call(operation, {"TableName": self.table, **arguments})
+
+    async def put(self, item: Mapping[str, Any], condition: str = "", **more: Any) -> None:
+        """Put one encoded item under a condition. Raises ConditionFailed with the present item, StoreUnavailable."""
+        if condition:
+            more |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        await self.send("put_item", Item=item, **more)
+
+    async def transact(self, statements: Sequence[Mapping[str, Any]], token: str) -> None:
+        """Write several items, all or none: {"Put" | "Delete": …}. Raises ConditionFailed, StoreUnavailable."""
+        await self._call("transact_write_items", {"TransactItems": list(statements)}, token)
+
+    async def _call(self, operation: str, arguments: dict[str, Any], token: str = "") -> dict[str, Any]:
+        until = self.clock.monotonic() + BUDGET_S
+        for number in range(TRIES_MAX):
+            if number:
+                await self.clock.sleep(self._pause_s(number))
+            if token:
+                arguments["ClientRequestToken"] = token
+            try:
+                return await self._once(partial(self._answer, getattr(self._client, operation), arguments))
+            except _Retry as retry:
+                token = self.nonce() if token and retry.spent else token
+                if retry.throttled:
+                    self._throttled_until = self.clock.monotonic() + THROTTLED_S
+            if self.clock.monotonic() > until:
+                break
+        raise StoreUnavailable()
+
+    async def _once(self, call: partial[dict[str, Any]]) -> dict[str, Any]:
+        if self._pending >= self._pending_max:
+            raise StoreUnavailable("Too many requests are waiting for the tenant store.")
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except RuntimeError:
+            raise StoreUnavailable("The tenant store is closed.") from None
+        self._pending += 1
+        future.add_done_callback(self._done)
+        return await asyncio.shield(future)  # a thread goes on when its caller is cancelled
+
+    def _done(self, future: asyncio.Future[dict[str, Any]]) -> None:
+        self._pending -= 1
+        if not future.cancelled():
+            future.exception()  # its caller may be gone
+
+    def _pause_s(self, number: int) -> float:
+        """Exponential, with full jitter: requests that collided do not collide again in step."""
+        return self._random.uniform(0.0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**number))
+
+    def _answer(self, method: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Raises ConditionFailed, _Retry or StoreUnavailable: nothing of botocore leaves this module."""
+        began = self.clock.now()
+        try:
+            reply = dict(method(**arguments))
+        except ClientError as error:
+            raise _meaning(error) from error
+        except HTTPClientError as error:  # not connected, broken, or nothing came back in time
+            raise _Retry from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"The tenant store cannot be used: {type(error).__name__}.") from error
+        self.server_time.observe(reply, began, self.clock.now())
+        return reply
+
+
+def _meaning(error: ClientError) -> Exception:
+    code = error.response["Error"]["Code"]
+    if code == "ConditionalCheckFailedException":
+        return ConditionFailed((_old(error.response),))
+    if code == "TransactionCanceledException":
+        return _cancellation(error.response)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _CONFLICT or code in _THROTTLED:
+        return _Retry(throttled=code in _THROTTLED, spent=True)
+    if code in _UNKNOWN or status >= 500:
+        return _Retry()
+    logging.getLogger("headgate.store").error("refused: %s", error.response["Error"].get("Message", "")[:300])
+    return StoreUnavailable(f"The tenant store refused a request: {code}.")
+
+
+def _cancellation(response: Any) -> Exception:
+    reasons: Sequence[Mapping[str, Any]] = response.get("CancellationReasons", ())
+    codes = {reason.get("Code") for reason in reasons}
+    if CONDITION_FAILED in codes:
+        return ConditionFailed(tuple(_old(reason) for reason in reasons))
+    if codes & (_CONFLICT | _THROTTLED):
+        return _Retry(throttled=bool(codes & _THROTTLED), spent=True)
+    return StoreUnavailable(f"The tenant store refused a transaction: {sorted(map(str, codes))}.")
+
+
+def _old(answer: Mapping[str, Any]) -> Item | None:
+    return decode_item(answer["Item"]) if answer.get("Item") else None

@@ -1,0 +1,82 @@
+"""The store in DynamoDB (layout.py has its items).
+
+Requests: one for an append, a read of the tail, a poll of a mailbox, an answer; two for a new invocation under a key.
+tests/conformance counts them, benchmarks/log_capacity.py what they cost.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from botocore.config import Config
+
+from dispatcher.ports import Clock
+from dispatcher.stores.dynamodb.invocations import DynamoInvocations
+from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
+from dispatcher.stores.dynamodb.log import DynamoLog
+from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.server_time import ServerTime
+from dispatcher.stores.dynamodb.tenants import DynamoTenants
+from dispatcher.stores.dynamodb.usage import DynamoUsage
+from dispatcher.stores.hedged_log import HedgedLog
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+THREADS = 16
+CONNECT_TIMEOUT_S = 1.0
+READ_TIMEOUT_S = 3.0
+
+
+def client_config(threads: int = THREADS) -> Config:
+    """Return the configuration of a client for DynamoStore.
+
+    One try a call (the store retries by itself), short timeouts, and a connection for each thread.
+    """
+    return Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        max_pool_connections=threads,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        tcp_keepalive=True,
+    )
+
+
+def create_table(client: DynamoDBClient, name: str) -> None:
+    """Create the table and wait until it is active. For local stand-ins and tests: on AWS, infra/ owns it."""
+    client.create_table(**table_definition(name))
+    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY})
+
+
+class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
+    """dispatcher.ports.Store."""
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table: str,
+        *,
+        clock: Clock,
+        random: Random,
+        threads: int = THREADS,
+        server_time: ServerTime | None = None,
+    ) -> None:
+        self._requests = Requests(client, table, clock, random, threads, server_time or ServerTime())
+        self._reads = Reads(self._requests)
+        self._mailboxes = DynamoMailboxes(self._requests, self._reads)
+
+    @property
+    def mailboxes(self) -> DynamoMailboxes:
+        return self._mailboxes
+
+    def log(self, shard: str) -> HedgedLog:
+        log = DynamoLog(self._requests, self._reads, shard)
+        return HedgedLog(log, self._requests.clock, self._requests.is_throttled)
+
+    async def close(self) -> None:
+        """Let the threads go. What is under way ends by itself."""
+        self._requests.close()

@@ -1,0 +1,104 @@
+"""Tenants and keys in DynamoDB. A tenant lies twice, in its own partition and in the list: written together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.stores.dynamodb.attributes import encode, encode_item
+from dispatcher.stores.dynamodb.layout import (
+    EXPIRY,
+    OWN_KEY_PREFIX,
+    TENANTS,
+    Key,
+    key_key,
+    listing_key,
+    own_key_key,
+    tenant_key,
+    tenant_partition,
+)
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.records import is_valid, key_record, tenant_record, to_key, to_tenant
+
+DELETES_MAX = 50
+"""Most keys in one transaction: two items each, 100 items at most."""
+
+
+class DynamoTenants:
+    """dispatcher.ports.TenantStore."""
+
+    def __init__(self, requests: Requests, reads: Reads) -> None:
+        self._requests, self._reads = requests, reads
+
+    async def find_key(self, prefix: str) -> KeyRecord | None:
+        item = await self._reads.item(key_key(prefix))
+        return to_key(item) if item and self._is_valid(to_key(item)) else None
+
+    async def get_tenant(self, name: str) -> Tenant | None:
+        item = await self._reads.item(tenant_key(name))
+        return to_tenant(item) if item else None
+
+    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
+        nonce, table = self._requests.nonce(), self._requests.table
+        record = tenant_record(tenant)
+        own = {"TableName": table, "Item": encode_item({**tenant_key(tenant.name), **record, "nonce": nonce})}
+        listed = {"TableName": table, "Item": encode_item({**listing_key(tenant.name), **record})}
+        try:
+            await self._requests.transact([{"Put": {**own, **_is_version(expected_version)}}, {"Put": listed}], nonce)
+        except ConditionFailed as refused:
+            return (refused.old[0] or {}).get("nonce") == nonce  # an earlier try was applied, its reply was lost
+        return True
+
+    async def list_tenants(self) -> Sequence[Tenant]:
+        return [to_tenant(item) for item in await self._reads.partition(TENANTS)]
+
+    async def delete_tenant(self, name: str) -> None:
+        """Delete the keys first: a tenant half deleted has none that opens anything."""
+        prefixes = [key.prefix for key in await self._all_keys_of(name)]
+        for start in range(0, len(prefixes), DELETES_MAX):
+            chosen = prefixes[start : start + DELETES_MAX]
+            await self._delete([key for prefix in chosen for key in (key_key(prefix), own_key_key(name, prefix))])
+        await self._delete([listing_key(name), tenant_key(name)])
+
+    async def put_key(self, key: KeyRecord) -> None:
+        record = {**key_record(key), EXPIRY: None if key.expires_at is None else ceil(key.expires_at)}
+        places = (key_key(key.prefix), own_key_key(key.tenant, key.prefix))
+        items = [encode_item({**place, **record}) for place in places]
+        puts = [{"Put": {"TableName": self._requests.table, "Item": item}} for item in items]
+        await self._requests.transact(puts, self._requests.nonce())
+
+    async def delete_key(self, prefix: str) -> None:
+        item = await self._reads.item(key_key(prefix))
+        if item is not None:
+            await self._delete([key_key(prefix), own_key_key(item["tenant"], prefix)])
+
+    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
+        return [key for key in await self._all_keys_of(tenant) if self._is_valid(key)]
+
+    async def _all_keys_of(self, tenant: str) -> list[KeyRecord]:
+        items = await self._reads.partition(tenant_partition(tenant), OWN_KEY_PREFIX)
+        return [to_key(item) for item in items]
+
+    async def _delete(self, keys: Sequence[Key]) -> None:
+        deletes = [{"Delete": {"TableName": self._requests.table, "Key": encode_item(key)}} for key in keys]
+        await self._requests.transact(deletes, self._requests.nonce())
+
+    def _is_valid(self, key: KeyRecord) -> bool:
+        return is_valid(key, self._requests.clock.now())
+
+
+def _is_version(expected: int | None) -> dict[str, Any]:
+    """Return the condition that no tenant is there (None), or one of this version.
+
+    Of two operators who create the same tenant, or change the same version, the second gets an error, and no
+    configuration is lost.
+    """
+    refusal = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if expected is None:
+        return {**refusal, "ConditionExpression": "attribute_not_exists(pk)"}
+    names, values = {"#version": "version"}, {":version": encode(expected)}
+    condition = {"ConditionExpression": "#version = :version"}
+    return {**refusal, **condition, "ExpressionAttributeNames": names, "ExpressionAttributeValues": values}

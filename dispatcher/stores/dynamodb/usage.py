@@ -1,0 +1,79 @@
+"""Read models in DynamoDB: usage by hour, and the state of tenants. Written slowly, so that the log has the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.stores.dynamodb.attributes import Item, encode, encode_item
+from dispatcher.stores.dynamodb.layout import (
+    DAY_HOURS,
+    EXPIRY,
+    state_partition,
+    tenant_row_key,
+    usage_key,
+    usage_partition,
+    usage_prefix,
+)
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.limits import TENANT_ROW_KEEP_S, USAGE_KEEP_S, checked_shard
+from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage, usage_record
+
+WRITES_PER_S_MAX = 100
+"""A row is one write unit."""
+_OLDER = "attribute_not_exists(pk) OR #position < :position"
+
+
+class DynamoUsage:
+    """dispatcher.ports.UsageStore."""
+
+    def __init__(self, requests: Requests, reads: Reads) -> None:
+        self._requests, self._reads = requests, reads
+
+    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+        expiry = int(self._requests.clock.now() + USAGE_KEEP_S)
+        await self._put_all(
+            [{**usage_key(row.tenant, row.hour, row.app), **usage_record(row), EXPIRY: expiry} for row in rows]
+        )
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        found: list[UsageRow] = []
+        for day in range(first_hour // DAY_HOURS, last_hour // DAY_HOURS + 1):
+            found += map(to_usage, await self._day(tenant, day * DAY_HOURS, first_hour, last_hour))
+        chosen = (row for row in found if first_hour <= row.hour <= last_hour)
+        return sorted(chosen, key=lambda row: (row.hour, row.tenant, row.app))
+
+    async def _day(self, tenant: str | None, day_hour: int, first_hour: int, last_hour: int) -> list[Item]:
+        partition = usage_partition(day_hour)
+        if tenant is None:
+            return await self._reads.partition(partition)
+        bounds = {":low": usage_prefix(tenant, first_hour), ":high": usage_prefix(tenant, last_hour + 1)}
+        items = await self._reads.query(partition, "#sk BETWEEN :low AND :high", bounds)
+        return [item for item in items if not self._reads.is_expired(item)]
+
+    async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
+        named = checked_shard(shard)
+        await self._put_all([{**tenant_row_key(named, row.tenant), **_row_item(row)} for row in rows])
+
+    async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
+        return [to_tenant_row(item) for item in await self._reads.partition(state_partition(shard))]
+
+    async def _put_all(self, items: Sequence[Item]) -> None:
+        for number, item in enumerate(items):
+            if number:
+                await self._requests.clock.sleep(1 / WRITES_PER_S_MAX)
+            await self._put_newer(item)
+
+    async def _put_newer(self, item: Mapping[str, Any]) -> None:
+        names, values = {"#position": "position"}, {":position": encode(item["position"])}
+        more = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+        try:
+            await self._requests.put(encode_item(item), _OLDER, **more)
+        except ConditionFailed:
+            return  # a row that contains as many entries, or more, stands
+
+
+def _row_item(row: TenantRow) -> Item:
+    return {**tenant_row_record(row), EXPIRY: int(row.at + TENANT_ROW_KEEP_S)}
