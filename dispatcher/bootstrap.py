@@ -16,6 +16,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.old_operations.context import Context
 from dispatcher.old_operations.directory import Directory
 from dispatcher.old_ports import Clock, Launcher, Store
+from dispatcher.ports import Store as NewStore
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -70,11 +71,28 @@ class NoLauncher:
         return None
 
 
-def make_store(config: Config) -> Store:
+def old_make_store(config: Config) -> Store:
     """Return the DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
     import boto3  # here, so that only a process that uses AWS loads it
 
     from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config
+
+    client = boto3.client("dynamodb", config=client_config(config.store_threads))
+    return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
+
+
+def make_store(config: Config) -> NewStore:
+    """Return the store that HEADGATE_STORE names. Raises ConfigurationError if its file cannot be opened.
+
+    The SDK reads region, credentials and endpoint from its own variables.
+    """
+    if config.store_path:
+        from dispatcher.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(config.store_path, RealClock())
+    import boto3  # here, so that only a process that uses AWS loads it
+
+    from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 
     client = boto3.client("dynamodb", config=client_config(config.store_threads))
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
@@ -109,7 +127,7 @@ def make_context(config: Config | None = None, *, store: Store | None = None, cl
 
     config = config or load_config()
     clock = clock or RealClock()
-    store = store or make_store(config)
+    store = store or old_make_store(config)
     return Context(
         store=store,
         directory=Directory(store, clock, config.order),

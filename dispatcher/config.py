@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.old_operations.context import GateSettings
 
 _PREFIX = "HEADGATE_"
+_SQLITE = "sqlite:"
+_SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 
 
 class Config(BaseModel):
@@ -19,6 +23,8 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    store: str = "dynamodb"
+    """Where the gate's state is: "dynamodb", or "sqlite:PATH" for a file of this machine."""
     table: str = Field(default="headgate", min_length=3, max_length=255)
     """Name of the DynamoDB table."""
     queue_url: str = ""
@@ -43,6 +49,18 @@ class Config(BaseModel):
     """Interval at which a process checks whether another one dispatched the requests of its callers."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """Most concurrent requests to DynamoDB of one process."""
+
+    @field_validator("store")
+    @classmethod
+    def _names_a_store(cls, store: str) -> str:
+        if store != "dynamodb" and not _SQLITE_FILE.fullmatch(store):
+            raise PydanticCustomError("store", 'use "dynamodb", or "sqlite:PATH" with the path of a file')
+        return store
+
+    @property
+    def store_path(self) -> str:
+        """The file of a SQLite store; empty if the store is DynamoDB."""
+        return self.store.removeprefix(_SQLITE) if self.store.startswith(_SQLITE) else ""
 
     def gate_settings(self) -> GateSettings:
         return GateSettings(

@@ -21,7 +21,7 @@ from functools import partial
 import uvicorn
 from botocore.exceptions import BotoCoreError
 
-from dispatcher.bootstrap import RealClock, RealIds, make_store, real_random, worker_secret
+from dispatcher.bootstrap import RealClock, RealIds, old_make_store, real_random, worker_secret
 from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError
 from dispatcher.model.old_fleet import Worker
@@ -61,7 +61,7 @@ def main() -> None:
 async def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
     config, clock = load_config(), RealClock()
-    secret, store = worker_secret(config), make_store(config)
+    secret, store = worker_secret(config), old_make_store(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), SloWatch(clock, tiers.shedder())

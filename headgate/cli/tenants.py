@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealClock, RealIds, make_store
+from dispatcher.bootstrap import RealClock, RealIds, old_make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
@@ -154,7 +154,7 @@ def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:
 
     config = load_config()
     try:
-        store = make_store(config)
+        store = old_make_store(config)
     except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
         raise ConfigurationError(
             f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
