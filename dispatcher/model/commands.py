@@ -47,8 +47,8 @@ class Cancel(NamedTuple):
 class Return(NamedTuple):
     """An attempt that will never run (again): its worker promises so, or the process that alone could begin it.
 
-    `reason`: "not_begun" (the offer's time passed), "unreachable" (the worker could not be called), "refused" (the
-    worker has no room), "failed" (the engine failed before the first token), "lost" (the worker's lease ended).
+    `reason`: "not_begun" (the offer's time passed), "declined" (the caller left), "unreachable" (the worker could not
+    be called), "refused" (the worker has no room), "failed" (the engine failed before the first token).
     """
 
     id: str
@@ -92,7 +92,7 @@ class Report(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A worker signs off. It runs nothing any more."""
+    """A worker signs off, or its lease is over. It runs nothing any more; what it held is returned or ended."""
 
     worker: str
 
@@ -154,6 +154,8 @@ class Over(NamedTuple):
     id: str
     attempt: int
     outcome: str
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class Unknown(NamedTuple):

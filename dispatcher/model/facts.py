@@ -64,6 +64,7 @@ class TenantSet(NamedTuple):
     burst: float
     tier: str
     waiting_max: int
+    clocks: tuple[float, ...]
 
 
 class Accepted(NamedTuple):
@@ -132,7 +133,7 @@ class Dropped(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Another process holds the caller of a durable call now."""
+    """Another process holds the caller of a durable call now; empty: none does. The one before still learns its end."""
 
     id: str
     process: str

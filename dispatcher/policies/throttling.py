@@ -61,6 +61,10 @@ class Throttled:
     retry_after_s: float
 
 
+Kept = tuple[str, str, tuple[float, ...] | None, tuple[float, ...] | None]
+"""A user, an application, and the admission times of each as they were; None: it was not known."""
+
+
 class Throttle:
     """Decides about requests in the order of their arrival. The caller gives the time and the saturation."""
 
@@ -70,18 +74,45 @@ class Throttle:
         self._apps: OrderedDict[str, deque[float]] = OrderedDict()
 
     def decide(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
-        """Admit the request (None) or refuse it. `under_way`: an earlier call of its interaction was admitted.
+        """Admit the request and note it (None), or refuse it. `now_s` must never fall."""
+        refusal = self.check(user, app, now_s, saturated=saturated, under_way=under_way)
+        if refusal is None:
+            self.note(user, app, now_s)
+        return refusal
 
-        `now_s` must never fall.
-        """
-        if saturated and not under_way:
-            of_user = self._full("user", self._users.get(user), self._limits.user, now_s)
-            of_app = self._full("app", self._apps.get(app), self._limits.of_app(app), now_s)
-            if full := [each for each in (of_user, of_app) if each is not None]:
-                return max(full, key=lambda each: each.retry_after_s)
+    def check(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
+        """Return the refusal, or None. `under_way`: an earlier call of its interaction was admitted."""
+        if not saturated or under_way:
+            return None
+        of_user = self._full("user", self._users.get(user), self._limits.user, now_s)
+        of_app = self._full("app", self._apps.get(app), self._limits.of_app(app), now_s)
+        full = [each for each in (of_user, of_app) if each is not None]
+        return max(full, key=lambda each: each.retry_after_s, default=None)
+
+    def note(self, user: str, app: str, now_s: float) -> Kept:
+        """Note an admission. Return what `restore` needs to undo it."""
+        kept = (user, app, _copy(self._users.get(user)), _copy(self._apps.get(app)))
         _note_admission(self._users, user, self._limits.user, now_s)
         _note_admission(self._apps, app, self._limits.of_app(app), now_s)
-        return None
+        return kept
+
+    def restore(self, kept: Kept) -> None:
+        """Undo the last `note`."""
+        user, app, of_user, of_app = kept
+        _restore(self._users, user, of_user)
+        _restore(self._apps, app, of_app)
+
+    def dump(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """Return the admission times of users and of applications."""
+        users = {name: list(times) for name, times in self._users.items()}
+        return users, {name: list(times) for name, times in self._apps.items()}
+
+    def load(self, users: Mapping[str, list[float]], apps: Mapping[str, list[float]]) -> None:
+        """Take over what `dump` returned."""
+        for name, times in users.items():
+            self._users[name] = deque(times, self._limits.user)
+        for name, times in apps.items():
+            self._apps[name] = deque(times, self._limits.of_app(name))
 
     def _full(
         self, limit: Literal["user", "app"], times: deque[float] | None, most: int, now_s: float
@@ -91,6 +122,17 @@ class Throttle:
             return None
         age_s = now_s - times[0]
         return Throttled(limit, most, self._limits.window_s - age_s) if age_s < self._limits.window_s else None
+
+
+def _copy(times: deque[float] | None) -> tuple[float, ...] | None:
+    return None if times is None else tuple(times)
+
+
+def _restore(kept: OrderedDict[str, deque[float]], name: str, times: tuple[float, ...] | None) -> None:
+    if times is None:
+        del kept[name]
+    else:
+        kept[name] = deque(times, kept[name].maxlen)
 
 
 def _note_admission(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:

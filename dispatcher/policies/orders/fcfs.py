@@ -1,0 +1,47 @@
+"""First come, first served: the baseline, fair to calls and to no tenant.
+
+Source: the baseline of BWFQ (2025), section 4.1. A call goes at once if a slot is free (then none waits); else it waits
+for all that came before it, of any tenant. Work conserving. A tenant has no clocks.
+"""
+
+from __future__ import annotations
+
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.orders.interface import Charge, Index, registered
+from dispatcher.policies.orders.keyed_index import KeyedIndex
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+
+
+@registered("fcfs")
+class FirstComeFirstServed:
+    """All orders take `lead_max`; this one does not use it."""
+
+    name = "fcfs"
+    new_clocks: Clocks = ()
+    is_conserving = True
+
+    def __init__(self, *, lead_max: float = LEAD_MAX) -> None:
+        pass
+
+    def make_index(self) -> Index:
+        return KeyedIndex(lambda head: head.priority)
+
+    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+        return tenant.clocks, 0.0
+
+    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
+        return True
+
+    def charged(
+        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+    ) -> Charge:
+        return Charge(False, 0.0, tenant.clocks, virtual_time)
+
+    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+        return tenant.clocks
+
+    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
+        return virtual_time
+
+    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
+        return True

@@ -1,0 +1,112 @@
+"""The interface of the gate's orders, and their registry.
+
+An order decides three things: when an arriving tenant's clocks are lifted, which of the waiting queues is due first,
+and what a dispatch or a settlement does to the clocks. It computes and changes nothing: the shard writes the values
+into its log as facts and assigns them when it folds the facts. Only an Index keeps state: where the waiting queues
+stand now. The shard tells it of every change of a queue or of its tenant's clocks.
+
+Units: cost in service units (service.py), `now` in Unix seconds; it never falls.
+
+To add an order: one class in a file of its own, registered, and one import in registry.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
+
+
+class Charge(NamedTuple):
+    """What a dispatch does: whether the guarantee covers it, the effective rate, the tenant's clocks and V after it."""
+
+    in_profile: bool
+    rate_per_s: float
+    clocks: Clocks
+    virtual_time: float
+
+
+class Index(Protocol):
+    """The waiting queues of one model (and tier), found by the order's key."""
+
+    def place(self, queue: TenantQueue, now: float) -> None:
+        """Take note of the queue, or of a change of its head or of its tenant's clocks. Something waits in it."""
+        ...
+
+    def drop(self, queue: TenantQueue) -> None:
+        """Nothing waits in the queue any more."""
+        ...
+
+    def first(self, now: float) -> TenantQueue | None:
+        """Return the queue that is due first, or None if nothing waits. Changes nothing but the index itself."""
+        ...
+
+    def guaranteed(self, now: float) -> TenantQueue | None:
+        """Return the first queue with a guarantee that covers a dispatch now, or None."""
+        ...
+
+    def lowest_vft(self) -> float:
+        """Return the lowest vft of the waiting tenants; infinity if none waits or the order has no such clock."""
+        ...
+
+
+class Order(Protocol):
+    """Stateless, but for its settings."""
+
+    name: str
+    new_clocks: Clocks
+    """The clocks of a new tenant."""
+    is_conserving: bool
+    """Whether a free slot never stays free while a call waits. If not, only `goes_at_once` and an end dispatch."""
+
+    def make_index(self) -> Index: ...
+
+    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+        """Return the tenant's clocks as a call of it arrives, and the call's priority in its queue, lowest first."""
+        ...
+
+    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
+        """Return whether an arrival takes a free slot before all calls that wait. Not called of a conserving order."""
+        ...
+
+    def charged(
+        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+    ) -> Charge:
+        """Return the charge of a dispatch. `scale`: on guaranteed rates. `lowest_vft`: of all waiting tenants."""
+        ...
+
+    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+        """Return the tenant's clocks after the true service of a running call replaced its estimate (0: a refund)."""
+        ...
+
+    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
+        """Return V after a settlement that leaves a slot free while nothing waits. `clocks`: after it."""
+        ...
+
+    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
+        """Return whether a tenant with nothing waiting or running behaves like a new one."""
+        ...
+
+
+class OrderMaker(Protocol):
+    def __call__(self, *, lead_max: float) -> Order: ...
+
+
+ORDERS: dict[str, OrderMaker] = {}
+"""By name; complete once registry.py is imported. Names: bwfq (default), ratio, ratio+wake, virtual-clock,
+virtual-clock+cap, sfq, fcfs."""
+
+DEFAULT_ORDER = "bwfq"
+
+
+def registered(name: str) -> Callable[[OrderMaker], OrderMaker]:
+    """Enter an order into ORDERS under `name`. Raises ValueError for a name that is taken."""
+
+    def enter(maker: OrderMaker) -> OrderMaker:
+        if name in ORDERS:
+            raise ValueError(f"the order {name!r} is registered already")
+        ORDERS[name] = maker
+        return maker
+
+    return enter

@@ -1,0 +1,136 @@
+"""A shard's tenants, their queues and their calls, as the orders see them.
+
+A tenant has one queue for each model. A queue is a heap of (priority, arrival): with the same priority for all calls it
+is first come, first served. Entries are lazy: a call that leaves is only marked, and its entry is dropped when it comes
+up or when dead entries outnumber the others. A call that returns gets its old place.
+
+Plain slots, no dataclasses: one object is made for each call.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+SLACK = 64
+"""Dead entries kept in a queue, beyond as many as wait, before they are swept out."""
+
+Clocks = tuple[float, ...]
+"""The numbers that an order keeps for a tenant. Their meaning belongs to the order."""
+
+Entry = tuple[float, int, "TenantQueue"]
+"""In an index: a key, the arrival of the queue's head, and the queue."""
+
+
+class Call:
+    """An accepted call. `cost`: its estimate in service units. `arrival`: its number in the order of all arrivals."""
+
+    __slots__ = (
+        "app", "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s",
+        "charge_weight", "cost", "counted", "deadline_at", "dispatched_at", "durable", "id", "interaction", "model",
+        "priority", "process", "queued", "tenant", "watchers", "worker",
+    )  # fmt: skip
+
+    def __init__(self, call_id: str, tenant: Tenant, model: str, cost: float, arrival: int, priority: float) -> None:
+        self.id = call_id
+        self.tenant = tenant
+        self.model = model
+        self.cost = cost
+        self.arrival = arrival
+        self.priority = priority
+        self.queued = False
+        """Whether it waits in its queue and may be dispatched."""
+        self.attempt = 0
+        self.counted = 0
+        """Attempts that count towards ATTEMPTS_MAX."""
+        self.worker = ""
+        self.charge_in_profile = False
+        self.charge_rate_per_s = 0.0
+        self.charge_weight = 1.0
+        self.cancelling = False
+        self.arrived_at = self.deadline_at = self.dispatched_at = 0.0
+        self.durable = False
+        self.process = self.app = self.interaction = ""
+        self.watchers: tuple[str, ...] = ()
+        """Processes that held its caller before, and still want to know its end."""
+
+    def __lt__(self, other: Call) -> bool:
+        return False  # a call may have several entries in its queue's heap
+
+
+class TenantQueue:
+    """What one tenant has waiting for one model. `entry`, `later_entry`: its live entries in an index.
+
+    `indexed`: the tenant's clocks as of its entry; None if the entry must be made again.
+    """
+
+    __slots__ = ("calls", "count", "entry", "indexed", "later_entry", "model", "tenant")
+
+    def __init__(self, tenant: Tenant, model: str) -> None:
+        self.tenant = tenant
+        self.model = model
+        self.indexed: Clocks | None = None
+        self.calls: list[tuple[float, int, Call]] = []
+        self.count = 0
+        self.entry: Entry | None = None
+        self.later_entry: Entry | None = None
+
+    def __lt__(self, other: TenantQueue) -> bool:
+        return False  # entries of equal keys keep their order of insertion
+
+    def add(self, call: Call) -> None:
+        call.queued = True
+        self.count += 1
+        heappush(self.calls, (call.priority, call.arrival, call))
+
+    def remove(self, call: Call) -> None:
+        call.queued = False
+        self.count -= 1
+        if len(self.calls) > 2 * self.count + SLACK:
+            self.calls = list({entry[1]: entry for entry in self.calls if entry[2].queued}.values())
+            heapify(self.calls)
+
+    def head(self) -> Call:
+        """Return the call that is next. Raises IndexError if none waits."""
+        calls = self.calls
+        while not calls[0][2].queued:
+            heappop(calls)
+        return calls[0][2]
+
+
+class Tenant:
+    """A tenant with its share, its clocks, and what it has waiting and running."""
+
+    __slots__ = (
+        "burst", "clocks", "in_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
+        "suspended", "tier", "version", "waiting", "waiting_max", "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, clocks: Clocks) -> None:
+        self.name = name
+        self.clocks = clocks
+        self.version = 0
+        self.weight = 1.0
+        self.rate_per_s = self.burst = 0.0
+        self.tier = "standard"
+        self.waiting_max = 0
+        self.queues: dict[str, TenantQueue] = {}
+        self.waiting = 0
+        """Calls in its queues, without the suspended ones."""
+        self.suspended = 0
+        """Waiting calls of processes that are silent."""
+        self.running = 0
+        self.spent = 0.0
+        """Sum of the true service of its calls that have ended since it was last forgotten."""
+        self.in_idle = False
+        self.promised_per_s = 0.0
+        """The part of the shard's sum of promised rates that is this tenant's: its rate while it is active."""
+
+    @property
+    def is_active(self) -> bool:
+        return self.running > 0 or self.waiting > 0 or self.suspended > 0
+
+    def queue(self, model: str) -> TenantQueue:
+        found = self.queues.get(model)
+        if found is None:
+            found = self.queues[model] = TenantQueue(self, model)
+        return found

@@ -1,0 +1,17 @@
+"""All orders of the gate: an import of this module fills ORDERS, and `new_order` makes an order by name."""
+
+from __future__ import annotations
+
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.orders import fcfs, ratio, two_clocks, virtual_clock
+from dispatcher.policies.orders.interface import DEFAULT_ORDER, ORDERS, Order
+
+__all__ = ["DEFAULT_ORDER", "ORDERS", "fcfs", "new_order", "ratio", "two_clocks", "virtual_clock"]
+
+
+def new_order(name: str = DEFAULT_ORDER, *, lead_max: float = LEAD_MAX) -> Order:
+    """Return the order. `lead_max` in service units a weight of 1. Raises ValueError for an unknown order."""
+    maker = ORDERS.get(name)
+    if maker is None:
+        raise ValueError(f"unknown order {name!r}; there are: {', '.join(sorted(ORDERS))}")
+    return maker(lead_max=lead_max)

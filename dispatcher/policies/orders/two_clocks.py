@@ -1,0 +1,107 @@
+"""BWFQ with two clocks, the gate's default order, and start-time fair queueing, which is its second clock alone.
+
+Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the arithmetic, the units and the reasons. The
+same moves are repeated here on plain numbers, because a decision is made for each call; a test compares them with
+clocks.debit, lift and settlement. A tenant's clocks are (tat, vft).
+
+    order         with a free slot: waiting tenants in profile (tat <= now) first, else all waiting tenants (surplus);
+                  within either the lowest vft first, ties by the arrival of the oldest waiting call
+    V             max(V, min(start stamp of the dispatched tenant, vft of the waiting tenants)) at every dispatch,
+                  max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing waits
+    in a tenant   first come, first served: each call is charged when it is dispatched, so the k-th call of a flood
+                  waits for the k-1 before it
+    overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
+
+Invariants: no more calls run than there are slots (except after a reduction of the slots); a slot is free only while no
+call waits that it may serve. O(log waiting tenants) a decision, amortized (two_clocks_index.py).
+
+The second rule for V does at once what that tenant's next dispatch would do: while a slot is free, its lead delays no
+other tenant. It is start-time fair queueing's rule for the end of a busy period, for each slot. Without it V would not
+move under tenants that come only once, and all of them would have to be kept.
+
+`sfq`: Goyal, Vin and Cheng, Start-time Fair Queueing (SIGCOMM 1996), section 2: a request's start tag is max(V, finish
+tag of the one before it), its finish tag the start tag + cost / weight, the lowest start tag goes first, and V is the
+start tag of the one dispatched. No tenant has a guarantee, so vft decides alone; a lead has no bound, because only a
+guarantee puts a tenant far ahead of V. One difference from the source: V also rises at a settlement that leaves a slot
+free, where the source waits until all are idle.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.orders.interface import Charge, Index, registered
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
+
+
+class TwoClocks:
+    """`lead_max`: how far a tenant's vft may run ahead of V, service units a weight of 1. Raises ValueError."""
+
+    new_clocks: Clocks = (0.0, 0.0)
+    is_conserving = True
+
+    def __init__(self, *, lead_max: float = LEAD_MAX, guarantees: bool = True) -> None:
+        if not lead_max > 0:
+            raise ValueError(f"lead_max must be a positive number, not {lead_max!r}")
+        self.name = "bwfq" if guarantees else "sfq"
+        self._guarantees = guarantees
+        self._lead_max = lead_max if guarantees else inf
+
+    def make_index(self) -> Index:
+        return TwoClocksIndex(guarantees=self._guarantees)
+
+    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+        """Lift the tenant (clocks.lift) if nothing of it waits. Its bucket stays at most full if its share changes."""
+        tat, vft = tenant.clocks
+        if not tenant.waiting and not tenant.suspended:
+            if vft < virtual_time:
+                vft = virtual_time
+            elif vft > virtual_time + self._lead_max:
+                vft = virtual_time + self._lead_max
+            if tenant.rate_per_s and not tenant.running:
+                tat = max(tat, now - tenant.burst / tenant.rate_per_s)
+        return (tat, vft), 0.0
+
+    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
+        return True
+
+    def charged(
+        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+    ) -> Charge:
+        """Do what clocks.debit does of a queued call, and move V."""
+        tat, vft = tenant.clocks
+        start = min(vft, virtual_time + self._lead_max)
+        moved = max(virtual_time, min(start, lowest_vft))
+        finish = start + cost / tenant.weight
+        rate = tenant.rate_per_s
+        if not rate or not self._guarantees:
+            return Charge(False, 0.0, (tat, finish), moved)
+        effective = rate * scale
+        if tat > now:
+            return Charge(False, effective, (tat, finish), moved)
+        return Charge(True, effective, (max(tat, now - tenant.burst / rate) + cost / effective, finish), moved)
+
+    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+        error = served - call.cost  # clocks.settlement
+        if not error:
+            return tenant.clocks
+        tat, vft = tenant.clocks
+        if call.charge_in_profile:
+            tat += error / call.charge_rate_per_s
+        return tat, vft + error / call.charge_weight
+
+    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
+        return max(virtual_time, clocks[1])
+
+    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
+        """clocks.is_forgettable"""
+        tat, vft = tenant.clocks
+        rate = tenant.rate_per_s
+        return vft <= virtual_time and (not rate or not self._guarantees or tat <= now - tenant.burst / rate)
+
+
+registered("bwfq")(TwoClocks)
+registered("sfq")(partial(TwoClocks, guarantees=False))

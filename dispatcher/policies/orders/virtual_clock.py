@@ -1,0 +1,82 @@
+"""Virtual Clock: a tenant's theoretical arrival time alone decides, for its guarantee and for the surplus.
+
+Source: Zhang, Virtual Clock (SIGCOMM 1990), with the bucket of the generic cell rate algorithm (ITU-T I.371), so that
+it is the first of the gate's two clocks (clocks.py) and nothing else:
+
+    order          the waiting tenant with the lowest tat, ties by the arrival of the oldest call
+    a dispatch     tat = max(tat, now - burst / rate) + cost / rate, whether in profile or not
+    settlement     tat += (true - estimate) / the rate recorded at the dispatch
+    `+cap`         the same, but tat never more than DEBT_MAX_S ahead of now after a dispatch
+
+Units: cost in service units, rate in service units a second, burst in service units, tat in seconds; a weight is not
+used. A tenant's clocks are (tat,). Deviations: the source stamps a request as it arrives and has no bucket; here tat
+moves at the dispatch, as the gate's does, so what waits can be cancelled and corrected. A tenant without a rate has no
+clock: it goes after all that have one, first come, first served among its like.
+
+For comparison, not for use. A tenant pays later for what it borrowed of an idle pool, for as long as it borrowed. With
+the cap, tenants that are always at the cap take turns request by request, at any cost. If the guarantees exceed the
+capacity, the deepest bucket takes everything. Work conserving.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.orders.interface import Charge, Index, registered
+from dispatcher.policies.orders.keyed_index import KeyedIndex
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+
+DEBT_MAX_S = 5.0
+"""How far ahead of now the capped variant lets a tenant's clock run."""
+
+
+class VirtualClock:
+    """`lead_max` is taken as every order takes it, and not used. `debt_max_s` in seconds. Raises ValueError."""
+
+    new_clocks: Clocks = (0.0,)
+    is_conserving = True
+
+    def __init__(self, *, lead_max: float = LEAD_MAX, debt_max_s: float = inf) -> None:
+        if not debt_max_s > 0:
+            raise ValueError(f"debt_max_s must be a positive number of seconds, not {debt_max_s!r}")
+        self.name = "virtual-clock" if debt_max_s == inf else "virtual-clock+cap"
+        self._debt_max_s = debt_max_s
+
+    def make_index(self) -> Index:
+        return KeyedIndex(_tat)
+
+    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+        return tenant.clocks, 0.0
+
+    def goes_at_once(self, tenant: Tenant, now: float) -> bool:
+        return True
+
+    def charged(
+        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+    ) -> Charge:
+        rate, (tat,) = tenant.rate_per_s, tenant.clocks
+        if not rate:
+            return Charge(False, 0.0, tenant.clocks, virtual_time)
+        moved = min(max(tat, now - tenant.burst / rate) + cost / rate, now + self._debt_max_s)
+        return Charge(tat <= now, rate, (moved,), virtual_time)
+
+    def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
+        if not call.charge_rate_per_s or not tenant.rate_per_s:
+            return tenant.clocks
+        return (tenant.clocks[0] + (served - call.cost) / call.charge_rate_per_s,)
+
+    def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
+        return virtual_time
+
+    def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
+        return False
+
+
+def _tat(head: Call) -> float:
+    return head.tenant.clocks[0] if head.tenant.rate_per_s else inf
+
+
+registered("virtual-clock")(VirtualClock)
+registered("virtual-clock+cap")(partial(VirtualClock, debt_max_s=DEBT_MAX_S))

@@ -1,0 +1,107 @@
+"""The acceptance of a call, or its refusal. A refusal leaves no fact: it costs nothing, and is decided anew."""
+
+from __future__ import annotations
+
+import math
+
+from dispatcher.model.commands import Accept, Refused, parse_call_id
+from dispatcher.model.facts import Accepted, Held, TenantSet
+from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.shard.choose import free_worker
+from dispatcher.shard.decision import Decision
+from dispatcher.shard.state import State
+
+RETRY_UNKNOWN_S = 5.0
+"""The Retry-After while no worker serves the model."""
+
+
+def accept(decision: Decision, command: Accept) -> Refused | None:
+    """Accept the call, unless it was accepted before. Return the refusal, or None."""
+    state = decision.state
+    if command.id in state.calls or _was_accepted(state, command.id):
+        _hold(decision, command)
+        return None
+    if not any(worker.config.model == command.model for worker in state.workers.values()):
+        return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
+    tenant = _configured(decision, command)
+    refused = _queue_full(state, tenant, command) or _throttled(state, command)
+    if refused is not None:
+        return refused
+    clocks, priority = state.order.joined(tenant, state.at, state.virtual_time)
+    decision.add(
+        Accepted(
+            command.id, command.floor, command.process, command.tenant, command.model, command.cost,
+            command.deadline_at, command.durable, command.app, command.interaction, priority, clocks,
+        )
+    )  # fmt: skip
+    return None
+
+
+def wait_s(state: State, call: Call, position: int) -> float:
+    """Return the tenant's own backlog over the measured capacity: a lower bound while other tenants wait too."""
+    capacity = sum(w.config.service_per_s for w in state.workers.values() if w.config.model == call.model)
+    return position * call.cost / capacity if capacity > 0 else float(position)
+
+
+def _was_accepted(state: State, call_id: str) -> bool:
+    """Whether a call that is over has this id: its process's window shows it."""
+    name, sequence = parse_call_id(call_id)
+    process = state.processes.get(name)
+    return process is not None and (sequence < process.floor or sequence in process.accepted)
+
+
+def _hold(decision: Decision, command: Accept) -> None:
+    call = decision.state.calls.get(command.id)
+    if call is not None and call.durable and call.process != command.process:
+        decision.add(Held(call.id, command.process))
+
+
+def _configured(decision: Decision, command: Accept) -> Tenant:
+    """Return the tenant. A newer version of its configuration is a fact; an older one, of a slow cache, is ignored."""
+    tenant = decision.state.tenants.get(command.tenant)
+    if tenant is not None and tenant.version >= command.version:
+        return tenant
+    order = decision.state.order
+    clocks = order.new_clocks if tenant is None or _is_fresh(decision.state, tenant) else tenant.clocks
+    decision.add(
+        TenantSet(
+            command.tenant, command.version, command.weight, command.rate_per_s, command.burst, command.tier,
+            command.waiting_max, clocks,
+        )
+    )  # fmt: skip
+    return decision.state.tenants[command.tenant]
+
+
+def _is_fresh(state: State, tenant: Tenant) -> bool:
+    return not tenant.is_active and state.order.is_forgettable(tenant, state.at, state.virtual_time)
+
+
+def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None:
+    waiting = tenant.waiting + tenant.suspended
+    if waiting < tenant.waiting_max or (not waiting and free_worker(state, command.model) is not None):
+        return None
+    capacity = sum(w.config.service_per_s for w in state.workers.values() if w.config.model == command.model)
+    after_s = max(1, math.ceil(max(1, waiting // 2) * (command.cost / capacity if capacity > 0 else 1.0)))
+    message = (
+        f"{waiting} of this tenant's requests are waiting already; its limit is {tenant.waiting_max}. "
+        f"Try again in about {after_s} s."
+    )
+    return Refused(command.id, "queue_full", message, float(after_s))
+
+
+def _throttled(state: State, command: Accept) -> Refused | None:
+    """FairServe's rule (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
+    if state.throttle is None:
+        return None
+    under_way = bool(command.interaction) and (command.tenant, command.interaction) in state.interactions
+    found = state.throttle.check(
+        command.tenant, command.app, state.at, saturated=state.is_saturated(command.model), under_way=under_way
+    )
+    if found is None:
+        return None
+    what = "tenant" if found.limit == "user" else "application"
+    message = (
+        f"The service is overloaded, and this {what} is at its limit of {found.most} requests in a time window. "
+        f"Try again in about {math.ceil(found.retry_after_s)} s."
+    )
+    return Refused(command.id, f"throttled_{found.limit}", message, found.retry_after_s)

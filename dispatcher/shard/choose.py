@@ -1,0 +1,50 @@
+"""The choice of a slot, and of the queue that gets it.
+
+slot       of the serving workers of the model, the one with the smallest part of its slots in use, then by name
+queue      without tiers: the order's first
+           with tiers: of a tier that is owed its floor, else the most urgent tier with a guarantee that covers a
+           dispatch now, else the most urgent tier; within a tier the order's first
+"""
+
+from __future__ import annotations
+
+from dispatcher.policies.orders.interface import Index
+from dispatcher.policies.orders.queues import TenantQueue
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.records import Worker
+from dispatcher.shard.state import State
+from dispatcher.shard.tier_floors import owed_most
+
+
+def free_worker(state: State, model: str) -> Worker | None:
+    """Return the worker that gets the next call of the model, or None if no slot is free."""
+    best, least = None, 1.0
+    for worker in state.workers.values():
+        if worker.config.model == model and worker.free > 0:
+            load = len(worker.running) / worker.config.slots
+            if best is None or load < least:
+                best, least = worker, load
+    return best
+
+
+def first_queue(state: State, model: str) -> TenantQueue | None:
+    """Return the waiting queue of the model that is due first, or None if nothing waits for it."""
+    lanes = state.lanes.get(model)
+    if not lanes:
+        return None
+    if state.settings.tiers is None:
+        return lanes[""].first(state.at)
+    return _first_by_tier(state, lanes)
+
+
+def _first_by_tier(state: State, lanes: dict[str, Index]) -> TenantQueue | None:
+    tiers = state.settings.tiers
+    owed = owed_most(state.behind, tiers.slack) if tiers else None
+    if owed in lanes and (queue := lanes[owed].first(state.at)) is not None:
+        return queue
+    urgent_first = sorted(lanes, key=lambda tier: Tier(tier).rank)
+    for tier in urgent_first:
+        if (queue := lanes[tier].guaranteed(state.at)) is not None:
+            return queue
+    firsts = (lanes[tier].first(state.at) for tier in urgent_first)
+    return next((queue for queue in firsts if queue is not None), None)

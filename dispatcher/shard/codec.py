@@ -1,0 +1,87 @@
+"""Entries as bytes: compact JSON, compressed if that is worth it. A fact is a list of its kind and its fields."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import (
+    FORMAT,
+    Accepted,
+    Cancelling,
+    Dispatched,
+    Dropped,
+    Ended,
+    Entry,
+    Fact,
+    Held,
+    ProcessLost,
+    ProcessSet,
+    Returned,
+    TenantSet,
+    WorkerLost,
+    WorkerSet,
+)
+
+COMPRESSED_FROM_BYTES = 1024
+PLAIN, COMPRESSED = b"j", b"z"
+
+KINDS: dict[str, type[Any]] = {
+    "W": WorkerSet,
+    "w": WorkerLost,
+    "P": ProcessSet,
+    "p": ProcessLost,
+    "T": TenantSet,
+    "a": Accepted,
+    "d": Dispatched,
+    "r": Returned,
+    "e": Ended,
+    "x": Dropped,
+    "h": Held,
+    "c": Cancelling,
+}
+"""A new kind needs a new FORMAT, so that older readers stop instead of guessing."""
+_LETTERS = {kind: letter for letter, kind in KINDS.items()}
+_CLOCKS = {kind: kind._fields.index("clocks") for kind in KINDS.values() if "clocks" in kind._fields}
+
+
+def encode_entry(entry: Entry) -> bytes:
+    facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
+    fields = [FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts]
+    return pack(fields)
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Raises LogCorrupt for bytes that are no entry, or of a newer version."""
+    fields = unpack(data)
+    try:
+        version, position, at, writer, leader, epoch, facts = fields
+        if version > FORMAT:
+            raise LogCorrupt(f"entry {position} has version {version}, newer than {FORMAT}: update this process")
+        return Entry(position, at, writer, leader, epoch, tuple(_fact(*fact) for fact in facts))
+    except (ValueError, TypeError, KeyError) as error:
+        raise LogCorrupt(f"an entry of the log does not decode: {error!r}") from None
+
+
+def pack(value: object) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else COMPRESSED + zlib.compress(text, 1)
+
+
+def unpack(data: bytes) -> Any:
+    """Raises LogCorrupt."""
+    try:
+        text = data[1:] if data[:1] == PLAIN else zlib.decompress(data[1:])
+        return json.loads(text)
+    except (ValueError, zlib.error) as error:
+        raise LogCorrupt(f"the log holds bytes that do not decode: {error}") from None
+
+
+def _fact(letter: str, *fields: Any) -> Fact:
+    kind = KINDS[letter]
+    if (place := _CLOCKS.get(kind)) is not None:
+        fields = (*fields[:place], tuple(fields[place]), *fields[place + 1 :])
+    fact: Fact = kind(*fields)
+    return fact

@@ -1,0 +1,136 @@
+"""Decisions: commands in, facts out. Every fact is applied at once, so that the next decision sees it.
+
+The facts of a batch are in the order of the commands: those that free capacity or change the fleet first, then the
+arrivals; then every free slot is given to the call that is due first. Nothing here changes the state but through facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.model.commands import (
+    Accept,
+    Cancel,
+    Command,
+    Done,
+    End,
+    Gone,
+    Leave,
+    Offer,
+    Outcome,
+    Over,
+    Present,
+    Report,
+    Return,
+    Silent,
+    Status,
+    Tick,
+    Unknown,
+    Waiting,
+)
+from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet
+from dispatcher.shard.accept import accept, wait_s
+from dispatcher.shard.decision import Decision
+from dispatcher.shard.dispatching import dispatch, dispatch_next
+from dispatcher.shard.running import end, leave, returned
+from dispatcher.shard.state import State
+from dispatcher.shard.workers import report, rested, silent_worker
+
+ARRIVALS_LAST = frozenset({Accept, Status})
+
+
+def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
+    """Decide the commands at `state.at`, and return an outcome for each."""
+    outcomes: dict[int, Outcome] = {}
+    for arrivals in (False, True):
+        for number, command in enumerate(commands):
+            if (type(command) in ARRIVALS_LAST) is arrivals:
+                outcomes[number] = _decide(decision, command)
+    if decision.state.order.is_conserving:
+        while dispatch_next(decision):
+            pass
+    return [_final(decision.state, outcomes[number]) for number in range(len(commands))]
+
+
+def _decide(decision: Decision, command: Command) -> Outcome:
+    match command:
+        case Accept():
+            return _accept(decision, command)
+        case End():
+            return end(decision, command)
+        case Return():
+            return returned(decision, command)
+        case Report():
+            return report(decision, command)
+        case Cancel():
+            return _cancel(decision, command)
+        case Status():
+            return status(decision.state, command.id)
+        case Tick():
+            _tick(decision)
+        case Leave():
+            leave(decision, command.worker)
+        case Silent(name, is_worker):
+            silent_worker(decision, name) if is_worker else _set_process(decision, name, silent=True)
+        case Present():
+            _set_process(decision, command.process, silent=False)
+        case Gone():
+            if command.process in decision.state.processes:
+                decision.add(ProcessLost(command.process))
+    return Done()
+
+
+def _accept(decision: Decision, command: Accept) -> Outcome:
+    _set_process(decision, command.process, silent=False)
+    refused = accept(decision, command)
+    if refused is not None:
+        return refused
+    state = decision.state
+    call = state.calls.get(command.id)
+    if call is None:
+        return status(state, command.id)
+    if call.queued and not state.order.is_conserving and state.order.goes_at_once(call.tenant, state.at):
+        dispatch(decision, call)
+    return Waiting(command.id, 0, 0.0)
+
+
+def _cancel(decision: Decision, command: Cancel) -> Outcome:
+    call = decision.state.calls.get(command.id)
+    if call is None:
+        return status(decision.state, command.id)
+    if call.worker:
+        if not call.cancelling:
+            decision.add(Cancelling(call.id))
+        return Done()
+    decision.add(Dropped(call.id, command.outcome))
+    return Over(call.id, 0, command.outcome)
+
+
+def _set_process(decision: Decision, name: str, *, silent: bool) -> None:
+    process = decision.state.processes.get(name)
+    if process is not None and process.silent is not silent:
+        decision.add(ProcessSet(name, "silent" if silent else "present"))
+
+
+def _tick(decision: Decision) -> None:
+    """Drop waiting calls that are past their deadline, and let workers serve again that have rested."""
+    state = decision.state
+    rested(decision)
+    for call_id in state.overdue():
+        decision.add(Dropped(call_id, "expired"))
+
+
+def status(state: State, call_id: str) -> Outcome:
+    """Return what is true of a call now."""
+    call = state.calls.get(call_id)
+    if call is None:
+        return state.ends.get(call_id) or Unknown(call_id)
+    if call.worker:
+        return Offer(call.id, call.attempt, call.worker, state.workers[call.worker].config.url, state.position)
+    position = call.tenant.waiting + call.tenant.suspended
+    return Waiting(call.id, position, wait_s(state, call, position))
+
+
+def _final(state: State, outcome: Outcome) -> Outcome:
+    """Return the outcome of an acceptance after the slots were given away."""
+    return status(state, outcome.id) if type(outcome) is Waiting else outcome

@@ -1,0 +1,74 @@
+"""What a shard keeps besides tenants and calls: workers, processes, and what was served."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dispatcher.model.facts import WorkerSet
+from dispatcher.policies.orders.queues import Call
+
+RECENT = 8
+"""The last attempts of a worker of which it is remembered whether they failed."""
+FAILED_MOST = 4
+"""With this many failures among them the worker rests."""
+
+
+class Worker:
+    """A worker as the log knows it. `config` is replaced, never changed."""
+
+    __slots__ = ("config", "failures", "running")
+
+    def __init__(self, config: WorkerSet) -> None:
+        self.config = config
+        self.running: dict[str, Call] = {}
+        """Its attempts, by the id of their call."""
+        self.failures = 0
+        """One bit for each of the last RECENT attempts; set: it failed."""
+
+    @property
+    def free(self) -> int:
+        """Slots that may be given to a call now; negative after its slots were reduced."""
+        return self.config.slots - len(self.running) if self.config.state == "serving" else 0
+
+    @property
+    def is_failing(self) -> bool:
+        return self.failures.bit_count() >= FAILED_MOST
+
+
+class Process:
+    """A process that holds callers. It is remembered a while after its last call."""
+
+    __slots__ = ("accepted", "calls", "floor", "seen_at", "silent")
+
+    def __init__(self, seen_at: float) -> None:
+        self.calls: dict[str, Call] = {}
+        """The calls with a caller that it holds."""
+        self.silent = False
+        self.floor = 0
+        """It repeats no command for a call with a lower sequence number."""
+        self.accepted: set[int] = set()
+        """Sequence numbers from the floor on that were accepted."""
+        self.seen_at = seen_at
+
+
+class Usage(NamedTuple):
+    """Totals of one tenant, application and hour. `position`: of the last entry that changed them."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    service: float
+    position: int
+
+    def plus(self, input_tokens: int, output_tokens: int, service: float, position: int) -> Usage:
+        """Return the totals with one more call."""
+        return Usage(
+            self.requests + 1,
+            self.input_tokens + input_tokens,
+            self.output_tokens + output_tokens,
+            self.service + service,
+            position,
+        )
+
+
+NO_USAGE = Usage(0, 0, 0, 0.0, 0)

@@ -1,0 +1,52 @@
+"""Read models of a shard: its tenants and their usage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.policies.orders.queues import Tenant
+from dispatcher.shard.state import State
+
+
+def usage_rows(state: State, since: int) -> list[UsageRow]:
+    """Return the totals that changed at or after position `since`, as of the state's position."""
+    return [
+        UsageRow(*key, row.requests, row.input_tokens, row.output_tokens, row.service, state.position)
+        for key, row in state.usage.items()
+        if row.position >= since
+    ]
+
+
+def tenant_rows(state: State) -> list[TenantRow]:
+    reserved: defaultdict[str, float] = defaultdict(float)
+    for worker in state.workers.values():
+        for call in worker.running.values():
+            reserved[call.tenant.name] += call.cost
+    return [_row(state, tenant, reserved[tenant.name]) for tenant in state.tenants.values()]
+
+
+def _row(state: State, tenant: Tenant, reserved: float) -> TenantRow:
+    return TenantRow(
+        tenant=tenant.name,
+        version=tenant.version,
+        tier=tenant.tier,
+        weight=tenant.weight,
+        rate_per_s=tenant.rate_per_s,
+        burst=tenant.burst,
+        waiting=tenant.waiting + tenant.suspended,
+        running=tenant.running,
+        reserved=reserved,
+        spent=tenant.spent,
+        clocks=tenant.clocks,
+        credit=_credit(state, tenant),
+        at=state.at,
+        position=state.position,
+    )
+
+
+def _credit(state: State, tenant: Tenant) -> float | None:
+    """Return the rest of the bucket: burst when full, falling with tat (clocks.py)."""
+    if not tenant.rate_per_s or len(tenant.clocks) != 2:
+        return None
+    return min(tenant.burst, (state.at - tenant.clocks[0]) * tenant.rate_per_s)

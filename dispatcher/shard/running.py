@@ -1,0 +1,115 @@
+"""The end and the return of attempts, fenced by the attempt's number: a report of an older one changes nothing."""
+
+from __future__ import annotations
+
+from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
+from dispatcher.model.facts import Ended, ProcessSet, Returned, WorkerLost
+from dispatcher.model.invocation import ATTEMPTS_MAX
+from dispatcher.policies.orders.queues import Call
+from dispatcher.shard.choose import free_worker
+from dispatcher.shard.decision import Decision
+from dispatcher.shard.dispatching import dispatch_next
+from dispatcher.shard.fold import NOT_COUNTED
+from dispatcher.shard.state import State
+
+
+def end(decision: Decision, command: End) -> Outcome:
+    """End a running call at its true service."""
+    state = decision.state
+    call = _running(state, command.id, command.attempt)
+    if call is None:
+        return _known(state, command.id, command.attempt)
+    _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
+    return state.ends[command.id]
+
+
+def returned(decision: Decision, command: Return) -> Outcome:
+    """Put an attempt's call back into its queue and refund it; end it if it may not be tried again."""
+    state = decision.state
+    call = _running(state, command.id, command.attempt)
+    if call is None:
+        return _known(state, command.id, command.attempt)
+    _return(decision, call, command.reason)
+    if command.reason == "not_begun" and call.process in state.processes:
+        process = state.processes[call.process]
+        if not process.silent:
+            decision.add(ProcessSet(call.process, "silent"))
+    _rest_if_failing(decision, command.worker)
+    _after_slot_freed(decision)
+    return Done()
+
+
+def leave(decision: Decision, worker_id: str) -> None:
+    """Return or end all attempts of a worker that is gone, then forget the worker."""
+    worker = decision.state.workers.get(worker_id)
+    if worker is None:
+        return
+    decision.add(worker.config._replace(state="draining"))
+    for call in sorted(worker.running.values(), key=lambda each: each.arrival):
+        _return(decision, call, "lost")
+    decision.add(WorkerLost(worker_id))
+
+
+def _return(decision: Decision, call: Call, reason: str) -> None:
+    state = decision.state
+    counted = reason not in NOT_COUNTED
+    if call.cancelling or (not call.process and not call.durable):
+        return _end(decision, call, "cancelled")
+    if state.at >= call.deadline_at:
+        return _end(decision, call, "expired")
+    if counted and call.counted + 1 >= ATTEMPTS_MAX:
+        return _end(decision, call, "failed")
+    clocks = state.order.settled(call.tenant, call, 0.0)
+    decision.add(Returned(call.id, call.attempt, reason, counted, clocks))
+    return None
+
+
+def _end(
+    decision: Decision,
+    call: Call,
+    outcome: str,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+    first_token_s: float = 0.0,
+) -> None:
+    state = decision.state
+    served = state.settings.service(input_tokens, output_tokens)
+    clocks = state.order.settled(call.tenant, call, served)
+    virtual_time = state.virtual_time
+    if not state.waiting and _leaves_a_slot_free(state, call):
+        virtual_time = state.order.ended_idle(clocks, virtual_time)
+    decision.add(
+        Ended(
+            call.id, call.attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, first_token_s
+        )
+    )  # fmt: skip
+    _after_slot_freed(decision)
+
+
+def _leaves_a_slot_free(state: State, call: Call) -> bool:
+    worker = state.workers[call.worker]
+    return (worker.config.state == "serving" and worker.free >= 0) or free_worker(state, call.model) is not None
+
+
+def _after_slot_freed(decision: Decision) -> None:
+    """An order that does not conserve work dispatches one call for each end."""
+    if not decision.state.order.is_conserving:
+        dispatch_next(decision)
+
+
+def _rest_if_failing(decision: Decision, worker_id: str) -> None:
+    state = decision.state
+    worker = state.workers.get(worker_id)
+    if worker is not None and worker.is_failing and worker.config.state == "serving":
+        decision.add(worker.config._replace(state="resting", until=state.at + state.settings.rest_s))
+
+
+def _running(state: State, call_id: str, attempt: int) -> Call | None:
+    call = state.calls.get(call_id)
+    return call if call is not None and call.worker and call.attempt == attempt else None
+
+
+def _known(state: State, call_id: str, attempt: int) -> Outcome:
+    """Return how this attempt ended; Unknown if that is not remembered, or if another attempt ended the call."""
+    over = state.ends.get(call_id)
+    return over if over is not None and over.attempt == attempt else Unknown(call_id)

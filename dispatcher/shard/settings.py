@@ -1,0 +1,54 @@
+"""The settings of a shard. All processes of a pool must use the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dispatcher.policies.clocks import LEAD_MAX
+from dispatcher.policies.orders.interface import DEFAULT_ORDER
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.policies.throttling import Limits
+
+SATURATED = 0.9
+"""Share of the KV blocks in use from which a worker counts as saturated (FairServe gives no figure)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierFloors:
+    """Tiers at the gate: premium before standard before background, each with a floor (tier_floors.py).
+
+    `shares`: the fraction of all dispatched service that a tier receives at least while it has waiting calls; 0
+    guarantees nothing. `slack`: service units that a tier may be behind its share before it goes first.
+    Raises ValueError.
+    """
+
+    shares: Mapping[str, float]
+    slack: float = 4096.0
+
+    def __post_init__(self) -> None:
+        if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
+            raise ValueError("shares must be between 0 and 1, with a sum of at most 1")
+        if not self.slack > 0:
+            raise ValueError(f"slack must be above 0, not {self.slack!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Times are in seconds, `lead_max` in service units a weight of 1."""
+
+    order: str = DEFAULT_ORDER
+    lead_max: float = LEAD_MAX
+    service: ServiceFunction = WEIGHTED_TOKENS
+    """What input and output tokens cost (policies/service.py)."""
+    tiers: TierFloors | None = None
+    """None: tiers play no part at the gate."""
+    throttling: Limits | None = None
+    """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
+    saturated: float = SATURATED
+    rest_s: float = 5.0
+    """How long a worker gets no work after too many of its attempts failed."""
+    process_kept_s: float = 600.0
+    """How long a process that holds nothing is remembered, so that its repeated commands are recognized."""
+    interaction_kept_s: float = 600.0
+    """How long an interaction counts as under way after its last call was accepted."""

@@ -1,0 +1,113 @@
+"""A shard: a part of a pool with one order. A deterministic state machine over the entries of its log.
+
+    decide(commands) ──▶ facts, applied tentatively ──append──▶ confirm       this process wrote the position
+                                                        └─────▶ rollback      another did: fold its entry, decide again
+    fold(entry)          another's entry
+
+A process that writes entry n has folded all entries before n. So every decision is made on the exact state, whichever
+process makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.model.commands import Command, Outcome
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import Entry, Fact, WorkerSet
+from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.shard.decide import decide
+from dispatcher.shard.decision import Decision
+from dispatcher.shard.fold import News, fold
+from dispatcher.shard.rows import tenant_rows, usage_rows
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.state import State
+
+
+class Shard:
+    def __init__(self, settings: ShardSettings | None = None) -> None:
+        self.state = State(settings or ShardSettings())
+        self.leader = ""
+        self.epoch = 0
+        self._decision: Decision | None = None
+        self._at_before = 0.0
+
+    @property
+    def position(self) -> int:
+        """The position of the next entry."""
+        return self.state.position
+
+    @property
+    def at(self) -> float:
+        """The time of the last entry, or of the decision that is not written yet."""
+        return self.state.at
+
+    def decide(self, commands: Sequence[Command], now: float) -> tuple[list[Outcome], tuple[Fact, ...]]:
+        """Return an outcome for each command, and the facts of the next entry; none if nothing changes.
+
+        The facts are applied tentatively: `confirm` or `rollback` must follow. A `now` before the last entry counts as
+        that entry's time.
+        """
+        if self._decision is not None:
+            raise RuntimeError("the decision before is neither confirmed nor rolled back")
+        state = self.state
+        self._at_before, state.at, state.undo = state.at, max(state.at, now), []
+        self._decision = Decision(state)
+        outcomes = decide(self._decision, commands)
+        return outcomes, tuple(self._decision.facts)
+
+    def confirm(self, entry: Entry | None = None) -> list[News]:
+        """The decision is written as `entry` (None: it has no facts). Return the news for processes that hold calls."""
+        decision = self._taken()
+        if entry is not None:
+            self._advance(entry)
+        return decision.news
+
+    def rollback(self) -> None:
+        """The decision was not written: restore the state before it."""
+        self._taken(undo=True)
+        self.state.at = self._at_before
+
+    def fold(self, entry: Entry) -> list[News]:
+        """Apply the next entry of the log. Raises LogCorrupt; then this shard must not be used any more."""
+        if entry.position != self.state.position:
+            raise LogCorrupt(f"entry {entry.position} follows entry {self.state.position - 1}")
+        if self._decision is not None:
+            raise RuntimeError("a decision is neither confirmed nor rolled back")
+        self.state.at = max(self.state.at, entry.at)
+        news: list[News] = []
+        for fact in entry.facts:
+            news += fold(self.state, fact)
+        self._advance(entry)
+        return news
+
+    def next_tick(self) -> float:
+        """Return when a Tick has something to decide (Unix seconds); infinity if never."""
+        return self.state.next_due()
+
+    def fleet(self) -> list[WorkerSet]:
+        return [worker.config for worker in self.state.workers.values()]
+
+    def usage_rows(self, since: int = 0) -> list[UsageRow]:
+        """Return the totals that changed at or after position `since`."""
+        return usage_rows(self.state, since)
+
+    def tenant_rows(self) -> list[TenantRow]:
+        return tenant_rows(self.state)
+
+    def _advance(self, entry: Entry) -> None:
+        self.leader, self.epoch = entry.leader, entry.epoch
+        self.state.position = entry.position + 1
+        self.state.forget()
+
+    def _taken(self, *, undo: bool = False) -> Decision:
+        decision, self._decision = self._decision, None
+        if decision is None:
+            raise RuntimeError("there is no decision")
+        state = self.state
+        steps, state.undo = state.undo or [], None
+        if undo:
+            for inverse, arguments in reversed(steps):
+                inverse(*arguments)
+            state.flush()
+        return decision

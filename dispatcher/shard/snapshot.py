@@ -1,0 +1,117 @@
+"""A shard's state as bytes, and back. A shard made of a snapshot and the entries after it equals one made of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.model.commands import Over
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import FORMAT, WorkerSet
+from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.shard.codec import pack, unpack
+from dispatcher.shard.records import Process, Usage, Worker
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.state import State
+
+_TENANT = ("name", "version", "weight", "rate_per_s", "burst", "tier", "waiting_max", "clocks", "spent")
+_CALL = (
+    "id", "model", "cost", "arrival", "priority", "attempt", "counted", "worker", "charge_in_profile",
+    "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
+    "process", "app", "interaction", "watchers",
+)  # fmt: skip
+
+
+def dump(shard: Shard) -> bytes:
+    state = shard.state
+    return pack(
+        {
+            "format": FORMAT,
+            "order": state.order.name,
+            "position": state.position,
+            "at": state.at,
+            "leader": shard.leader,
+            "epoch": shard.epoch,
+            "virtual_time": state.virtual_time,
+            "arrivals": state.arrivals,
+            "behind": state.behind,
+            "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
+            "processes": [_process(name, process) for name, process in state.processes.items()],
+            "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
+            "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
+            "usage": [[*key, *row] for key, row in state.usage.items()],
+            "interactions": [[*key, at] for key, at in state.interactions.items()],
+            "ends": [list(over) for over in state.ends.values()],
+            "throttle": state.throttle.dump() if state.throttle else None,
+        }
+    )
+
+
+def load(data: bytes, settings: ShardSettings) -> Shard:
+    """Raises LogCorrupt for bytes that are no snapshot, of a newer version, or of another order."""
+    fields = unpack(data)
+    try:
+        if fields["format"] > FORMAT:
+            raise LogCorrupt(f"the snapshot has version {fields['format']}, newer than {FORMAT}: update this process")
+        if fields["order"] != settings.order:
+            raise LogCorrupt(
+                f"the shard's log was written under the order {fields['order']!r}, this process runs "
+                f"{settings.order!r}: set the same order everywhere, or begin a new shard"
+            )
+        return _loaded(fields, settings)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogCorrupt(f"the snapshot does not load: {error!r}") from None
+
+
+def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
+    shard = Shard(settings)
+    state = shard.state
+    shard.leader, shard.epoch = fields["leader"], fields["epoch"]
+    state.position, state.at = fields["position"], fields["at"]
+    state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
+    for config, failures in fields["workers"]:
+        worker = Worker(WorkerSet(*config))
+        worker.failures = failures
+        state.workers[worker.config.worker] = worker
+    for name, silent, floor, accepted, seen_at in fields["processes"]:
+        process = state.processes[name] = Process(seen_at)
+        process.silent, process.floor, process.accepted = silent, floor, set(accepted)
+    for values in fields["tenants"]:
+        _add_tenant(state, dict(zip(_TENANT, values, strict=True)))
+    for tenant, *values in fields["calls"]:
+        _add_call(state, state.tenants[tenant], dict(zip(_CALL, values, strict=True)))
+    for tenant, app, hour, *totals in fields["usage"]:
+        state.usage[tenant, app, hour] = Usage(*totals)
+    for tenant, interaction, at in fields["interactions"]:
+        state.interactions[tenant, interaction] = at
+    for over in fields["ends"]:
+        state.ends[over[0]] = Over(*over)
+    if state.throttle is not None and fields["throttle"] is not None:
+        state.throttle.load(*fields["throttle"])
+    state.flush()
+    return shard
+
+
+def _add_tenant(state: State, values: dict[str, Any]) -> None:
+    tenant = state.tenants[values["name"]] = Tenant(values["name"], tuple(values["clocks"]))
+    for name in _TENANT[1:]:
+        setattr(tenant, name, tuple(values[name]) if name == "clocks" else values[name])
+    tenant.in_idle = True  # until it is looked at; then a tenant that is active is taken out
+    state.idle.append(tenant.name)
+
+
+def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:
+    call = Call(values["id"], tenant, values["model"], values["cost"], values["arrival"], values["priority"])
+    for name in _CALL:
+        setattr(call, name, tuple(values[name]) if name == "watchers" else values[name])
+    state.add_call(call)
+    if call.worker:
+        state.hold(call, state.workers[call.worker])
+    elif call.process and state.processes[call.process].silent:
+        state.suspend(call)
+    else:
+        state.enqueue(call)
+
+
+def _process(name: str, process: Process) -> list[Any]:
+    return [name, process.silent, process.floor, sorted(process.accepted), process.seen_at]

@@ -1,0 +1,39 @@
+"""The floor of each tier at the gate: the least service that it is dispatched while it has waiting calls.
+
+Source: docs/preemption-design.md, section 4.2; the worker has the same rule for tokens
+(gpu_worker/policies/tiers/shares.py). Let S be the service of all dispatches and S_t that of tier t, both since t last
+began to wait, in estimates. With s_t the share of t:
+
+    behind_t = s_t S - S_t            service units; 0 for a tier without waiting calls
+    behind_t >= -slack                a larger lead is forgotten
+
+A tier is *owed* if behind_t > slack. The tier that is owed most goes first; else the most urgent tier. The bound: a
+call with B service before it in its tier is dispatched before (B + 2 slack) / s_t more service is dispatched in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Behind = dict[str, float]
+
+
+def owed_most(behind: Mapping[str, float], slack: float) -> str | None:
+    """Return the tier that is owed most, or None."""
+    owed = [(lack, tier) for tier, lack in behind.items() if lack > slack]
+    return max(owed)[1] if owed else None
+
+
+def after_dispatch(
+    behind: Mapping[str, float],
+    waiting: Iterable[str],
+    tier: str,
+    cost: float,
+    shares: Mapping[str, float],
+    slack: float,
+) -> Behind:
+    """Return what each waiting tier is behind after a dispatch of `cost` service units of `tier`."""
+    moved = {each: behind.get(each, 0.0) + shares.get(each, 0.0) * cost for each in waiting}
+    if tier in moved:
+        moved[tier] = max(-slack, moved[tier] - cost)
+    return moved

@@ -1,0 +1,191 @@
+"""Any interleaving of decisions, lost appends, folds and snapshots: all shards of one log agree, to the last number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dispatcher.model.commands import (
+    Accept,
+    Cancel,
+    Command,
+    End,
+    Gone,
+    Leave,
+    Present,
+    Report,
+    Return,
+    Silent,
+    Tick,
+    call_id,
+)
+from dispatcher.model.facts import Entry
+from dispatcher.policies.throttling import Limits
+from dispatcher.shard.codec import decode_entry, encode_entry, unpack
+from dispatcher.shard.settings import ShardSettings, TierFloors
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump, load
+
+TENANTS = {"a": (1.0, 0.0, 0.0, "standard"), "b": (3.0, 5.0, 20.0, "premium"), "c": (0.5, 2.0, 0.0, "background")}
+PROCESSES = ("p", "q", "r")
+WORKERS = {"w0": ("m", 2), "w1": ("m", 1), "w2": ("n", 2)}
+TIERS = TierFloors({"premium": 0.5, "standard": 0.3, "background": 0.1}, slack=20.0)
+
+
+def report(worker: str, *, slots: int | None = None, draining: bool = False, capacity: float = 10.0) -> Report:
+    model, usual = WORKERS[worker]
+    return Report(
+        worker, f"http://{worker}", model, usual if slots is None else slots, 0, 1.0, capacity, draining, 0.95, 0, ()
+    )
+
+
+def seen(shard: Shard) -> Any:
+    """Everything that the state holds, in an order that does not depend on how it came about."""
+    fields = unpack(dump(shard))
+    for name in ("workers", "processes", "tenants", "calls", "usage", "interactions"):
+        fields[name].sort(key=json.dumps)
+    return fields
+
+
+class ShardMachine(RuleBasedStateMachine):
+    order = "bwfq"
+
+    def __init__(self) -> None:
+        super().__init__()
+        limits = Limits(user=6, app=8, window_s=30.0)
+        self.settings = ShardSettings(order=self.order, tiers=TIERS, throttling=limits, lead_max=100.0)
+        self.writer, self.reader = Shard(self.settings), Shard(self.settings)
+        self.now = 1_000_000.0
+        self.entries: list[Entry] = []
+        self.sequences = dict.fromkeys(PROCESSES, 0)
+
+    def write(self, commands: list[Command], lose: bool) -> None:
+        before = seen(self.writer)
+        outcomes, facts = self.writer.decide(commands, self.now)
+        assert len(outcomes) == len(commands)
+        if lose:
+            self.writer.rollback()
+            assert seen(self.writer) == before
+            again, repeated = self.writer.decide(commands, self.now)
+            assert (again, repeated) == (outcomes, facts)
+        if not facts:
+            self.writer.confirm()
+            return
+        entry = Entry(self.writer.position, self.writer.at, f"w{len(self.entries)}", "here", 1, facts)
+        self.writer.confirm(entry)
+        self.entries.append(decode_entry(encode_entry(entry)))
+        assert self.entries[-1] == entry
+
+    @initialize()
+    def join(self) -> None:
+        self.write([report(worker) for worker in WORKERS], lose=False)
+
+    @rule(
+        tenants=st.lists(st.sampled_from(sorted(TENANTS)), min_size=1, max_size=4),
+        process=st.sampled_from(PROCESSES), model=st.sampled_from("mn"), cost=st.sampled_from([1.0, 7.0, 30.0]),
+        lose=st.booleans(), durable=st.booleans(), wait_s=st.sampled_from([2.0, 50.0]),
+    )  # fmt: skip
+    def accept(
+        self, tenants: list[str], process: str, model: str, cost: float, lose: bool, durable: bool, wait_s: float
+    ) -> None:
+        commands: list[Command] = []
+        for tenant in tenants:
+            self.sequences[process] += 1
+            name = call_id(process, self.sequences[process])
+            floor = max(0, self.sequences[process] - 3)
+            weight, rate, burst, tier = TENANTS[tenant]
+            commands.append(
+                Accept(name, floor, process, tenant, model, cost, self.now + wait_s, durable, "app", "chat", 1, weight,
+                       rate, burst, tier, 5)
+            )  # fmt: skip
+        self.write(commands, lose)
+
+    @rule(data=st.data(), lose=st.booleans(), tokens=st.integers(0, 20))
+    def end(self, data: st.DataObject, lose: bool, tokens: int) -> None:
+        running = sorted(call.id for call in self.writer.state.calls.values() if call.worker)
+        if running:
+            call = self.writer.state.calls[data.draw(st.sampled_from(running))]
+            outcome = data.draw(st.sampled_from(["done", "failed", "cancelled"]))
+            self.write([End(call.id, call.attempt, outcome, tokens, tokens)], lose)
+
+    @rule(data=st.data(), lose=st.booleans(), reason=st.sampled_from(["not_begun", "refused", "failed", "declined"]))
+    def give_back(self, data: st.DataObject, lose: bool, reason: str) -> None:
+        running = sorted(call.id for call in self.writer.state.calls.values() if call.worker)
+        if running:
+            call = self.writer.state.calls[data.draw(st.sampled_from(running))]
+            self.write([Return(call.id, call.attempt, reason, call.worker)], lose)
+
+    @rule(data=st.data(), lose=st.booleans())
+    def cancel(self, data: st.DataObject, lose: bool) -> None:
+        if self.writer.state.calls:
+            name = data.draw(st.sampled_from(sorted(self.writer.state.calls)))
+            self.write([Cancel(name, "cancelled")], lose)
+
+    @rule(process=st.sampled_from(PROCESSES), lose=st.booleans(), kind=st.sampled_from(["silent", "present", "gone"]))
+    def process_changes(self, process: str, lose: bool, kind: str) -> None:
+        commands = {"silent": Silent(process, False), "present": Present(process), "gone": Gone(process)}
+        self.write([commands[kind]], lose)
+
+    @rule(
+        worker=st.sampled_from(sorted(WORKERS)), lose=st.booleans(), slots=st.integers(0, 3), draining=st.booleans(),
+        kind=st.sampled_from(["report", "leave", "silent"]), capacity=st.sampled_from([0.0, 10.0, 20.0]),
+    )  # fmt: skip
+    def worker_changes(self, worker: str, lose: bool, slots: int, draining: bool, kind: str, capacity: float) -> None:
+        commands: dict[str, Command] = {
+            "report": report(worker, slots=slots, draining=draining, capacity=capacity),
+            "leave": Leave(worker),
+            "silent": Silent(worker, True),
+        }
+        self.write([commands[kind]], lose)
+
+    @rule(seconds=st.sampled_from([0.1, 3.0, 70.0, 700.0]), lose=st.booleans())
+    def time_passes(self, seconds: float, lose: bool) -> None:
+        self.now += seconds
+        self.write([Tick()], lose)
+
+    @rule()
+    def read(self) -> None:
+        """The reader catches up: it equals the writer."""
+        for entry in self.entries[self.reader.position :]:
+            self.reader.fold(entry)
+        assert seen(self.reader) == {**seen(self.writer), "at": self.reader.at}
+
+    @rule()
+    def restart(self) -> None:
+        """The reader begins anew, at a snapshot."""
+        self.reader = load(dump(self.writer), self.settings)
+        assert seen(self.reader) == seen(self.writer)
+
+    @invariant()
+    def slots_are_kept(self) -> None:
+        state = self.writer.state
+        for call in state.calls.values():
+            silent = bool(call.process) and state.processes[call.process].silent
+            assert call.queued == (not call.worker and not silent)
+        for tenant in state.tenants.values():
+            calls = [call for call in state.calls.values() if call.tenant is tenant]
+            assert tenant.running == sum(bool(call.worker) for call in calls)
+            assert tenant.waiting == sum(call.queued for call in calls)
+            assert tenant.suspended == len(calls) - tenant.running - tenant.waiting
+
+    @invariant()
+    def no_slot_is_free_while_a_call_waits(self) -> None:
+        state = self.writer.state
+        if not state.order.is_conserving:
+            return
+        for call in state.calls.values():
+            if call.queued:
+                assert not [w for w in state.workers.values() if w.config.model == call.model and w.free > 0]
+
+
+@pytest.mark.parametrize("order", ["bwfq", "sfq", "fcfs", "ratio", "ratio+wake", "virtual-clock"])
+def test_all_shards_of_a_log_agree(order: str) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    machine = type("Machine", (ShardMachine,), {"order": order})
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None))
