@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.old_operations.context import GateSettings
+from dispatcher.shard.settings import ShardSettings
 
 _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
@@ -31,8 +32,8 @@ class Config(BaseModel):
     """URL of the SQS queue of detached executions. If empty, none is started and the sweep ends them."""
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """The pool that this process drains and sweeps."""
-    order: Literal["bwfq", "fcfs"] = "bwfq"
-    """The gate's order. `fcfs` is the baseline without headgate's policy."""
+    order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
+    """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
     worker_secret: str = ""
     """The secret with which the gate signs orders and a worker checks them; at least 16 characters."""
     worker_secret_arn: str = ""
@@ -61,6 +62,14 @@ class Config(BaseModel):
     def store_path(self) -> str:
         """The file of a SQLite store; empty if the store is DynamoDB."""
         return self.store.removeprefix(_SQLITE) if self.store.startswith(_SQLITE) else ""
+
+    @property
+    def shard(self) -> str:
+        """The name of the pool's one shard: its log, its snapshots."""
+        return self.pool
+
+    def shard_settings(self) -> ShardSettings:
+        return ShardSettings(order=self.order, lead_max=self.lead_max)
 
     def gate_settings(self) -> GateSettings:
         return GateSettings(
