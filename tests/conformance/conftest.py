@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.conformance.store_backends import BACKENDS, TABLES, Place, PlaceMaker
-from tests.conformance.store_world import FakeClock, World
+from dispatcher.ports import Log, Store
+from tests.conformance.store_backends import BACKENDS, SHARED, TABLES, Place, PlaceMaker
+from tests.conformance.store_world import SHARD, FakeClock
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +24,7 @@ class _Servers(dict[str, PlaceMaker]):
         self._open = ExitStack()
 
     def __missing__(self, name: str) -> PlaceMaker:
-        self[name] = self._open.enter_context(BACKENDS[name]())
+        self[name] = self._open.enter_context(BACKENDS[name].start())
         return self[name]
 
     def stop(self) -> None:
@@ -32,6 +33,11 @@ class _Servers(dict[str, PlaceMaker]):
 
 @pytest.fixture(params=BACKENDS)
 def place(request: pytest.FixtureRequest, servers: dict[str, PlaceMaker]) -> Place:
+    return servers[request.param]()
+
+
+@pytest.fixture(params=SHARED)
+def shared_place(request: pytest.FixtureRequest, servers: dict[str, PlaceMaker]) -> Place:
     return servers[request.param]()
 
 
@@ -46,5 +52,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def world(place: Place, clock: FakeClock) -> World:
-    return World(place.open(clock), clock)
+async def store(place: Place, clock: FakeClock) -> AsyncIterator[Store]:
+    opened = place.open(clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def log(store: Store) -> Log:
+    return store.log(SHARD)

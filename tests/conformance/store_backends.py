@@ -1,14 +1,20 @@
-"""The registry of store backends: the conformance suite runs over every one of them."""
+"""The registry of store backends: the conformance suite runs over every one of them.
+
+A folder in dispatcher/stores without an entry here fails test_store_registry.py.
+"""
 
 from __future__ import annotations
 
 import itertools
 import socket
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -16,51 +22,81 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from dispatcher.old_ports import Clock, Store
-from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config, create_table
-from dispatcher.old_stores.memory.store import MemoryStore
+from dispatcher.ports import Clock, Store
+from dispatcher.stores.dynamodb.server_time import IgnoredServerTime
+from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
+from dispatcher.stores.memory.store import MemoryStore
+from dispatcher.stores.sqlite.store import SqliteStore
 from headgate.local import dynamodb_local
 from headgate.local.moto.server import make_server
+from tests.conformance.store_damage import Damage, MemoryDamage, SqliteDamage, TableDamage
 from tests.support.hang_guard import HANG_S
 
 
 class Place(Protocol):
-    """Somewhere empty that stores can be opened on: all of them see the same tenants."""
+    """Somewhere empty that stores can be opened on: all of them see the same data."""
 
     @property
-    def endpoint_url(self) -> str | None: ...
+    def address(self) -> Sequence[str]:
+        """Arguments of `open_store`, for another process; empty if none can open it."""
+        ...
 
     @property
-    def table(self) -> str: ...
+    def damage(self) -> Damage: ...
 
-    def open(self, clock: Clock, seed: int = 0) -> Store: ...
+    def open(self, clock: Clock) -> Store: ...
 
 
 class MemoryPlace:
-    endpoint_url = None
-    table = ""
+    address: Sequence[str] = ()
 
     def __init__(self) -> None:
         self._store: MemoryStore | None = None
 
-    def open(self, clock: Clock, seed: int = 0) -> Store:
-        self._store = self._store or MemoryStore(clock)
+    @property
+    def damage(self) -> MemoryDamage:
+        assert self._store is not None
+        return MemoryDamage(self._store)
+
+    def open(self, clock: Clock) -> MemoryStore:
+        self._store = self._store.view(clock) if self._store else MemoryStore(clock)
         return self._store
+
+
+class SqlitePlace:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.address: Sequence[str] = ("sqlite", str(path))
+        self.damage = SqliteDamage(path)
+
+    def open(self, clock: Clock) -> SqliteStore:
+        return SqliteStore(self.path, clock)
 
 
 class TablePlace:
     def __init__(self, endpoint_url: str, table: str) -> None:
-        self.endpoint_url = endpoint_url
-        self.table = table
+        self.endpoint_url, self.table = endpoint_url, table
+        self.address: Sequence[str] = ("dynamodb", endpoint_url, table)
         self.client = client_of(endpoint_url)
+        self.damage = TableDamage(self.client, table)
         create_table(self.client, table)
 
-    def open(self, clock: Clock, seed: int = 0) -> DynamoStore:
-        return DynamoStore(self.client, self.table, clock=clock, random=Random(f"{self.table}/{seed}"), threads=4)
+    def open(self, clock: Clock) -> DynamoStore:
+        return open_table(self.client, self.table, clock)
 
 
-PlaceMaker = Callable[[], Place]
-_numbers = itertools.count()
+def open_store(address: Sequence[str], clock: Clock) -> Store:
+    """Open the store of a place in another process than the tests'."""
+    if address[0] == "sqlite":
+        return SqliteStore(address[1], clock)
+    return open_table(make_client(address[1]), address[2], clock)
+
+
+def open_table(client: Any, table: str, clock: Clock, threads: int = 4) -> DynamoStore:
+    server_time = IgnoredServerTime()  # the tests' clock stands still
+    return DynamoStore(
+        client, table, clock=clock, random=Random(f"{table}/{next(_numbers)}"), threads=threads, server_time=server_time
+    )
 
 
 @cache
@@ -80,9 +116,19 @@ def make_client(endpoint_url: str) -> Any:
     )
 
 
+PlaceMaker = Callable[[], Place]
+_numbers = itertools.count()
+
+
 @contextmanager
 def memory() -> Iterator[PlaceMaker]:
     yield MemoryPlace
+
+
+@contextmanager
+def sqlite() -> Iterator[PlaceMaker]:
+    with tempfile.TemporaryDirectory(prefix="headgate-sqlite-") as folder:
+        yield lambda: SqlitePlace(Path(folder) / f"{next(_numbers)}.db")
 
 
 @contextmanager
@@ -127,9 +173,20 @@ def _until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"DynamoDB Local ended with status {process.returncode}")
 
 
-BACKENDS: dict[str, Callable[[], AbstractContextManager[PlaceMaker]]] = {
-    "memory": memory,
-    "moto": moto,
-    "dynamodb-local": amazons,
+@dataclass(frozen=True)
+class Backend:
+    folder: str
+    """Its folder in dispatcher/stores."""
+    start: Callable[[], AbstractContextManager[PlaceMaker]]
+    is_shared: bool = True
+    """Several processes can use it."""
+
+
+BACKENDS = {
+    "memory": Backend("memory", memory, is_shared=False),
+    "sqlite": Backend("sqlite", sqlite),
+    "moto": Backend("dynamodb", moto),
+    "dynamodb-local": Backend("dynamodb", amazons),
 }
-TABLES = [name for name in BACKENDS if name != "memory"]
+TABLES = [name for name, backend in BACKENDS.items() if backend.folder == "dynamodb"]
+SHARED = [name for name, backend in BACKENDS.items() if backend.is_shared]
