@@ -101,7 +101,7 @@ def _tenant_set(state: State, fact: TenantSet) -> None:
 
 def _accepted(state: State, fact: Accepted) -> None:
     tenant = state.tenants[fact.tenant]
-    state.set("arrivals", state.arrivals + 1)
+    state.assign("arrivals", state.arrivals + 1)
     call = Call(fact.id, tenant, fact.model, fact.cost, state.arrivals, fact.priority)
     call.arrived_at, call.deadline_at = state.at, fact.deadline_at
     call.process, call.durable, call.app, call.interaction = fact.process, fact.durable, fact.app, fact.interaction
@@ -126,10 +126,10 @@ def _dispatched(state: State, fact: Dispatched) -> list[News]:
     state.hold(call, worker)
     state.set_clocks(tenant, fact.clocks)
     if fact.virtual_time != state.virtual_time:
-        state.set("virtual_time", fact.virtual_time)
+        state.assign("virtual_time", fact.virtual_time)
     if tiers is not None:
         waiting = [tier for tier, count in state.waiting_tiers.items() if count]
-        state.set("behind", after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack))
+        state.assign("behind", after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack))
     return [(call.process, Offer(call.id, fact.attempt, fact.worker, worker.config.url, state.position))]
 
 
@@ -151,7 +151,7 @@ def _ended(state: State, fact: Ended) -> list[News]:
     _release(state, call, fact.attempt, failed=False)
     state.set_clocks(call.tenant, fact.clocks)
     if fact.virtual_time != state.virtual_time:
-        state.set("virtual_time", fact.virtual_time)
+        state.assign("virtual_time", fact.virtual_time)
     state.serve(call, fact.input_tokens, fact.output_tokens, fact.served)
     state.remove_call(call)
     over = Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens)

@@ -59,7 +59,9 @@ class Shard:
     def confirm(self, entry: Entry | None = None) -> list[News]:
         """The decision is written as `entry` (None: it has no facts). Return the news for processes that hold calls."""
         decision = self._taken()
-        if entry is not None:
+        if entry is None:
+            self.state.at = self._at_before
+        else:
             self._advance(entry)
         return decision.news
 
@@ -74,7 +76,7 @@ class Shard:
             raise LogCorrupt(f"entry {entry.position} follows entry {self.state.position - 1}")
         if self._decision is not None:
             raise RuntimeError("a decision is neither confirmed nor rolled back")
-        self.state.at = max(self.state.at, entry.at)
+        self._at_before, self.state.at = self.state.at, max(self.state.at, entry.at)
         news: list[News] = []
         for fact in entry.facts:
             news += fold(self.state, fact)
@@ -98,7 +100,7 @@ class Shard:
     def _advance(self, entry: Entry) -> None:
         self.leader, self.epoch = entry.leader, entry.epoch
         self.state.position = entry.position + 1
-        self.state.forget()
+        self.state.forget(self._at_before)
 
     def _taken(self, *, undo: bool = False) -> Decision:
         decision, self._decision = self._decision, None

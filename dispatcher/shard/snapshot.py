@@ -96,8 +96,7 @@ def _add_tenant(state: State, values: dict[str, Any]) -> None:
     tenant = state.tenants[values["name"]] = Tenant(values["name"], tuple(values["clocks"]))
     for name in _TENANT[1:]:
         setattr(tenant, name, tuple(values[name]) if name == "clocks" else values[name])
-    tenant.in_idle = True  # until it is looked at; then a tenant that is active is taken out
-    state.idle.append(tenant.name)
+    state.touch(tenant)
 
 
 def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ because its process is silent, or runs on a worker. Slots in use are exactly the
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+import zlib
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
@@ -30,6 +31,7 @@ from dispatcher.shard.settings import ShardSettings
 ENDS_KEPT = 4096
 """The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
 CLEANED_EVERY_S = 60.0
+IDLE_GROUPS = 64
 HOURS_KEPT = 3
 """Hours of usage that stay in the state after they are over: the projection must be written within this time."""
 
@@ -64,14 +66,14 @@ class State:
         """The indexes of waiting queues, by model and tier (one tier "" if tiers play no part)."""
         self.deadlines: list[tuple[float, str]] = []
         """A heap with an entry for each waiting call, and entries of calls that no longer wait."""
-        self.idle: deque[str] = deque()
+        self.idle: list[set[str]] = [set() for _ in range(IDLE_GROUPS)]
+        """The tenants with nothing waiting or running, in groups by their name."""
         self.promised_per_s = 0.0
         self.promised_to = 0
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
         self.undo: list[Undo] | None = None
         self._grown: set[str] = set()
-        self._cleaned_at = 0.0
         self._dirty: dict[str, Tenant] = {}
 
     # Calls
@@ -153,9 +155,9 @@ class State:
             tenant.clocks = clocks
             self._dirty[tenant.name] = tenant
 
-    def set(self, name: str, value: object) -> None:
+    def assign(self, name: str, value: object) -> None:
         """Assign one attribute of this state."""
-        self._note(self.set, name, getattr(self, name))
+        self._note(self.assign, name, getattr(self, name))
         setattr(self, name, value)
 
     # Records
@@ -165,8 +167,12 @@ class State:
         found = self.tenants.get(name)
         if found is None:
             found = self.tenants[name] = Tenant(name, self.order.new_clocks)
-            self._note(self.tenants.pop, name, None)
+            self._note(self._drop_tenant, name)
+            self._dirty[name] = found
         return found
+
+    def _drop_tenant(self, name: str) -> None:
+        self._dirty[name] = self.tenants.pop(name)
 
     def set_tenant(self, tenant: Tenant, values: tuple[Any, ...]) -> None:
         """Assign (version, weight, rate_per_s, burst, tier, waiting_max)."""
@@ -248,6 +254,10 @@ class State:
 
     # Derived
 
+    def touch(self, tenant: Tenant) -> None:
+        """Have `flush` look at the tenant."""
+        self._dirty[tenant.name] = tenant
+
     def flush(self) -> None:
         """Bring indexes and the sum of promised rates up to date with the tenants that changed."""
         for tenant in self._dirty.values():
@@ -258,9 +268,7 @@ class State:
                     self._place(queue)
                 elif queue.entry is not None:
                     self.lane(queue).drop(queue)
-            if not active and not tenant.in_idle:
-                tenant.in_idle = True
-                self.idle.append(tenant.name)
+            self._note_idle(tenant, is_idle=not active and tenant.name in self.tenants)
         self._dirty.clear()
 
     def lane(self, queue: TenantQueue) -> Index:
@@ -311,31 +319,29 @@ class State:
         rests = [w.config.until for w in self.workers.values() if w.config.state == "resting"]
         return min([self.deadlines[0][0] if self.deadlines else inf, *rests])
 
-    def forget(self) -> None:
-        """Drop what no decision depends on any more. Only of a state whose facts are all written."""
+    def forget(self, before: float) -> None:
+        """Drop what no decision depends on any more. Only of a state whose facts are all written.
+
+        `before`: the time of the entry before. What is dropped follows from the entries alone, so that all shards of a
+        log drop the same: every second some of the idle tenants are looked at, every minute the rest.
+        """
         for name in self._grown:
             if (process := self.processes.get(name)) is not None:
                 process.accepted = {each for each in process.accepted if each >= process.floor}
         self._grown.clear()
         while len(self.ends) > ENDS_KEPT:
             self.ends.popitem(last=False)
-        for _ in range(min(2, len(self.idle))):
-            self._check_idle(self.idle.popleft())
-        if self.at - self._cleaned_at > CLEANED_EVERY_S:
-            self._cleaned_at = self.at
+        for second in range(int(before) + 1, min(int(self.at), int(before) + IDLE_GROUPS) + 1):
+            self._forget_idle(self.idle[second % IDLE_GROUPS])
+        if before // CLEANED_EVERY_S != self.at // CLEANED_EVERY_S:
             self._forget_old()
 
-    def _check_idle(self, name: str) -> None:
-        """Forget an idle tenant that behaves like a new one, or look at it again later."""
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            return
-        if tenant.is_active:
-            tenant.in_idle = False
-        elif self.order.is_forgettable(tenant, self.at, self.virtual_time):
-            del self.tenants[name]
-        else:
-            self.idle.append(name)
+    def _forget_idle(self, names: set[str]) -> None:
+        """Forget idle tenants that behave like new ones."""
+        for name in list(names):
+            if self.order.is_forgettable(self.tenants[name], self.at, self.virtual_time):
+                del self.tenants[name]
+                names.discard(name)
 
     def _forget_old(self) -> None:
         kept_s = self.settings.process_kept_s
@@ -353,6 +359,13 @@ class State:
         if queue.entry is None or queue.indexed is not clocks or queue.entry[1] != queue.head().arrival:
             self.lane(queue).place(queue, self.at)
             queue.indexed = clocks
+
+    def _note_idle(self, tenant: Tenant, *, is_idle: bool) -> None:
+        group = self.idle[zlib.crc32(tenant.name.encode()) % IDLE_GROUPS]
+        if is_idle:
+            group.add(tenant.name)
+        else:
+            group.discard(tenant.name)
 
     def _out_of_lanes(self, tenant: Tenant) -> None:
         for queue in tenant.queues.values():
