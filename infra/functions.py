@@ -131,9 +131,9 @@ class Functions(Construct):
         self.invoke.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
 
     def _consume(self, execution: ExecutionQueue) -> None:
-        # An execution that ends dispatches the next invocation and so sends the next message. By design the chain is as
-        # long as the backlog. Lambda would stop it after 16 executions; RecursiveLoop.ALLOW prevents that. Each of its
-        # executions is an invocation that was charged.
+        # Without a leader, the function that ends an execution also dispatches the next invocation and sends its
+        # message. The chain is as long as the backlog. Lambda would stop it after 16 executions; RecursiveLoop.ALLOW
+        # prevents that. Each of its executions is an invocation that was charged.
         source = event_sources.SqsEventSource(
             execution.queue, batch_size=1, report_batch_item_failures=True, max_concurrency=EXECUTIONS_MAX
         )
@@ -141,7 +141,7 @@ class Functions(Construct):
 
     def _sweep_each_minute(self) -> None:
         rule = events.Rule(self, "EachMinute", schedule=events.Schedule.rate(Duration.minutes(1)))
-        # A late sweep is useless, because the next sweep does its work.
+        # A late sweep is useless, because the next one does its work: it has the gate decide what is due by the clock.
         target = targets.LambdaFunction(self.sweep, retry_attempts=0, max_event_age=Duration.minutes(1))
         rule.add_target(target)
         self.sweep.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))

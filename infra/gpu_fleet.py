@@ -3,7 +3,8 @@
 Only the secret that the gate shares with the workers is real, because the functions already need it: the gate signs
 with it what a worker may execute. A later release deploys the workers into this construct, with a VPC in which only the
 dispatcher can reach them. Until then every invocation is refused because there is no worker, unless you run
-`python -m gpu_worker` with this stack's table and this secret, at an address that the functions can reach.
+`python -m gpu_worker`, and `python -m dispatcher` beside it, with this stack's table and this secret, at addresses that
+the functions can reach.
 """
 
 from __future__ import annotations

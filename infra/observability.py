@@ -57,7 +57,7 @@ class Observability(Construct):
     def _alarms(self, watched: Watched) -> None:
         swept = watched.sweep.metric_invocations(period=FIVE_MINUTES)
         # A sweep that does not run leaves no data, so missing data raises this alarm too.
-        self._alarm("SweepStopped", swept, "The sweep did not run: the leases of dead workers stay.", below=1)
+        self._alarm("SweepStopped", swept, "The sweep did not run: without traffic no deadline is decided.", below=1)
         self._alarm("SweepFails", watched.sweep.metric_errors(period=FIVE_MINUTES), "The sweep failed.", above=1)
         dead = watched.dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE)
         self._alarm("DeadLetters", dead, "A detached execution could not be started five times.")
@@ -105,7 +105,7 @@ class Observability(Construct):
             _by_tenant("Queued by tenant", "queued", "Sum"),
         )
         board.add_widgets(
-            _graph("Sweep", [_own_metric(name) for name in ("reaped", "expired", "dispatched")]),
+            _graph("Sweep", [_own_metric("ticks")]),
             _graph("Detached executions", [_own_metric("executed"), _own_metric("executed_already")]),
             _graph("Queue", [watched.queue.metric_approximate_number_of_messages_visible(period=MINUTE)]),
         )
@@ -153,7 +153,7 @@ def _own_metric(name: str) -> cloudwatch.Metric:
 
 def _table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression:
     """Sum a metric over the operations that the gate uses, because DynamoDB counts each of them separately."""
-    operations = ["GetItem", "BatchGetItem", "Query", "PutItem", "UpdateItem", "TransactWriteItems"]
+    operations = ["GetItem", "Query", "PutItem", "UpdateItem", "TransactWriteItems"]
     using = {
         f"m{number}": table.metric(
             name, dimensions_map={"TableName": table.table_name, "Operation": operation}, statistic="Sum"

@@ -1,7 +1,8 @@
 """The queue of detached executions, and the dead-letter queue of the messages that could not be handled.
 
-A message is only a hint: it names an invocation and its attempt, never a prompt. If a message is lost, the sweep takes
-its invocation back, so a dead letter needs no handling. It is kept so that an operator can find the cause.
+A message is only a hint: it names an invocation and its attempt, never a prompt. If a message is lost, the attempt does
+not begin; its worker returns it within seconds, and the gate dispatches the invocation again. So a dead letter needs no
+handling. It is kept so that an operator can find the cause.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What each function may do: each has a role of its own, with named actions on named resources. No role allows Scan.
 
-The gate's functions (front, invoke, execute, sweep) read the table, write invocations, queues and pools, and start
-detached executions. `headgate-result` only reads. No function may write an API key or the list of tenants; an
-administrator's role may, and this stack does not make it. Drain runs in every function that frees capacity, the reaper
-only in the sweep. Their roles are separate, so that each can be revoked alone.
+The gate's functions (front, invoke, execute, sweep) read the table; write the log, its snapshots and projections,
+mailboxes and invocations; and start detached executions. `headgate-result` only reads. No function may write a tenant,
+an API key or the list of tenants; an administrator's role may, and this stack does not make it.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from constructs import Construct
 
 from infra.state import State
 
-READS = ["dynamodb:GetItem", "dynamodb:BatchGetItem"]
-WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"]
+READS = ["dynamodb:GetItem", "dynamodb:Query"]
+WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
 """IAM authorizes a transaction by the actions of its parts."""
 LEADING_KEYS = "dynamodb:LeadingKeys"
-WRITTEN_BY_THE_GATE = ["TENANT#*", "LINE#*", "POOL#*"]
-READ_BY_RESULT = ["TENANT#*", "KEY#*"]
+WRITTEN_BY_THE_GATE = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "USAGE#*", "STATE#*"]
+"""dispatcher/stores/dynamodb/layout.py says what each partition holds."""
+READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
+READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
 
 def function_role(
@@ -38,20 +39,23 @@ def function_role(
 
 
 def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
-    """Allow what the gate does: submit, drain, execute, settle."""
-    _allow(role, READS, [state.table.table_arn])
-    _allow(role, ["dynamodb:Query"], [state.table.table_arn, *state.index_arns])
+    """Allow what the gate does: append to the log, keep invocations and answers, start executions."""
+    _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_THE_GATE))
     _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_THE_GATE))
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
 
 
 def allow_result(role: iam.Role, state: State) -> None:
-    """Allow to look up an API key, its tenant, and an invocation of that tenant."""
-    _allow(role, ["dynamodb:GetItem"], [state.table.table_arn], _partitions(READ_BY_RESULT))
+    """Allow to look up an API key, its tenant, an invocation of that tenant, and what the log says of it."""
+    _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
 
 
-def _partitions(patterns: list[str]) -> dict[str, dict[str, list[str]]]:
-    return {"ForAllValues:StringLike": {LEADING_KEYS: patterns}}
+def _partitions(patterns: list[str]) -> dict[str, dict[str, list[str] | str]]:
+    """Return the condition that a request names partition keys, and that all of them have these patterns.
+
+    `ForAllValues` alone also holds for a request that names no key.
+    """
+    return {"ForAllValues:StringLike": {LEADING_KEYS: patterns}, "Null": {LEADING_KEYS: "false"}}
 
 
 def _allow(

@@ -1,4 +1,4 @@
-"""The state of the gate: one DynamoDB table.
+"""The state of the gate: one DynamoDB table, without an index.
 
 It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports only aws_cdk.
 tests/infra/test_state.py compares the two.
@@ -11,12 +11,6 @@ from aws_cdk import aws_dynamodb as dynamodb
 from constructs import Construct
 
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
-WAITING_POOL = "waiting_pool"
-INDEXES = {
-    "waiting-by-vft": ("vft", ["line", "tat", "waiting"]),
-    "waiting-by-tat": ("tat", ["line", "vft", "waiting"]),
-}
-"""By index: the number that it sorts by, and the attributes that it has besides the keys."""
 
 
 class State(Construct):
@@ -40,15 +34,3 @@ class State(Construct):
             deletion_protection=True,
             removal_policy=RemovalPolicy.RETAIN,
         )
-        for name, (sort, carried) in INDEXES.items():
-            self.table.add_global_secondary_index(
-                index_name=name,
-                partition_key=dynamodb.Attribute(name=WAITING_POOL, type=dynamodb.AttributeType.STRING),
-                sort_key=dynamodb.Attribute(name=sort, type=dynamodb.AttributeType.NUMBER),
-                projection_type=dynamodb.ProjectionType.INCLUDE,
-                non_key_attributes=carried,
-            )
-
-    @property
-    def index_arns(self) -> list[str]:
-        return [f"{self.table.table_arn}/index/{name}" for name in INDEXES]

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from dispatcher.stores.dynamodb import layout
 from tests.infra.templates import Template, actions, functions, of_type, open_ended, role_of, statements
 
 WITHOUT_RESOURCE = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 """Actions for which AWS knows no resource but `*`."""
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+
+GATE_PARTITIONS = {"LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "USAGE#*", "STATE#*"}
 
 
 def findings(template: Template) -> list[str]:
@@ -54,7 +57,8 @@ def test_every_function_has_a_role_of_its_own(template: Template) -> None:
 def test_result_only_reads(template: Template) -> None:
     role = role_of(functions(template)["headgate-result"])
     allowed = {action for owner, each in statements(template) if owner == role for action in actions(each)}
-    assert {action for action in allowed if action.startswith(("dynamodb:", "sqs:"))} == {"dynamodb:GetItem"}
+    reads = {"dynamodb:GetItem", "dynamodb:Query"}
+    assert {action for action in allowed if action.startswith(("dynamodb:", "sqs:"))} == reads
 
 
 def test_only_the_consumer_receives(template: Template) -> None:
@@ -62,12 +66,30 @@ def test_only_the_consumer_receives(template: Template) -> None:
     assert receiving == {role_of(functions(template)["headgate-execute"])}
 
 
-def test_no_function_writes_keys_or_the_listing(template: Template) -> None:
+def leading_keys(statement: dict[str, Any]) -> set[str]:
+    """The partitions of a statement. Without the Null condition a request that names no key would be allowed."""
+    assert statement["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"}
+    return set(statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"])
+
+
+def test_no_function_writes_tenants_keys_or_the_listing(template: Template) -> None:
     writing = [each for _, each in statements(template) if WRITES & set(actions(each))]
     assert len(writing) == 4
     for statement in writing:
-        patterns = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
-        assert set(patterns) == {"TENANT#*", "LINE#*", "POOL#*"}
+        assert leading_keys(statement) == GATE_PARTITIONS
+
+
+def test_no_function_reads_the_listing(template: Template) -> None:
+    reading = [each for _, each in statements(template) if "dynamodb:GetItem" in actions(each)]
+    assert len(reading) == 5
+    for statement in reading:
+        assert leading_keys(statement) <= GATE_PARTITIONS | {"TENANT#*", "KEY#*"}
+
+
+def test_the_partitions_are_those_of_the_store() -> None:
+    """Only administrators write the last kinds of the layout; the gate writes all others."""
+    kinds = {line.split("#")[0].strip() for line in (layout.__doc__ or "").splitlines() if "#<" in line[:24]}
+    assert {f"{kind}#*" for kind in kinds} == GATE_PARTITIONS | {"TENANT#*", "KEY#*"}
 
 
 def test_managed_policies_only_where_aws_asks_for_one(template: Template) -> None:
