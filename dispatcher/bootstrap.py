@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.directory import Directory
-from dispatcher.old_ports import Clock, Launcher, Store
-from dispatcher.ports import Store as NewStore
+from dispatcher.old_ports import Store as OldStore
+from dispatcher.operations.context import Context
+from dispatcher.ports import Clock, GateLink, Launcher, Store
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 SECRET_CHARS_MIN = 16
+NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
+NAME_CHARS = 12
 
 
 class RealClock:
@@ -37,7 +38,7 @@ class RealClock:
 
 class RealIds:
     def new(self) -> str:
-        return secrets.token_hex(16)
+        return "".join(secrets.choice(NAME_DIGITS) for _ in range(NAME_CHARS))
 
     def secret(self) -> str:
         return secrets.token_urlsafe(33)
@@ -50,14 +51,14 @@ def real_random() -> Random:
 
 @dataclass(frozen=True, slots=True)
 class SqsLauncher:
-    """Starts detached executions by an SQS message that names them. The prompt stays in the table."""
+    """Has durable calls executed by an SQS message that names them. The prompt stays in the table."""
 
     client: SQSClient
     queue_url: str
     threads: ThreadPoolExecutor
 
-    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
-        message = json.dumps({"tenant": tenant, "id": invocation_id, "attempt": attempt})
+    async def launch(self, invocation_id: str, attempt: int) -> None:
+        message = json.dumps({"id": invocation_id, "attempt": attempt})
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(
             self.threads, lambda: self.client.send_message(QueueUrl=self.queue_url, MessageBody=message)
@@ -65,13 +66,13 @@ class SqsLauncher:
 
 
 class NoLauncher:
-    """Starts nothing, where no queue is configured. The sweep reclaims the lease after its grace, and refunds it."""
+    """Starts nothing, where no queue is configured. The worker returns the attempt, and the gate offers it again."""
 
-    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
+    async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
 
 
-def old_make_store(config: Config) -> Store:
+def old_make_store(config: Config) -> OldStore:
     """Return the DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
     import boto3  # here, so that only a process that uses AWS loads it
 
@@ -81,7 +82,7 @@ def old_make_store(config: Config) -> Store:
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
 
 
-def make_store(config: Config) -> NewStore:
+def make_store(config: Config) -> Store:
     """Return the store that HEADGATE_STORE names. Raises ConfigurationError if its file cannot be opened.
 
     The SDK reads region, credentials and endpoint from its own variables.
@@ -121,18 +122,30 @@ def worker_secret(config: Config) -> bytes:
     return secret.encode()
 
 
-def make_context(config: Config | None = None, *, store: Store | None = None, clock: Clock | None = None) -> Context:
-    """Return the gate's context as the environment configures it. Raises ConfigurationError."""
+def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> GateLink:  # noqa: ARG001
+    """Return this process's way to the shard."""
+    raise ConfigurationError("the gate's link is not in this version")
+
+
+def make_context(
+    config: Config | None = None,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    link: GateLink | None = None,
+) -> Context:
+    """Return the context of a front as the environment configures it. Raises ConfigurationError."""
     from dispatcher.worker_client import HttpWorkerClient
 
     config = config or load_config()
     clock = clock or RealClock()
-    store = store or old_make_store(config)
+    store = store or make_store(config)
+    launcher = make_launcher(config)
     return Context(
+        link=link or make_link(config, store, clock, launcher),
         store=store,
-        directory=Directory(store, clock, config.order),
         workers=HttpWorkerClient(secret=worker_secret(config), clock=clock),
-        launcher=make_launcher(config),
+        launcher=launcher,
         clock=clock,
         ids=RealIds(),
         settings=config.gate_settings(),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.old_operations.context import GateSettings
+from dispatcher.operations.context import GateSettings
 from dispatcher.shard.settings import ShardSettings
 
 _PREFIX = "HEADGATE_"
@@ -29,7 +29,8 @@ class Config(BaseModel):
     table: str = Field(default="headgate", min_length=3, max_length=255)
     """Name of the DynamoDB table."""
     queue_url: str = ""
-    """URL of the SQS queue of detached executions. If empty, none is started and the sweep ends them."""
+    """URL of the SQS queue of detached executions. If empty, a durable call that no process
+    holds is executed by a process that the leader knows, or waits for one."""
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """The pool that this process drains and sweeps."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
@@ -44,10 +45,6 @@ class Config(BaseModel):
     """Used for requests without max_tokens."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """How far a tenant's virtual clock may run ahead of the pool's (service units a weight of 1)."""
-    lease_grace_s: float = Field(default=10.0, gt=0, le=300)
-    """How long a lease is valid before a heartbeat of its worker first names it."""
-    wait_poll_s: float = Field(default=0.25, gt=0, le=10)
-    """Interval at which a process checks whether another one dispatched the requests of its callers."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """Most concurrent requests to DynamoDB of one process."""
 
@@ -72,13 +69,7 @@ class Config(BaseModel):
         return ShardSettings(order=self.order, lead_max=self.lead_max)
 
     def gate_settings(self) -> GateSettings:
-        return GateSettings(
-            deadline_s=self.deadline_s,
-            default_max_tokens=self.default_max_tokens,
-            lead_max=self.lead_max,
-            lease_grace_s=self.lease_grace_s,
-            wait_poll_s=self.wait_poll_s,
-        )
+        return GateSettings(deadline_s=self.deadline_s, default_max_tokens=self.default_max_tokens)
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:

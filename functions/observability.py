@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
 
-from dispatcher.model.old_invocation import Invocation
+from dispatcher.operations.following import Following
 
 SERVICE = "headgate"
 
@@ -14,15 +14,15 @@ metrics = Metrics(namespace=SERVICE, service=SERVICE)
 tracer = Tracer(service=SERVICE)
 
 
-def log_ended(face: str, invocation: Invocation, outcome: str, *, ttft_ms: float | None, duration_ms: float) -> None:
+def log_ended(face: str, following: Following, outcome: str, *, ttft_ms: float | None, duration_ms: float) -> None:
     """Log the one line that each invocation leaves."""
     logger.info(
         "invocation ended",
         extra={
             "face": face,
-            "invocation_id": invocation.id,
-            "tenant": invocation.tenant,
-            "attempt": invocation.attempt,
+            "invocation_id": following.call.id,
+            "tenant": following.call.tenant.name,
+            "attempt": following.attempt,
             "outcome": outcome,
             "ttft_ms": None if ttft_ms is None else round(ttft_ms, 1),
             "duration_ms": round(duration_ms, 1),

@@ -1,19 +1,16 @@
-"""The whole answer of an invocation as OpenAI's body: the same if it is sent, kept, or made by the SQS consumer."""
+"""The whole answer of a call as OpenAI's body: the same if it is sent at once, or kept and sent later."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 from dispatcher.model.answers import AnswerHead
-from dispatcher.model.old_invocation import Invocation, Result
-from dispatcher.old_operations.execute import Collected, Render
+from dispatcher.operations.calls import Call, Collected
 
 
-def rendering(invocation: Invocation, *, chat: bool) -> Render:
-    head = AnswerHead(invocation.id, int(invocation.arrived_at), invocation.model, chat)
-    return lambda collected: rendered(head, collected)
+def head_of(call: Call) -> AnswerHead:
+    return AnswerHead(call.id, int(call.created_at), call.request.model, call.request.chat)
 
 
-def rendered(head: AnswerHead, collected: Collected) -> Result:
-    body = head.body(collected.text, collected.reason, collected.input_tokens, collected.output_tokens)
-    return Result(200, json.dumps(body))
+def rendered(call: Call, collected: Collected) -> dict[str, Any]:
+    return head_of(call).body(collected.text, collected.reason, collected.input_tokens, collected.output_tokens)

@@ -3,7 +3,8 @@
 HeadgateError
 ├── TenantError            the tenant can correct it; has OpenAI's error fields and an HTTP status
 │   ├── InvalidRequest         400  malformed, out of range, unknown field
-│   │   └── RequestTooLarge    413
+│   │   ├── RequestTooLarge    413
+│   │   └── SlowRequest        408  its body does not arrive in time
 │   ├── Unauthorized           401  missing, unknown, expired or revoked key
 │   ├── UnknownModel           404
 │   ├── UnknownInvocation      404
@@ -65,6 +66,12 @@ class RequestTooLarge(InvalidRequest):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message, param, "request_too_large")
         self.status = 413
+
+
+class SlowRequest(InvalidRequest):
+    def __init__(self, within_s: float) -> None:
+        super().__init__(f"The request body did not arrive within {within_s:g} s.", None, "request_timeout")
+        self.status = 408
 
 
 class Unauthorized(TenantError):

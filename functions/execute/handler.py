@@ -1,7 +1,7 @@
-"""headgate-execute: the SQS consumer. A message names an invocation that the drain dispatched; it is only a hint.
+"""headgate-execute: the SQS consumer. A message names a durable call that the gate dispatched; it is only a hint.
 
-A duplicate, late or reordered message finds the invocation ended or under another attempt, and does nothing. The sweep
-reclaims an execution that fails here. So a message goes back to SQS only if the table cannot be reached.
+A duplicate, late or reordered message finds the call over or held elsewhere, and does nothing. An execution that fails
+here is returned by its worker and launched again. So a message goes back to SQS only if the gate cannot be reached.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.model.old_invocation import Invocation
-from dispatcher.model.requests import request_from_json
-from dispatcher.old_operations.execute import Render, execute_detached
+from dispatcher.operations.detached import execute_detached
 from functions.observability import count, logger, metrics, tracer
-from functions.rendering import rendering
 from functions.runtime import runtime
 
 processor = BatchProcessor(event_type=EventType.SQS)
@@ -33,11 +30,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> Any:
 @tracer.capture_method(capture_response=False)
 def execute_record(record: SQSRecord) -> None:
     message = json.loads(record.body)
-    tenant, invocation_id, attempt = message["tenant"], message["id"], message["attempt"]
-    done = runtime().run(execute_detached(runtime().context, tenant, invocation_id, attempt, _render))
+    call_id, attempt = message["id"], message["attempt"]
+    done = runtime().run(execute_detached(runtime().context, call_id))
     count("executed" if done else "executed_already")
-    logger.info("detached execution", extra={"invocation_id": invocation_id, "attempt": attempt, "done": done})
-
-
-def _render(invocation: Invocation) -> Render:
-    return rendering(invocation, chat=request_from_json(invocation.body or "{}").chat)
+    logger.info("detached execution", extra={"invocation_id": call_id, "attempt": attempt, "done": done})

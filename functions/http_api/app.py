@@ -5,37 +5,40 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.bootstrap import make_context
-from dispatcher.model.answers import AnswerHead
-from dispatcher.model.errors import AnsweredError, RequestTooLarge, ServiceError, UnknownModel
-from dispatcher.model.old_outcomes import Known
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.submit import Submission, submit
-from dispatcher.strict_json import BODY_BYTES_MAX, parse_object
+from dispatcher.model.errors import AnsweredError, ServiceError, UnknownModel
+from dispatcher.operations.context import Context
+from dispatcher.operations.detached import serve_launched
+from dispatcher.operations.submit import Known, Submission, submit
+from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
 from functions.envelope import id_of
+from functions.http_api.connections import BoundedConnections, hold_key, hold_open_request, read_body
 from functions.http_api.replies import replay, respond, respond_streaming
+from functions.http_api.usage import usage
 from functions.observability import logger
 
 
 async def list_models(request: Request) -> Response:
     tenant = await _context(request).directory.tenant_of(_api_key(request))
-    return JSONResponse({"object": "list", "data": await _models(request, tenant.pool, tenant.models)})
+    return JSONResponse({"object": "list", "data": await _models(request, tenant.models)})
 
 
 async def get_model(request: Request) -> Response:
     tenant = await _context(request).directory.tenant_of(_api_key(request))
     name = request.path_params["name"]
-    for model in await _models(request, tenant.pool, tenant.models):
+    for model in await _models(request, tenant.models):
         if model["id"] == name:
             return JSONResponse(model)
     raise UnknownModel(name)
@@ -56,43 +59,29 @@ async def health(_: Request) -> Response:
 async def _complete(request: Request, *, chat: bool) -> Response:
     context = _context(request)
     tenant = await context.directory.tenant_of(_api_key(request))
-    parsed = parse_request(parse_object(await _body(request)), chat=chat)
-    given_id = _idempotency_key(request)
-    submission = Submission(
-        tenant=tenant,
-        request=parsed,
-        id=given_id or context.ids.new(),
-        deadline_s=context.settings.deadline_s,
-        keep_body=False,
-        keep_answer=given_id is not None,
-    )
-    accepted = await submit(context, submission)
-    head = AnswerHead(submission.id, int(accepted.invocation.arrived_at), parsed.model, chat)
-    if isinstance(accepted, Known):
-        return await replay(context, accepted, parsed, head)
+    hold_open_request(request, context, tenant.name)
+    body = await read_body(request, context.limit_settings.body_s)
+    parsed = parse_request(parse_object(body), chat=chat)
+    key = _idempotency_key(request) or ""
+    if key:
+        hold_key(request, context, tenant.name, key)
+    submitted = await submit(context, Submission(tenant, parsed, key))
+    if isinstance(submitted, Known):
+        return await replay(context, submitted, parsed, request)
     reply = respond_streaming if parsed.stream else respond
-    return await reply(context, submission, accepted, head, request)
+    return await reply(context, submitted, request)
 
 
-async def _models(request: Request, pool: str, allowed: tuple[str, ...] | None) -> list[dict[str, object]]:
-    context = _context(request)
-    now = context.clock.now()
-    alive = {worker.model for worker in await context.store.workers(pool) if now < worker.alive_until}
-    names = sorted(alive if allowed is None else alive & set(allowed))
+async def _models(request: Request, allowed: tuple[str, ...] | None) -> list[dict[str, object]]:
+    served = await _context(request).fleet.models()
+    names = sorted(served if allowed is None else served & set(allowed))
     return [{"id": name, "object": "model", "created": 0, "owned_by": "headgate"} for name in names]
 
 
-async def _body(request: Request) -> bytes:
-    """Read the body, up to its bound. Raises RequestTooLarge."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {BODY_BYTES_MAX} are accepted.")
-    received = bytearray()
-    async for part in request.stream():
-        received += part
-        if len(received) > BODY_BYTES_MAX:
-            raise RequestTooLarge(f"The request body is larger than {BODY_BYTES_MAX} bytes.")
-    return bytes(received)
+async def tenant_usage(request: Request) -> Response:
+    context = _context(request)
+    tenant = await context.directory.tenant_of(_api_key(request))
+    return JSONResponse(await usage(context, tenant.name, request.query_params))
 
 
 def _context(request: Request) -> Context:
@@ -134,12 +123,14 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 
 
 def make_app(make: Callable[[], Context] = make_context) -> Starlette:
-    """Return the app. It calls `make` for its context when it starts."""
+    """Return the app. It calls `make` for its context when it starts, and executes what the gate launches here."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.context = make()
+        executor = asyncio.ensure_future(serve_launched(app.state.context))
         yield
+        executor.cancel()
         await app.state.context.finish()
 
     handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -153,9 +144,11 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/usage", tenant_usage, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    middleware = [Middleware(BoundedConnections)]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 
 app = make_app()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from dispatcher.model.old_outcomes import Dispatched, Queued
+from dispatcher.model.commands import Waiting
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.old_operations.context import Context
+from dispatcher.operations.submit import Accepted
+from dispatcher.ports import Clock
 from functions.observability import SERVICE, log_ended
 
 
 class Observed:
     """Times one invocation from its arrival. The first call of `end` counts, later ones do nothing."""
 
-    def __init__(self, context: Context, accepted: Dispatched | Queued) -> None:
-        self.context = context
-        self._invocation = accepted.invocation
-        self._queued = isinstance(accepted, Queued)
+    def __init__(self, clock: Clock, accepted: Accepted) -> None:
+        self._clock = clock
+        self._following = accepted.following
+        self._queued = isinstance(accepted.outcome, Waiting)
         self._ttft_ms: float | None = None
         self._tokens = 0
         self._ended = False
@@ -31,9 +32,9 @@ class Observed:
         if self._ended:
             return
         self._ended = True
-        log_ended("http", self._invocation, outcome, ttft_ms=self._ttft_ms, duration_ms=self._elapsed_ms())
+        log_ended("http", self._following, outcome, ttft_ms=self._ttft_ms, duration_ms=self._elapsed_ms())
         metrics = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
-        metrics.add_dimension(name="tenant", value=self._invocation.tenant)
+        metrics.add_dimension(name="tenant", value=self._following.call.tenant.name)
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
         metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
         metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)
@@ -42,4 +43,4 @@ class Observed:
         metrics.flush_metrics()
 
     def _elapsed_ms(self) -> float:
-        return (self.context.clock.now() - self._invocation.arrived_at) * 1000
+        return (self._clock.now() - self._following.call.created_at) * 1000

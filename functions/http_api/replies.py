@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,16 +13,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
+from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.old_outcomes import Dispatched, Known, Queued
+from dispatcher.model.invocation import Invocation
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.old_operations.answer import answer, result_of
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.execute import Collected
-from dispatcher.old_operations.submit import Submission
+from dispatcher.operations.answer import body_of, result_of
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.context import Context
+from dispatcher.operations.submit import Accepted, Known
 from functions.http_api.observe import Observed
-from functions.rendering import rendered
+from functions.rendering import head_of, rendered
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first event, so that an early failure has its own HTTP status."""
@@ -32,18 +32,15 @@ KEEPALIVE_S = 15.0
 T = TypeVar("T")
 
 
-async def respond(
-    context: Context, submission: Submission, accepted: Dispatched | Queued, head: AnswerHead, request: Request
-) -> Response:
+async def respond(context: Context, accepted: Accepted, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     collected = Collected()
-    observed = Observed(context, accepted)
+    observed = Observed(context.clock, accepted)
 
     async def collect() -> None:
-        async with aclosing(_answer(context, submission, accepted, head)) as events:
-            async for item in events:
-                collected.note(item)
-                observed.note(item)
+        async for item in accepted.following.events():
+            collected.note(item)
+            observed.note(item)
 
     try:
         await _unless_gone(request, collect())
@@ -53,16 +50,16 @@ async def respond(
     except ClientDisconnect:
         observed.end("disconnected")
         raise
+    finally:
+        accepted.leave()
     observed.end("done")
-    return Response(rendered(head, collected).body, media_type="application/json", headers=_headers(accepted))
+    return _whole(rendered(accepted.call, collected), _headers(accepted))
 
 
-async def respond_streaming(
-    context: Context, submission: Submission, accepted: Dispatched | Queued, head: AnswerHead, request: Request
-) -> Response:
-    """Return the answer as server-sent events. Raises the error that ends the invocation before its first event."""
-    events = _answer(context, submission, accepted, head)
-    observed = Observed(context, accepted)
+async def respond_streaming(context: Context, accepted: Accepted, request: Request) -> Response:
+    """Return the answer as server-sent events. Raises the error that ends the call before its first event."""
+    events = accepted.following.events()
+    observed = Observed(context.clock, accepted)
     first = asyncio.ensure_future(anext(events))
     try:
         await _unless_gone(request, _settled_within(first, HEADERS_AFTER_S))
@@ -70,28 +67,28 @@ async def respond_streaming(
             first.result()
     except BaseException as error:
         first.cancel()
-        context.spawn(_close(first, events))
+        accepted.leave()
         observed.end(error.code if isinstance(error, AnsweredError) else "disconnected")
         raise
+    call = accepted.call
     reading = _Reading(events, first)
-    stream = _stream(reading, head, submission.request.include_usage, observed)
+    stream = _stream(reading, head_of(call), call.request.include_usage, observed)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    return _Streamed(stream, reading, observed, headers)
+    return _Streamed(stream, reading, accepted, observed, headers)
 
 
-async def replay(context: Context, known: Known, request: TenantRequest, head: AnswerHead) -> Response:
-    """Return the answer of an earlier request under the same id, whole or streamed as `request` wants it."""
-    result = await result_of(context, known)
-    if not request.stream:
-        return Response(result.body, result.status, media_type="application/json")
-    return StreamingResponse(_replayed(json.loads(result.body), head, request), media_type="text/event-stream")
-
-
-def _answer(
-    context: Context, submission: Submission, accepted: Dispatched | Queued, head: AnswerHead
-) -> AsyncGenerator[WorkEvent, None]:
-    render = (lambda collected: rendered(head, collected)) if submission.keep_answer else None
-    return answer(context, submission, accepted, render)
+async def replay(context: Context, known: Known, asked: TenantRequest, request: Request) -> Response:
+    """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
+    try:
+        answer = await _unless_gone(request, result_of(context, known))
+    finally:
+        known.leave()
+    assert answer is not None  # noqa: S101 - it waits without a timeout
+    invocation = known.invocation
+    body, headers = body_of(invocation, answer), {"x-request-id": invocation.id}
+    if not asked.stream:
+        return _whole(body, headers)
+    return StreamingResponse(_replayed(body, invocation, asked), media_type="text/event-stream", headers=headers)
 
 
 @dataclass(slots=True)
@@ -103,13 +100,19 @@ class _Reading:
 
 
 class _Streamed(StreamingResponse):
-    """Closes its events however the connection ends: also before the first byte, or while a byte is being sent."""
+    """Leaves the call however the connection ends: also before the first byte, or while a byte is being sent."""
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], reading: _Reading, observed: Observed, headers: Mapping[str, str]
+        self,
+        chunks: AsyncIterator[bytes],
+        reading: _Reading,
+        accepted: Accepted,
+        observed: Observed,
+        headers: Mapping[str, str],
     ) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers=headers)
         self._reading = reading
+        self._accepted = accepted
         self._observed = observed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +121,7 @@ class _Streamed(StreamingResponse):
         finally:
             self._observed.end("disconnected")  # unless it has ended already
             self._reading.upcoming.cancel()
-            self._observed.context.spawn(_close(self._reading.upcoming, self._reading.events))
+            self._accepted.leave()
 
 
 async def _stream(reading: _Reading, head: AnswerHead, include_usage: bool, observed: Observed) -> AsyncIterator[bytes]:
@@ -157,7 +160,8 @@ def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict
     return [*last, head.usage_chunk(item.input_tokens, item.output_tokens)] if include_usage else last
 
 
-async def _replayed(body: Mapping[str, Any], head: AnswerHead, request: TenantRequest) -> AsyncIterator[bytes]:
+async def _replayed(body: Mapping[str, Any], invocation: Invocation, request: TenantRequest) -> AsyncIterator[bytes]:
+    head = AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.chat)
     choice, spent = body["choices"][0], body["usage"]
     opening = head.first_chunk()
     if opening is not None:
@@ -194,15 +198,13 @@ async def _settled_within(future: asyncio.Future[Any], timeout_s: float) -> None
     await asyncio.wait({future}, timeout=timeout_s)
 
 
-async def _close(upcoming: asyncio.Future[Any], events: AsyncGenerator[Any, None]) -> None:
-    """Close an iterator; its next item may still be pending."""
-    await asyncio.wait({upcoming})
-    await events.aclose()
+def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+    return Response(json.dumps(body), media_type="application/json", headers=dict(headers))
 
 
-def _headers(accepted: Dispatched | Queued) -> dict[str, str]:
-    headers = {"x-request-id": accepted.invocation.id}
-    if isinstance(accepted, Queued):
-        headers["x-headgate-queue-position"] = str(accepted.position)
-        headers["x-headgate-estimated-wait-ms"] = str(round(accepted.wait_s * 1000))
+def _headers(accepted: Accepted) -> dict[str, str]:
+    headers = {"x-request-id": accepted.call.id}
+    if isinstance(accepted.outcome, Waiting):
+        headers["x-headgate-queue-position"] = str(accepted.outcome.position)
+        headers["x-headgate-estimated-wait-ms"] = str(round(accepted.outcome.wait_s * 1000))
     return headers

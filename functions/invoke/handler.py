@@ -1,34 +1,38 @@
 """headgate-invoke: the payload is OpenAI's body with `api_key` and, optionally, `idempotency_key` beside it.
 
 A tenant's error is a normal payload with `error` and `status`; FunctionError is for headgate's own faults. Lambda
-retries an `Event` invoke, and an SDK may retry any invoke. The id (the idempotency key, or else the Lambda request id)
+retries an `Event` invoke, and an SDK may retry any invoke. The key (the idempotency key, or else the Lambda request id)
 makes the retries one invocation, and `headgate-result` returns its answer. If the function's time ends before the
-dispatch, the invocation stays in its queue and the SQS consumer executes it; the answer is then `"status": "queued"`.
+answer, the invocation stays with the gate, which has it executed; the answer is then `"status": "queued"`, or
+`"running"` if a worker runs it already.
 """
 
 from __future__ import annotations
 
-import json
-from contextlib import aclosing
+import asyncio
 from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import InvalidRequest, TenantError
-from dispatcher.model.old_invocation import Result
-from dispatcher.model.old_outcomes import Dispatched, Known, Queued
-from dispatcher.old_operations.answer import answer, result_of, wait_or_detach
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.execute import Collected, Render
-from dispatcher.old_operations.submit import Submission, submit
+from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.answer import body_of, result_of
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.context import Context
+from dispatcher.operations.following import Following
+from dispatcher.operations.submit import Accepted, Known, Submission, submit
 from dispatcher.wire import parse_request
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics, tracer
-from functions.rendering import rendering
+from functions.rendering import rendered
 from functions.runtime import runtime
 
 MARGIN_S = 5.0
-"""The part of the function's time that is reserved to detach a waiting invocation and to answer."""
+"""The part of the function's time that is reserved to let a waiting invocation go and to answer."""
+ANSWER_S = 3.0
+"""The part of MARGIN_S in which an invocation that runs may still end."""
 
 
 @logger.inject_lambda_context
@@ -42,52 +46,67 @@ def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 
 
 async def invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
-    """Answer one invocation within `remaining_s` seconds. Raises ServiceError for headgate's own faults."""
+    """Answer one invocation. It waits `remaining_s` seconds for its turn. Raises ServiceError for our own faults."""
     try:
-        return await _invoke(context, event, request_id, remaining_s)
+        fields = fields_of(event)
+        tenant = await context.directory.tenant_of(api_key_of(fields))
+        key = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
+        request = parse_request(fields)
+        if request.stream:
+            raise InvalidRequest("lambda.invoke does not stream; use the HTTP face.", "stream", "unsupported_parameter")
+        with context.limits.open_request(tenant.name), context.limits.key_in_flight(tenant.name, key):
+            return await _invoke(context, tenant, request, key, remaining_s)
     except TenantError as error:
         count("refused")
         return error_payload(error)
 
 
-async def _invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
-    fields = fields_of(event)
-    tenant = await context.directory.tenant_of(api_key_of(fields))
-    invocation_id = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
-    request = parse_request(fields)
-    if request.stream:
-        raise InvalidRequest("lambda.invoke does not stream; use the HTTP face.", "stream", "unsupported_parameter")
-    deadline_s = context.settings.deadline_s
-    submission = Submission(tenant, request, invocation_id, deadline_s, keep_body=True, keep_answer=True)
-    accepted = await submit(context, submission)
-    if isinstance(accepted, Known):
-        return _payload(await result_of(context, accepted, remaining_s))
-    render = rendering(accepted.invocation, chat=request.chat)
-    collected = await _collected(context, submission, accepted, render, remaining_s)
-    if collected is None:
-        return {"id": invocation_id, "status": "queued"}
-    elapsed_ms = (context.clock.now() - accepted.invocation.arrived_at) * 1000
-    log_ended("invoke", accepted.invocation, "done", ttft_ms=None, duration_ms=elapsed_ms)
+async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, remaining_s: float) -> dict[str, Any]:
+    submitted = await submit(context, Submission(tenant, request, key))
+    try:
+        if isinstance(submitted, Known):
+            answer = await result_of(context, submitted, remaining_s)
+            return _unfinished(key, submitted.following) if answer is None else body_of(submitted.invocation, answer)
+        collected = await _collected(context, submitted, remaining_s)
+        if collected is None:
+            return _unfinished(key, submitted.following)
+    finally:
+        submitted.leave()
+    elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
+    log_ended("invoke", submitted.following, "done", ttft_ms=None, duration_ms=elapsed_ms)
     count("output_tokens", collected.output_tokens)
-    return _payload(render(collected))
+    return rendered(submitted.call, collected)
 
 
-async def _collected(
-    context: Context, submission: Submission, accepted: Dispatched | Queued, render: Render, remaining_s: float
-) -> Collected | None:
-    """Return the whole answer, or None if it was not dispatched in time and the SQS consumer executes it."""
-    if isinstance(accepted, Queued):
-        running = await wait_or_detach(context, accepted.invocation, remaining_s)
-        if running is None:
+async def _collected(context: Context, accepted: Accepted, remaining_s: float) -> Collected | None:
+    """Return the whole answer, or None if it is not complete in time.
+
+    An execution does not wait behind many requests of its tenant: they would take the executions of all tenants.
+    """
+    outcome, following = accepted.outcome, accepted.following
+    if isinstance(outcome, Waiting) and outcome.position > context.limit_settings.waiting_executions_max:
+        return None
+    until, collected = context.clock.now() + remaining_s, Collected()
+    turn = asyncio.ensure_future(following.begun.wait())
+    reading = asyncio.ensure_future(_read(following, collected))
+    try:
+        await asyncio.wait({turn, reading}, timeout=max(0.0, remaining_s), return_when=asyncio.FIRST_COMPLETED)
+        if following.begun.is_set():
+            await asyncio.wait({reading}, timeout=max(0.0, until + ANSWER_S - context.clock.now()))
+        if not reading.done():
             return None
-        accepted = running
-    collected = Collected()
-    async with aclosing(answer(context, submission, accepted, render)) as events:
-        async for item in events:
-            collected.note(item)
-    return collected
+        await reading
+        return collected
+    finally:
+        turn.cancel()
+        reading.cancel()
 
 
-def _payload(result: Result) -> dict[str, Any]:
-    payload: dict[str, Any] = json.loads(result.body)
-    return payload
+async def _read(following: Following, collected: Collected) -> None:
+    async for event in following.events():
+        collected.note(event)
+
+
+def _unfinished(key: str, following: Following | None) -> dict[str, Any]:
+    is_running = following is not None and following.begun.is_set()
+    return {"id": key, "status": "running" if is_running else "queued"}

@@ -1,12 +1,11 @@
-"""headgate-sweep, once a minute: reclaims expired leases, ends overdue invocations, drains. Messages are only hints."""
+"""headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic."""
 
 from __future__ import annotations
 
 from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event_source
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.config import load_config
-from dispatcher.old_operations.reap import sweep
+from dispatcher.model.commands import Tick
 from functions.observability import count, logger, metrics, tracer
 from functions.runtime import runtime
 
@@ -16,8 +15,7 @@ from functions.runtime import runtime
 @metrics.log_metrics
 @event_source(data_class=EventBridgeEvent)
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
-    done: dict[str, int] = runtime().run(sweep(runtime().context, load_config().pool))
-    for name, value in done.items():
-        count(name, value)
-    logger.info("swept", extra={"event_id": event.get_id, **done})
-    return done
+    runtime().run(runtime().context.link.do(Tick()))
+    count("ticks")
+    logger.info("swept", extra={"event_id": event.get_id})
+    return {"ticks": 1}

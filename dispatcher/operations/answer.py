@@ -1,0 +1,75 @@
+"""The end of a durable call for callers that did not stream it: a repeat of its key, or a later request for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.model.answers import AnswerHead
+from dispatcher.model.commands import Offer, Over, Status, Unknown
+from dispatcher.model.errors import UnknownInvocation
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.operations.context import Context
+from dispatcher.operations.results import error_of
+from dispatcher.operations.submit import Known, answered
+
+STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a durable call is: "queued", "running", "done", "failed" or "expired"."""
+
+    status: str
+    invocation: Invocation
+
+
+async def result_of(context: Context, known: Known, timeout_s: float = math.inf) -> Answer | None:
+    """Return the answer of a known call. None if it is not over after `timeout_s` seconds.
+
+    Raises the error with which it ended. The caller leaves `known` in every case.
+    """
+    invocation, following = known.invocation, known.following
+    if following is not None:
+        try:
+            async with asyncio.timeout(None if timeout_s == math.inf else max(0.0, timeout_s)):
+                await following.ended.wait()
+        except TimeoutError:
+            return None
+        invocation = await context.store.get(invocation.id) or invocation
+        if invocation.answer is None:
+            raise following.error or UnknownInvocation()
+    return done(invocation)
+
+
+async def progress_of(context: Context, invocation: Invocation) -> Progress:
+    """Return how far the call is, as the gate knows it."""
+    if invocation.answer is None:
+        outcome = await context.link.do(Status(invocation.id))
+        if isinstance(outcome, Offer):
+            return Progress("running", invocation)
+        if isinstance(outcome, Over | Unknown):
+            invocation = await answered(context, invocation, outcome)
+    if invocation.answer is not None:
+        return Progress(STATUS_OF[invocation.answer.outcome], invocation)
+    is_late = context.clock.now() >= invocation.deadline_at
+    return Progress("expired" if is_late else "queued", invocation)
+
+
+def done(invocation: Invocation) -> Answer:
+    """Return the answer of a call that is over. Raises the error with which it ended."""
+    if invocation.answer is None:
+        raise UnknownInvocation()
+    if invocation.answer.outcome != "done":
+        raise error_of(invocation.answer)
+    return invocation.answer
+
+
+def body_of(invocation: Invocation, answer: Answer) -> dict[str, Any]:
+    """Return OpenAI's body of a done call."""
+    head = AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.chat)
+    kept = json.loads(answer.body)
+    return head.body(kept["text"], kept["reason"], answer.input_tokens, answer.output_tokens)

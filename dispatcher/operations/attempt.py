@@ -1,0 +1,76 @@
+"""One attempt of a call on one worker: its events go to the caller's queue, its end goes to the call's task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from dispatcher.model.commands import Offer
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Preempted, Refused, TenantError, WorkerFailed
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder, WorkRefused
+from dispatcher.ports import WorkerClient
+
+TOO_MANY_REQUESTS = 429
+PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
+"""The worker works as configured. A new try at once would end the same way."""
+DEADLINE_CODE = "deadline_exceeded"
+
+logger = logging.getLogger("headgate.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvent:
+    """The worker ended its stream as the protocol says: the log knows how the attempt ended."""
+
+    attempt: int
+    event: Finished | WorkRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream broke. `began` is False if the worker certainly did not begin the attempt."""
+
+    attempt: int
+    worker: str
+    began: bool
+
+
+async def run_attempt(
+    workers: WorkerClient,
+    offer: Offer,
+    order: WorkOrder,
+    deliver: Callable[[Started | Token], Awaitable[None]],
+    report: Callable[[LastEvent | Broken], None],
+) -> None:
+    """Stream one attempt. `deliver` gets its events; `report` is called once, unless this task is cancelled."""
+    broken = Broken(offer.attempt, offer.worker, began=True)
+    try:
+        async with aclosing(workers.execute(offer, order)) as events:
+            async for event in events:
+                if isinstance(event, Finished | WorkRefused):
+                    report(LastEvent(offer.attempt, event))
+                    return
+                await deliver(event)
+    except WorkerFailed as error:
+        broken = Broken(offer.attempt, offer.worker, error.began)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        logger.exception("the stream of an attempt failed: %s", type(error).__name__)
+    report(broken)
+
+
+def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
+    """Return the error with which a worker's final refusal ends the call."""
+    if refusal.code in PREEMPTED_CODES:
+        return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
+    if refusal.code == DEADLINE_CODE:
+        return DeadlineExceeded()
+    if refusal.status == TOO_MANY_REQUESTS:
+        return Refused(refusal.message, refusal.code, refusal.retry_after_s)
+    if refusal.status >= 500:
+        return WorkerFailed()
+    return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")

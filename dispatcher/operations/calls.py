@@ -1,0 +1,121 @@
+"""A call as the process of its caller knows it, the command that puts it before the gate, and its order to a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dispatcher.model.commands import Accept, Offer, parse_call_id
+from dispatcher.model.invocation import Invocation
+from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
+from dispatcher.ports import GateLink
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a tenant, ready for the gate. Times are Unix seconds, `cost` is in service units."""
+
+    id: str
+    """Its id in the log, and in answers."""
+    tenant: Tenant
+    request: Request
+    max_tokens: int
+    cost: float
+    created_at: float
+    deadline_at: float
+    key: str = ""
+    """The caller's idempotency key, or the Lambda request id. A call with a key is durable."""
+
+    @property
+    def is_durable(self) -> bool:
+        return bool(self.key)
+
+
+@dataclass(slots=True)
+class Collected:
+    """The text and the counts that an execution has delivered so far."""
+
+    texts: list[str] = field(default_factory=list)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reason: str = "stop"
+
+    def note(self, event: WorkEvent) -> None:
+        if isinstance(event, Started):
+            self.input_tokens = event.input_tokens
+        elif isinstance(event, Token):
+            self.texts.append(event.text)
+            self.output_tokens = event.output_tokens
+        elif isinstance(event, Finished):
+            self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
+            self.reason = event.reason
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def accept_of(call: Call, link: GateLink, process: str) -> Accept:
+    """Return the command that queues the call, or that makes `process` the holder of a durable one."""
+    tenant, share = call.tenant, call.tenant.share
+    is_own = parse_call_id(call.id)[0] == link.process
+    return Accept(
+        id=call.id,
+        floor=link.floor if is_own else 0,
+        process=process,
+        tenant=tenant.name,
+        model=call.request.model,
+        cost=call.cost,
+        deadline_at=call.deadline_at,
+        durable=call.is_durable,
+        app=call.request.app,
+        interaction=call.request.interaction,
+        version=tenant.version,
+        weight=share.weight,
+        rate_per_s=share.rate_per_s,
+        burst=share.burst,
+        tier=tenant.tier.value,
+        waiting_max=tenant.queue_items_max,
+    )
+
+
+def item_of(call: Call, body: str) -> Invocation:
+    """Return the item that makes the call durable."""
+    return Invocation(
+        id=call.id,
+        tenant=call.tenant.name,
+        key=call.key,
+        pool=call.tenant.pool,
+        model=call.request.model,
+        fingerprint=call.request.fingerprint(),
+        created_at=call.created_at,
+        deadline_at=call.deadline_at,
+        chat=call.request.chat,
+        body=body,
+    )
+
+
+def order_of(call: Call, offer: Offer) -> WorkOrder:
+    """Return the order to the worker of an offer. The worker client signs it."""
+    request = call.request
+    return WorkOrder(
+        tenant=call.tenant.name,
+        invocation=call.id,
+        attempt=offer.attempt,
+        model=request.model,
+        weight=call.tenant.share.weight,
+        tier=call.tenant.tier,
+        deadline_at=call.deadline_at,
+        prompt=request.prompt,
+        messages=request.messages,
+        max_tokens=call.max_tokens,
+        temperature=request.temperature,
+        seed=request.seed,
+        stop=request.stop,
+        app=request.app,
+        stage=request.stage,
+        interaction=request.interaction,
+        durable=call.is_durable,
+        cache_salt="",
+    )

@@ -1,0 +1,81 @@
+"""The context of all operations: the ports, the settings, the limits, and the calls that a process holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from dispatcher.operations.directory import Directory
+from dispatcher.operations.fleet import FleetView
+from dispatcher.operations.limits import Limits, LimitSettings
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
+from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
+
+if TYPE_CHECKING:
+    from dispatcher.operations.following import Following
+
+logger = logging.getLogger("headgate.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """What the fronts of a gate decide by themselves. Times are in seconds."""
+
+    deadline_s: float = 300.0
+    """Longest time from arrival to the last token. A submission may have a shorter one."""
+    default_max_tokens: int = 256
+    """Used for a request without max_tokens, also in its estimate."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One process that serves callers, or executes calls that no caller waits for."""
+
+    link: GateLink
+    store: Store
+    workers: WorkerClient
+    launcher: Launcher
+    clock: Clock
+    ids: Ids
+    settings: GateSettings = field(default_factory=GateSettings)
+    limit_settings: LimitSettings = field(default_factory=LimitSettings)
+    service: ServiceFunction = WEIGHTED_TOKENS
+    limits: Limits = field(init=False)
+    directory: Directory = field(init=False)
+    fleet: FleetView = field(init=False)
+    durable_calls: dict[str, Following] = field(default_factory=dict)
+    """The durable calls that this process follows, by id."""
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _key_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def __post_init__(self) -> None:
+        self.limits = Limits(self.limit_settings)
+        self.directory = Directory(self.store, self.clock, self.limit_settings)
+        self.fleet = FleetView(self.link, self.clock)
+
+    def key_lock(self, tenant: str, key: str) -> asyncio.Lock:
+        """Return the lock under which this process writes the item of an idempotency key and begins to follow it."""
+        return self._key_locks.setdefault((tenant, key), asyncio.Lock())
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start work beside the request; `finish` waits for it."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def finish(self) -> None:
+        """Wait until all spawned work is done and the link is idle: a Lambda sandbox freezes after its handler."""
+        while self.tasks:
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
+        await self.link.rest()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background work failed: %s", type(error).__name__)

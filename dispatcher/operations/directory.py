@@ -1,0 +1,131 @@
+"""The tenant of an API key, cached for at most a minute. Only the verified key names the tenant.
+
+Lookups of keys that this process has never found are limited: a caller that guesses keys reads the table at most
+LimitSettings.unknown_keys_per_s times a second, and does not drive known keys out of the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.operations.limits import LimitSettings, TokenBucket
+from dispatcher.ports import Clock, TenantStore
+
+CACHE_S = 60.0
+"""After this time all processes know a revoked key or a changed limit."""
+CACHE_ENTRIES_MAX = 10_000
+KEY_CHARS_MAX = 200
+
+V = TypeVar("V")
+
+
+class _Cache(Generic[V]):
+    """A bounded map. Entries are valid for CACHE_S; the oldest are dropped first."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, tuple[float, V]] = OrderedDict()
+
+    def get(self, key: str, now: float) -> tuple[V] | None:
+        found = self._entries.get(key)
+        return (found[1],) if found is not None and 0 <= now - found[0] < CACHE_S else None
+
+    def has_had(self, key: str) -> bool:
+        """Return whether the key has an entry, also an old one."""
+        return key in self._entries
+
+    def put(self, key: str, value: V, now: float) -> V:
+        self._entries.pop(key, None)
+        self._entries[key] = (now, value)
+        while len(self._entries) > CACHE_ENTRIES_MAX:
+            self._entries.popitem(last=False)
+        return value
+
+    def drop(self, key: str) -> None:
+        self._entries.pop(key, None)
+
+
+class Directory:
+    """Finds the tenant of a key. `limits`: the bounds on lookups of unknown keys."""
+
+    def __init__(self, store: TenantStore, clock: Clock, limits: LimitSettings | None = None) -> None:
+        limits = limits or LimitSettings()
+        self._store = store
+        self._clock = clock
+        self._keys: _Cache[KeyRecord] = _Cache()
+        self._unknown_keys: _Cache[None] = _Cache()
+        self._tenants: _Cache[Tenant | None] = _Cache()
+        self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
+
+    async def tenant_of(self, api_key: str | None) -> Tenant:
+        """Return the tenant of this key. Raises Unauthorized, with one message for every kind of wrong key.
+
+        Raises Refused while too many unknown keys are looked up.
+        """
+        if not api_key or len(api_key) > KEY_CHARS_MAX:
+            raise Unauthorized()
+        record = await self._key(key_prefix(api_key))
+        if record is None or not hmac.compare_digest(record.digest, key_digest(api_key)):
+            raise Unauthorized()
+        if record.expires_at is not None and self._clock.now() >= record.expires_at:
+            raise Unauthorized()
+        tenant = await self.tenant_named(record.tenant)
+        if tenant is None:
+            raise Unauthorized()
+        return tenant
+
+    async def tenant_named(self, name: str) -> Tenant | None:
+        """Return a tenant by name, for an invocation that was accepted earlier. None if it is deleted."""
+        now = self._clock.now()
+        cached = self._tenants.get(name, now)
+        return cached[0] if cached else self._tenants.put(name, await self._store.get_tenant(name), now)
+
+    async def _key(self, prefix: str) -> KeyRecord | None:
+        now = self._clock.now()
+        if cached := self._keys.get(prefix, now):
+            return cached[0]
+        if self._unknown_keys.get(prefix, now):
+            return None
+        if not self._keys.has_had(prefix):
+            self._take_lookup()
+        record = await self._store.find_key(prefix)
+        if record is None:
+            self._keys.drop(prefix)
+            return self._unknown_keys.put(prefix, None, now)
+        return self._keys.put(prefix, record, now)
+
+    def _take_lookup(self) -> None:
+        wait_s = self._lookups.take()
+        if wait_s:
+            after_s = float(min(60, max(1, math.ceil(wait_s))))
+            message = (
+                "Too many unknown API keys were sent to this server, so it looks up no further ones now "
+                f"(limit `unknown_keys`). Try again in about {after_s:g} s."
+            )
+            raise Refused(message, "unknown_keys", after_s)
+
+
+KEY_PREFIX_CHARS = 12
+
+
+def new_key(
+    tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0
+) -> tuple[str, KeyRecord]:
+    """Return a key to show once, and the record to keep. `secret` has at least 128 random bits after its prefix."""
+    if len(secret) < KEY_PREFIX_CHARS + 22:
+        raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
+    key = f"hg-{secret}"
+    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at)
+
+
+def key_prefix(key: str) -> str:
+    return key[: len("hg-") + KEY_PREFIX_CHARS]
+
+
+def key_digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

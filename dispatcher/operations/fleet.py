@@ -1,0 +1,97 @@
+"""The workers that the shard holds, cached for some seconds: which models are served, and how their texts are counted.
+
+An arrival is checked against this view, and only the shard decides where it runs. The view may be old, so an unknown
+model is looked for once more before it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
+from dispatcher.model.facts import WorkerSet
+from dispatcher.model.tenants import Tenant
+from dispatcher.ports import Clock, GateLink
+
+FRESH_S = 2.0
+LOOK_AGAIN_S = 0.25
+"""An unknown model is looked for again if the view is older than this."""
+STALE_S = 60.0
+"""If the workers cannot be read, a view up to this age is used."""
+REMEMBERED_S = 900.0
+"""A model that was served within this time is not unknown; no worker serves it at the moment."""
+ALIVE = frozenset({"serving", "draining", "resting"})
+"""The states of a worker that is heard."""
+
+
+class FleetView:
+    def __init__(self, link: GateLink, clock: Clock) -> None:
+        self._link = link
+        self._clock = clock
+        self._workers: Sequence[WorkerSet] = ()
+        self._read_at = -STALE_S
+        self._seen: dict[str, tuple[float, WorkerSet]] = {}
+        self._reading: asyncio.Task[Sequence[WorkerSet]] | None = None
+
+    async def workers(self, fresh_s: float = FRESH_S) -> Sequence[WorkerSet]:
+        """Return the workers, as they were at most `fresh_s` seconds ago. Raises StoreUnavailable."""
+        if self._age_s() < fresh_s:
+            return self._workers
+        try:
+            return await self._read()
+        except StoreUnavailable:
+            if self._age_s() < STALE_S:
+                return self._workers
+            raise
+
+    async def models(self) -> set[str]:
+        """Return the models that a worker serves now."""
+        return {worker.model for worker in await self.workers() if worker.state in ALIVE}
+
+    async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
+        """Return a worker of the model. Raises UnknownModel (also for one that the tenant may not use), NoWorker."""
+        if tenant.models is not None and model not in tenant.models:
+            raise UnknownModel(model)
+        try:
+            return self._serving(await self.workers(), model)
+        except (UnknownModel, NoWorker):
+            if self._age_s() < LOOK_AGAIN_S:
+                raise
+            return self._serving(await self.workers(LOOK_AGAIN_S), model)
+
+    def _serving(self, workers: Sequence[WorkerSet], model: str) -> WorkerSet:
+        alive = [worker for worker in workers if worker.state in ALIVE]
+        for worker in alive:
+            if worker.model == model:
+                return worker
+        was_served = any(worker.model == model for worker in workers) or self._was_served(model)
+        if alive and not was_served:
+            raise UnknownModel(model)
+        raise NoWorker()
+
+    def _was_served(self, model: str) -> bool:
+        seen = self._seen.get(model)
+        return seen is not None and self._clock.monotonic() - seen[0] < REMEMBERED_S
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic() - self._read_at
+
+    async def _read(self) -> Sequence[WorkerSet]:
+        """Read the workers. Callers at the same time share one read."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_once())
+            self._reading.add_done_callback(self._forget_reading)
+        return await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> Sequence[WorkerSet]:
+        workers = tuple(await self._link.fleet())
+        self._workers, self._read_at = workers, self._clock.monotonic()
+        self._seen = {model: seen for model, seen in self._seen.items() if self._was_served(model)}
+        self._seen.update({worker.model: (self._read_at, worker) for worker in workers if worker.state in ALIVE})
+        return workers
+
+    def _forget_reading(self, reading: asyncio.Task[Sequence[WorkerSet]]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # each waiting caller raises it

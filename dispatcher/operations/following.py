@@ -1,0 +1,337 @@
+"""The caller's side of one call: a task that puts it before the gate, begins its offers, and streams its events.
+
+The task reacts to the gate's news and the worker's events at once, however slowly the caller reads: an offer that is
+not begun in time suspends the whole process. The caller reads the events from a bounded queue.
+
+What the task keeps to (GATE.md, rules 3 to 6 and 15):
+- It begins an offer only if its attempt is above all attempts seen before. News of a higher attempt means that the
+  gate fenced the running one: its stream is closed.
+- If tokens reached the caller and their attempt was lost, the next attempt is ended with what was delivered.
+- The end of an attempt that a worker began is reported by the worker alone.
+- A caller that leaves cancels a call without a key. A durable call goes on without its caller: this process lets it
+  go, and another one executes it, or the worker that runs it reports its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from enum import Enum
+
+from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Refused, Return, Status, Unknown
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, NoWorker, StoreUnavailable, WorkerFailed
+from dispatcher.model.errors import Refused as RefusedError
+from dispatcher.model.invocation import Answer
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
+from dispatcher.operations.attempt import Broken, LastEvent, error_of_refusal, run_attempt
+from dispatcher.operations.calls import Call, Collected, accept_of, order_of
+from dispatcher.operations.context import Context
+from dispatcher.operations.limits import WaitingRequest
+from dispatcher.operations.results import error_body, error_of, error_of_outcome
+
+EVENTS_AHEAD_MAX = 64
+"""Most events that are read from the worker before the caller reads them."""
+LATE_S = 2.0
+"""A worker ends an execution at its deadline by itself. After this time more its stream is closed."""
+LAST_EVENT_S = 3.0
+"""The gate reported the end of the running attempt: its last event arrives within this time, or never."""
+CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
+ANSWER_LOST = "The connection to the worker broke at the end of the answer."
+
+
+class _Signal(Enum):
+    LEFT = "the last caller left"
+    LATE = "the deadline has passed"
+    END = "the last of the caller's events"
+
+
+class Following:
+    """The task of one call. It begins with the first command, and ends when the call is over or let go.
+
+    `unread`: no caller reads the events, so a lost attempt can be tried again after its first token.
+    """
+
+    def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
+        self.call = call
+        self.begun = asyncio.Event()
+        """An offer was begun here."""
+        self.ended = asyncio.Event()
+        self.error: AnsweredError | None = None
+        """The error with which the call ended; None if it is done, or was let go."""
+        self._context = context
+        self._link = context.link
+        self._waiting = waiting
+        self._unread = unread
+        self._callers = 1
+        self._delivered = Collected()
+        self._highest = 0
+        self._attempt: asyncio.Task[None] | None = None
+        self._over: Over | None = None
+        self._last_wait: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._inbox: asyncio.Queue[Outcome | LastEvent | Broken | _Signal] = asyncio.Queue()
+        self._events: asyncio.Queue[WorkEvent | _Signal] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        if call.is_durable:
+            context.durable_calls[call.id] = self
+        context.spawn(self._run())
+
+    @property
+    def attempt(self) -> int:
+        """The highest attempt that was offered here; 0 if none was."""
+        return self._highest
+
+    # ── For callers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def first(self) -> Outcome:
+        """Return the gate's answer to the first command. Raises StoreUnavailable."""
+        return await asyncio.shield(self._first)
+
+    async def events(self) -> AsyncGenerator[WorkEvent, None]:
+        """Yield the events of the answer, for one reader. Raises the error with which the call ends."""
+        while (event := await self._events.get()) is not _Signal.END:
+            self._room.set()
+            assert not isinstance(event, _Signal)  # noqa: S101 - only END is put there
+            yield event
+        if self.error is not None:
+            raise self.error
+
+    def join(self) -> None:
+        """Add a caller that waits for the end of the call and does not read its events."""
+        self._callers += 1
+
+    def leave(self, *, reader: bool = False) -> None:
+        """Take one caller away. Each caller leaves once, also after the end. `reader`: it was reading the events."""
+        self._callers -= 1
+        if reader or not self._callers:
+            self._unread = True
+            self._room.set()
+        if not self._callers:
+            self._inbox.put_nowait(_Signal.LEFT)
+
+    # ── The task ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        watching: asyncio.Task[None] | None = None
+        try:
+            outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
+            self._first.set_result(outcome)
+            watching = asyncio.ensure_future(self._watch())
+            await self._follow(outcome)
+        except AnsweredError as error:
+            self._end(error)
+        except BaseException:
+            self._end(StoreUnavailable("The request was given up by an error of this server."))
+            raise
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await self._stop_attempt()
+            self._wind_up()
+
+    async def _follow(self, item: Outcome | LastEvent | Broken | _Signal | None) -> None:
+        while not self._is_over:
+            if item is None:
+                item = await self._inbox.get()
+            item = await self._react(item)
+
+    async def _react(self, item: Outcome | LastEvent | Broken | _Signal) -> Outcome | None:
+        """Do what the item requires. Return the outcome of a command that must be reacted to next, or None."""
+        if isinstance(item, Offer):
+            await self._on_offer(item)
+        elif isinstance(item, Over):
+            await self._on_over(item)
+        elif isinstance(item, Refused):
+            self._end(error_of_refused(item))
+        elif isinstance(item, Unknown):
+            self._end(StoreUnavailable("The gate does not know this request. Send it again."))
+        elif isinstance(item, LastEvent):
+            await self._on_last_event(item)
+        elif isinstance(item, Broken):
+            return await self._on_broken(item)
+        elif item is _Signal.LATE:
+            await self._on_late()
+        elif item is _Signal.LEFT and not self._callers:
+            await self._on_left()
+        return None
+
+    async def _watch(self) -> None:
+        """Bring the gate's news to the task, and a signal when the deadline has passed."""
+        late_at = self.call.deadline_at
+        while True:
+            news = await self._link.news(self.call.id, max(0.0, late_at - self._context.clock.now()))
+            if news is not None:
+                self._inbox.put_nowait(news)
+                if isinstance(news, Over):
+                    return
+            elif self._context.clock.now() >= late_at:
+                self._inbox.put_nowait(_Signal.LATE)
+                late_at += LATE_S
+
+    # ── Offers and attempts ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_offer(self, offer: Offer) -> None:
+        if offer.attempt <= self._highest:
+            return
+        self._highest = offer.attempt
+        await self._stop_attempt()
+        if self._delivered.output_tokens and not self._unread:
+            await self._end_as_delivered(offer)
+            return
+        self._delivered = Collected()
+        self.begun.set()
+        self._release()
+        order = order_of(self.call, offer)
+        running = run_attempt(self._context.workers, offer, order, self._deliver, self._inbox.put_nowait)
+        self._attempt = asyncio.ensure_future(running)
+
+    async def _deliver(self, event: Started | Token) -> None:
+        self._delivered.note(event)
+        while self._events.qsize() >= EVENTS_AHEAD_MAX and not self._unread:
+            self._room.clear()
+            await self._room.wait()
+        if not self._unread:
+            self._events.put_nowait(event)
+
+    async def _end_as_delivered(self, offer: Offer) -> None:
+        """End an attempt that is never begun with the tokens that the caller got from the lost one."""
+        error = WorkerFailed()
+        call, got = self.call, self._delivered
+        answer = error_body(error) if call.is_durable else ""
+        counts = got.input_tokens, got.output_tokens
+        await self._link.do(End(call.id, offer.attempt, "failed", *counts, tenant=call.tenant.name, answer=answer))
+        self._end(error)
+
+    async def _on_last_event(self, last: LastEvent) -> None:
+        if last.attempt != self._highest:
+            return
+        await self._stop_attempt()
+        event = last.event
+        if isinstance(event, Finished) and event.reason != "aborted":
+            self._events.put_nowait(event)
+            self._end(None)
+        elif isinstance(event, Finished):
+            self._end(DeadlineExceeded())
+        elif event.final:
+            self._end(error_of_refusal(event))
+        elif self._over is not None:
+            await self._end_by(self._over)
+
+    async def _on_broken(self, broken: Broken) -> Outcome | None:
+        if broken.attempt != self._highest:
+            return None
+        await self._stop_attempt()
+        if self._over is not None:
+            await self._end_by(self._over)
+        elif not broken.began:
+            outcome = await self._link.do(Return(self.call.id, broken.attempt, "unreachable", broken.worker))
+            if isinstance(outcome, Unknown):  # perhaps only the attempt is unknown
+                return await self._link.do(Status(self.call.id))
+            return None if isinstance(outcome, Refused) else outcome
+        return None
+
+    async def _stop_attempt(self) -> None:
+        """Close the stream of the running attempt, if there is one."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and not attempt.done():
+            attempt.cancel()
+            await asyncio.wait({attempt})
+
+    # ── Ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_over(self, over: Over) -> None:
+        if self._attempt is None or over.attempt != self._highest:
+            await self._end_by(over)
+            return
+        self._over = over
+        broken = Broken(over.attempt, "", began=True)
+        self._last_wait = asyncio.get_running_loop().call_later(LAST_EVENT_S, self._inbox.put_nowait, broken)
+
+    async def _end_by(self, over: Over) -> None:
+        """End the call as the log says, for a caller that did not get the worker's last event."""
+        answer = await self._kept_answer()
+        if answer is None:
+            self._end(self._error_without_answer(over))
+        elif answer.outcome != "done":
+            self._end(error_of(answer))
+        else:
+            self._end(self._deliver_rest(answer))
+
+    async def _kept_answer(self) -> Answer | None:
+        item = await self._context.store.get(self.call.id) if self.call.is_durable else None
+        return None if item is None else item.answer
+
+    def _error_without_answer(self, over: Over) -> AnsweredError:
+        if over.outcome == "done":
+            return WorkerFailed(ANSWER_LOST)
+        if over.outcome == "cancelled" and not self.call.is_durable:
+            return WorkerFailed(CUT_OFF)
+        return error_of_outcome(over.outcome)
+
+    def _deliver_rest(self, answer: Answer) -> WorkerFailed | None:
+        """Give the caller what it did not get of a kept answer. Return an error if it got another text."""
+        body, got = json.loads(answer.body), self._delivered.text
+        if not body["text"].startswith(got):
+            return WorkerFailed(ANSWER_LOST)
+        self._events.put_nowait(Token(body["text"][len(got) :], answer.output_tokens))
+        self._events.put_nowait(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
+        return None
+
+    async def _on_late(self) -> None:
+        is_running = self._attempt is not None
+        if is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
+            return
+        await self._stop_attempt()
+        self._end(DeadlineExceeded())
+        await self._cancel("expired")
+
+    async def _on_left(self) -> None:
+        await self._stop_attempt()
+        self._end(None)
+        if not self.call.is_durable:
+            await self._cancel("cancelled")
+            return
+        outcome = await self._link.do(accept_of(self.call, self._link, ""))
+        if isinstance(outcome, Offer) and outcome.attempt > self._highest:
+            await self._context.launcher.launch(self.call.id, outcome.attempt)
+
+    async def _cancel(self, outcome: str) -> None:
+        """Cancel the call. An offer that was made meanwhile and is not begun here is given back at once."""
+        cancelled = await self._link.do(Cancel(self.call.id, outcome))
+        if isinstance(cancelled, Done):
+            cancelled = await self._link.do(Status(self.call.id))
+        if isinstance(cancelled, Offer) and cancelled.attempt > self._highest:
+            await self._link.do(Return(self.call.id, cancelled.attempt, "declined", cancelled.worker))
+
+    def _end(self, error: AnsweredError | None) -> None:
+        """Note the end. The first one counts."""
+        if not self._is_over:
+            self._is_over = True
+            self.error = error
+
+    def _release(self) -> None:
+        if self._waiting is not None:
+            self._waiting.release()
+
+    def _wind_up(self) -> None:
+        """Leave nothing behind: the call's news, what it held of the limits, and its place among the durable calls."""
+        self._release()
+        self._link.forget(self.call.id)
+        if self._last_wait is not None:
+            self._last_wait.cancel()
+        if self._context.durable_calls.get(self.call.id) is self:
+            del self._context.durable_calls[self.call.id]
+        if not self._first.done():
+            self._first.set_exception(self.error or StoreUnavailable())
+            self._first.exception()  # a caller that has left does not read it
+        self.ended.set()
+        self._events.put_nowait(_Signal.END)
+
+
+def error_of_refused(refused: Refused) -> AnsweredError:
+    """Return the error of a command that the gate refused."""
+    if refused.code == "no_worker":
+        return NoWorker(refused.message)
+    return RefusedError(refused.message, refused.code, refused.retry_after_s)

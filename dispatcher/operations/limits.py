@@ -1,0 +1,173 @@
+"""Limits before the gate: what one tenant may hold of a process before any decision is made or any table is read.
+
+A process has connections, memory for waiting requests, and lookups of keys. Each of them is bounded for the process and
+for each tenant. A tenant never holds more than is left for others: one tenant alone gets half, and a newcomer always
+finds room. Source: dynamic queue length thresholds (Choudhury and Hahne, 1998), with a factor of 1.
+
+The limits are of one process. The gate itself bounds the items of each tenant's queue (Tenant.queue_items_max).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dispatcher.model.errors import Refused
+from dispatcher.ports import Clock
+
+RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Bounds of one process. Those of the process are shared by all tenants; the others are for one tenant."""
+
+    process_requests_max: int = 4096
+    """Requests that are open in this process. Further ones get 429 before their key is looked up."""
+    open_requests_max: int = 1024
+    """Requests of a tenant that are open in this process, from its verified key to the last byte of the answer."""
+    process_waiting_bytes_max: int = 512_000_000
+    waiting_bytes_max: int = 64_000_000
+    """Bytes of text of a tenant's requests that wait for a slot."""
+    process_waiting_tokens_max: int = 400_000_000
+    waiting_tokens_max: int = 40_000_000
+    """Estimated tokens of a tenant's requests that wait for a slot."""
+    process_waiting_items_max: int = 8192
+    waiting_items_max: int = 2048
+    """Requests of a tenant that wait for a slot in this process."""
+    same_key_max: int = 16
+    """Requests under one idempotency key that are open in this process."""
+    waiting_executions_max: int = 50
+    """A Lambda execution does not wait behind more requests of its tenant than this; the request stays in its queue."""
+    unknown_keys_per_s: float = 10.0
+    """Lookups of API keys that this process does not know, in the long run."""
+    unknown_keys_burst: int = 200
+    """Most such lookups at once."""
+    body_s: float = 10.0
+    """A request's body arrives within this time."""
+    send_s: float = 30.0
+    """A caller that reads nothing for this time is disconnected."""
+
+
+class Budget:
+    """One bounded resource of a process, held by tenants."""
+
+    def __init__(self, limit: str, what: str, tenant_max: float, process_max: float) -> None:
+        self._limit = limit
+        self._what = what
+        self._tenant_max = tenant_max
+        self._process_max = process_max
+        self._held: Counter[str] = Counter()
+        self._total = 0
+
+    def take(self, tenant: str, amount: int = 1) -> None:
+        """Take `amount`. Raises Refused if the tenant would hold more than its bound, or more than is left."""
+        after = self._held[tenant] + amount
+        if after > self._tenant_max or after > self._process_max - self._total:
+            raise self._refusal(tenant)
+        self._held[tenant] = after
+        self._total += amount
+
+    def give_back(self, tenant: str, amount: int = 1) -> None:
+        self._total -= amount
+        self._held[tenant] -= amount
+        if not self._held[tenant]:
+            del self._held[tenant]
+
+    def held(self, tenant: str) -> int:
+        return self._held[tenant]
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def _refusal(self, tenant: str) -> Refused:
+        message = (
+            f"This server holds {self._held[tenant]} {self._what} of this tenant and accepts no more of them now "
+            f"(limit `{self._limit}`). Try again in about {RETRY_AFTER_S:g} s."
+        )
+        return Refused(message, self._limit, RETRY_AFTER_S)
+
+
+class WaitingRequest:
+    """What one waiting request holds. `release` may be called more than once."""
+
+    def __init__(self, budgets: tuple[tuple[Budget, int], ...], tenant: str) -> None:
+        self._taken: list[tuple[Budget, int]] = []
+        self._tenant = tenant
+        for budget, amount in budgets:
+            try:
+                budget.take(tenant, amount)
+            except Refused:
+                self.release()
+                raise
+            self._taken.append((budget, amount))
+
+    def release(self) -> None:
+        while self._taken:
+            budget, amount = self._taken.pop()
+            budget.give_back(self._tenant, amount)
+
+
+class TokenBucket:
+    """Allows `rate_per_s` uses a second in the long run, and `burst` at once."""
+
+    def __init__(self, rate_per_s: float, burst: float, clock: Clock) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._clock = clock
+        self._left = burst
+        self._at = clock.monotonic()
+
+    def take(self) -> float:
+        """Use it once and return 0, or return the seconds until it can be used."""
+        now = self._clock.monotonic()
+        self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._rate_per_s)
+        self._at = now
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) / self._rate_per_s if self._rate_per_s > 0 else math.inf
+
+
+class Limits:
+    """All budgets of one process."""
+
+    def __init__(self, settings: LimitSettings) -> None:
+        self.settings = settings
+        process, tenant = settings.process_requests_max, settings.open_requests_max
+        self.requests = Budget("open_requests", "open requests", tenant, process)
+        process, tenant = settings.process_waiting_items_max, settings.waiting_items_max
+        self.waiting_items = Budget("waiting_items", "waiting requests", tenant, process)
+        process, tenant = settings.process_waiting_bytes_max, settings.waiting_bytes_max
+        self.waiting_bytes = Budget("waiting_bytes", "bytes of waiting requests", tenant, process)
+        process, tenant = settings.process_waiting_tokens_max, settings.waiting_tokens_max
+        self.waiting_tokens = Budget("waiting_tokens", "tokens of waiting requests", tenant, process)
+        self.keys = Budget("same_key", "requests under this idempotency key", settings.same_key_max, math.inf)
+
+    @contextmanager
+    def open_request(self, tenant: str) -> Iterator[None]:
+        """Hold one of the tenant's open requests. Raises Refused."""
+        self.requests.take(tenant)
+        try:
+            yield
+        finally:
+            self.requests.give_back(tenant)
+
+    @contextmanager
+    def key_in_flight(self, tenant: str, key: str) -> Iterator[None]:
+        """Hold one of the requests under an idempotency key. Raises Refused."""
+        name = f"{tenant}/{key}"
+        self.keys.take(name)
+        try:
+            yield
+        finally:
+            self.keys.give_back(name)
+
+    def waiting_request(self, tenant: str, size_bytes: int, tokens: int) -> WaitingRequest:
+        """Hold what a waiting request needs. Raises Refused."""
+        budgets = ((self.waiting_items, 1), (self.waiting_bytes, size_bytes), (self.waiting_tokens, tokens))
+        return WaitingRequest(budgets, tenant)

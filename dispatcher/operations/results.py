@@ -1,0 +1,54 @@
+"""The kept end of a durable call: an error as a body, and back; and which error an end without an answer means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
+from dispatcher.model.invocation import Answer
+
+_OURS: dict[str, Callable[[str], AnsweredError]] = {
+    "worker_failed": WorkerFailed,
+    "deadline_exceeded": DeadlineExceeded,
+}
+
+
+def error_body(error: AnsweredError) -> str:
+    """Return the JSON text that keeps `error` as an answer's body."""
+    return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))
+
+
+def is_retryable(answer: Answer) -> bool:
+    """Return whether its error invites a new try: a worker shed the request, or ended it in favour of others."""
+    if answer.outcome != "failed":
+        return False
+    body = json.loads(answer.body)
+    return body["status"] == 429 or "retry_after_s" in body
+
+
+def cancelled() -> TenantError:
+    """Return the error for a later request for its result: its caller disconnected, and no answer was kept."""
+    message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
+    return TenantError(message, "cancelled", None, 409, "invalid_request_error")
+
+
+def error_of(answer: Answer) -> AnsweredError:
+    """Return the error of an answer that is not "done"."""
+    body = json.loads(answer.body) if answer.body else {}
+    if "error" not in body:
+        return error_of_outcome(answer.outcome)
+    fields, status = body["error"], body["status"]
+    if fields["code"] in _OURS:
+        return _OURS[fields["code"]](fields["message"])
+    kind = TenantError if status < 500 else ServiceError
+    return kind(fields["message"], fields["code"], fields["param"], status, fields["type"], body.get("retry_after_s"))
+
+
+def error_of_outcome(outcome: str) -> AnsweredError:
+    """Return the error of a call that ended with `outcome` and without an answer."""
+    if outcome == "expired":
+        return DeadlineExceeded()
+    if outcome == "cancelled":
+        return cancelled()
+    return WorkerFailed()

@@ -1,0 +1,223 @@
+"""submit: check a request, make it durable if an answer is promised, and put it before the gate.
+
+The first command of a call is sent by its Following. A durable call has its item in the store before that (rule 15 of
+GATE.md), so a repeat of its key finds it, and any process can finish it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dispatcher.model.commands import Offer, Outcome, Over, Refused, Unknown, Waiting
+from dispatcher.model.errors import (
+    AnsweredError,
+    IdempotencyConflict,
+    InvalidRequest,
+    RequestTooLarge,
+    StoreUnavailable,
+)
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.calls import Call, item_of
+from dispatcher.operations.context import Context
+from dispatcher.operations.following import Following
+from dispatcher.operations.limits import WaitingRequest
+from dispatcher.operations.results import error_body, is_retryable
+
+RETRIES_PER_KEY_MAX = 16
+"""Most new tries of one key after a retryable error. Later ones get the last such error again."""
+BODY_BYTES_MAX = 350_000
+"""Longest request that is kept. An item of DynamoDB holds 400 KB with everything in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request from a front."""
+
+    tenant: Tenant
+    request: Request
+    key: str = ""
+    """The caller's idempotency key, or the Lambda request id. With a key the work is durable and its answer is kept."""
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A new call. Its caller reads `following.events()`, and calls `leave` in every case."""
+
+    following: Following
+    outcome: Waiting | Offer
+
+    @property
+    def call(self) -> Call:
+        return self.following.call
+
+    def leave(self) -> None:
+        self.following.leave(reader=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Submitted before under the same key. `following` is None if it has its answer. Its caller leaves it too."""
+
+    invocation: Invocation
+    following: Following | None = None
+
+    def leave(self) -> None:
+        if self.following is not None:
+            self.following.leave()
+
+
+async def submit(context: Context, submission: Submission) -> Accepted | Known:
+    """Put the request before the gate. Return Accepted, or Known if its key was submitted before.
+
+    If the earlier call under the key ended with a retryable error (a worker shed or preempted it, or its queue was
+    full), the request is accepted again. That try is kept under the key with `~` and a number behind it; a caller's
+    own key cannot contain `~`.
+
+    Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
+    RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
+    """
+    unnamed = await _checked(context, submission)
+    waiting = context.limits.waiting_request(*_size_of(unnamed))
+    call = replace(unnamed, id=context.link.new_id())
+    if not call.is_durable:
+        return await _accepted(context, Following(context, call, waiting))
+    try:
+        return await _submit_durable(context, call, waiting)
+    finally:
+        if call.id not in context.durable_calls:
+            waiting.release()
+            context.link.forget(call.id)
+
+
+async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
+    body = _body_of(call.request)
+    for number in range(RETRIES_PER_KEY_MAX):
+        submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
+        earlier = submitted.invocation.answer if isinstance(submitted, Known) else None
+        if earlier is None or not is_retryable(earlier):
+            break
+    return submitted
+
+
+async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequest) -> Accepted | Known:
+    async with context.key_lock(call.tenant.name, call.key):
+        item = await context.store.create(item_of(call, body))
+        if item.fingerprint != call.request.fingerprint():
+            raise IdempotencyConflict()
+        if item.id == call.id:
+            following = Following(context, call, waiting)
+        elif item.answer is not None:
+            return Known(item)
+        else:
+            return await _joined(context, call, item)
+    return await _accepted(context, following)
+
+
+async def _accepted(context: Context, following: Following) -> Accepted:
+    """Wait for the gate's first answer. Raises the error with which the call ends at once."""
+    try:
+        outcome = await following.first()
+        if isinstance(outcome, Waiting | Offer):
+            return Accepted(following, outcome)
+        await following.ended.wait()
+        error = following.error or StoreUnavailable()
+        if following.call.is_durable:
+            await _answer_refusal(context, following.call.id, error)
+        raise error
+    except BaseException:
+        following.leave(reader=True)
+        raise
+
+
+async def _joined(context: Context, call: Call, item: Invocation) -> Known:
+    """Follow a durable call that is not over: with its callers in this process, or as its holder from now on."""
+    running = context.durable_calls.get(item.id)
+    if running is not None:
+        running.join()
+        return Known(item, running)
+    again = replace(call, id=item.id, created_at=item.created_at, deadline_at=item.deadline_at)
+    following = Following(context, again, None, unread=True)
+    try:
+        outcome = await following.first()
+        if isinstance(outcome, Waiting | Offer):
+            return Known(item, following)
+        await following.ended.wait()
+        if isinstance(outcome, Refused):
+            raise following.error or StoreUnavailable()
+    except BaseException:
+        following.leave()
+        raise
+    following.leave()
+    if isinstance(outcome, Unknown):  # its process stopped before the gate accepted it, or long ago
+        await _answer_refusal(context, item.id, StoreUnavailable("The request was lost before the gate accepted it."))
+    return Known(await answered(context, item, outcome))
+
+
+async def answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
+    """Return a call that is over with its answer. If the item has none yet, the outcome in the log is the answer."""
+    current = await context.store.get(item.id) or item
+    if current.answer is not None or not isinstance(outcome, Over):
+        return current
+    return replace(current, answer=Answer(outcome.outcome, outcome.attempt, 0, 0, "", context.clock.now()))
+
+
+async def _answer_refusal(context: Context, call_id: str, error: AnsweredError) -> None:
+    """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try."""
+    answer = Answer("failed", 0, 0, 0, error_body(error), context.clock.now())
+    await context.store.answer(call_id, answer)
+
+
+async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
+    """Return the last invocation under a caller's key, or None."""
+    found: Invocation | None = None
+    for number in range(RETRIES_PER_KEY_MAX):
+        invocation = await context.store.find(tenant, numbered(key, number))
+        found = invocation or found
+        if invocation is None or invocation.answer is None or not is_retryable(invocation.answer):
+            break
+    return found
+
+
+def numbered(key: str, number: int) -> str:
+    return f"{key}~{number}" if number else key
+
+
+async def _checked(context: Context, submission: Submission) -> Call:
+    """Return the call. All refusals that need no decision of the gate are raised here."""
+    tenant, request = submission.tenant, submission.request
+    worker = await context.fleet.worker_for(tenant, request.model)
+    max_tokens = max_tokens_of(context, tenant, request)
+    if not 1 <= max_tokens <= tenant.max_tokens_max:
+        raise InvalidRequest(f"max_tokens is at most {tenant.max_tokens_max} for this key.", "max_tokens")
+    input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
+    if worker.context_tokens and input_tokens + max_tokens > worker.context_tokens:
+        message = (
+            f"This model's context is {worker.context_tokens} tokens; the prompt has about {input_tokens} "
+            f"and max_tokens asks for {max_tokens}."
+        )
+        raise InvalidRequest(message, "messages" if request.chat else "prompt", "context_length_exceeded")
+    now = context.clock.now()
+    deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
+    cost = context.service(input_tokens, max_tokens)
+    return Call("", tenant, request, max_tokens, cost, now, deadline_at, submission.key)
+
+
+def _size_of(call: Call) -> tuple[str, int, int]:
+    """Return what the call takes of the limits while it waits: its tenant, bytes and estimated tokens."""
+    size_bytes = call.request.prompt_bytes()
+    return call.tenant.name, size_bytes, size_bytes + call.max_tokens
+
+
+def max_tokens_of(context: Context, tenant: Tenant, request: Request) -> int:
+    return request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)
+
+
+def _body_of(request: Request) -> str:
+    body = request.to_json()
+    if len(body.encode()) > BODY_BYTES_MAX:
+        raise RequestTooLarge(f"A request whose answer is kept may have at most {BODY_BYTES_MAX} bytes.")
+    return body

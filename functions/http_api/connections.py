@@ -1,0 +1,106 @@
+"""The bounds on connections: how many requests are open, how slowly a caller may send and read.
+
+uvicorn hands a request over when its head has arrived. What follows is bounded here: a body arrives within
+LimitSettings.body_s, and a caller that does not read for LimitSettings.send_s is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dispatcher.model.errors import Refused, RequestTooLarge, SlowRequest
+from dispatcher.operations.context import Context
+from dispatcher.operations.limits import RETRY_AFTER_S
+from dispatcher.strict_json import BODY_BYTES_MAX
+from functions.observability import logger
+
+HELD = "headgate.held"
+"""The key in the scope of what the request holds of the limits, until its last byte is sent."""
+
+
+class _SlowReader(Exception):
+    """The caller does not read its answer."""
+
+
+class BoundedConnections:
+    """ASGI middleware. It must be outermost, so that a request holds its limits until its answer is sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        context: Context = scope["app"].state.context
+        if self._open >= context.limit_settings.process_requests_max:
+            return await _busy()(scope, receive, send)
+        self._open += 1
+        try:
+            with ExitStack() as held:
+                scope[HELD] = held
+                await self._serve(context, scope, receive, send)
+        finally:
+            self._open -= 1
+        return None
+
+    async def _serve(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request. A caller that does not read is disconnected: the answer ends without its end."""
+        is_slow = False
+
+        async def bounded(message: Message) -> None:
+            nonlocal is_slow
+            try:
+                async with asyncio.timeout(context.limit_settings.send_s):
+                    await send(message)
+            except TimeoutError:
+                is_slow = True
+                raise _SlowReader() from None
+
+        try:
+            await self._app(scope, receive, bounded)
+        except Exception:
+            if not is_slow:
+                raise
+            logger.warning("disconnected a caller that does not read", extra={"path": scope["path"][:100]})
+
+
+def hold_open_request(request: Request, context: Context, tenant: str) -> None:
+    """Hold one of the tenant's open requests until the answer is sent. Raises Refused."""
+    request.scope[HELD].enter_context(context.limits.open_request(tenant))
+
+
+def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
+    """Hold one of the requests under an idempotency key until the answer is sent. Raises Refused."""
+    request.scope[HELD].enter_context(context.limits.key_in_flight(tenant, key))
+
+
+async def read_body(request: Request, within_s: float) -> bytes:
+    """Read the body, up to its bound. Raises RequestTooLarge, SlowRequest, ClientDisconnect."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+        raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {BODY_BYTES_MAX} are accepted.")
+    received = bytearray()
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                received += part
+                if len(received) > BODY_BYTES_MAX:
+                    raise RequestTooLarge(f"The request body is larger than {BODY_BYTES_MAX} bytes.")
+    except TimeoutError:
+        raise SlowRequest(within_s) from None
+    return bytes(received)
+
+
+def _busy() -> JSONResponse:
+    message = (
+        "This server has as many open requests as it can hold (limit `process_requests`). "
+        f"Try again in about {RETRY_AFTER_S:g} s."
+    )
+    error = Refused(message, "process_requests", RETRY_AFTER_S)
+    return JSONResponse(error.body(), error.status, headers={"retry-after": str(round(RETRY_AFTER_S))})
