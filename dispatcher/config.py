@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
+from dispatcher.sections import ThrottlingSection, TiersSection
 from dispatcher.shard.settings import ShardSettings
 
 _PREFIX = "HEADGATE_"
@@ -45,6 +46,10 @@ class Config(BaseModel):
     """Used for requests without max_tokens."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """How far a tenant's virtual clock may run ahead of the pool's (service units a weight of 1)."""
+    tiers: Json[TiersSection] | None = None
+    """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: tiers play no part at the gate."""
+    throttling: Json[ThrottlingSection] | None = None
+    """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """Most concurrent requests to DynamoDB of one process."""
 
@@ -66,7 +71,12 @@ class Config(BaseModel):
         return self.pool
 
     def shard_settings(self) -> ShardSettings:
-        return ShardSettings(order=self.order, lead_max=self.lead_max)
+        return ShardSettings(
+            order=self.order,
+            lead_max=self.lead_max,
+            tiers=self.tiers.floors() if self.tiers else None,
+            throttling=self.throttling.limits() if self.throttling else None,
+        )
 
     def gate_settings(self) -> GateSettings:
         return GateSettings(deadline_s=self.deadline_s, default_max_tokens=self.default_max_tokens)

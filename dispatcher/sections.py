@@ -1,0 +1,103 @@
+"""Sections of headgate's configuration that the gate's processes, `headgate serve` and the simulator share.
+
+One validated model, for YAML files and for environment variables that hold JSON. Bounds are checked here, so that the
+policies may assume them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from dispatcher.model.tenants import Tenant
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.throttling import WINDOW_S, Limits
+from dispatcher.policies.tiers import TENANT_TIERS, Tier
+from dispatcher.shard.settings import TierFloors
+
+SERVICE_MAX = 1e12
+COUNT_MAX = 1_000_000_000
+SHARES = {Tier.PREMIUM.value: 0.5, Tier.STANDARD.value: 0.35, Tier.BACKGROUND.value: 0.15}
+"""The worker's default shares (docs/preemption-design.md, section 4.2)."""
+
+TenantTier = Literal["premium", "standard", "background"]
+Service = Annotated[float, Field(ge=0, le=SERVICE_MAX)]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Limit = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TenantSection(Section):
+    """A tenant's share and limits. What is missing keeps the default of model/tenants.py."""
+
+    weight: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 1.0
+    """Its part of the capacity that no guarantee uses, beside the other tenants' weights."""
+    rate_per_s: Service = 0.0
+    """Guaranteed service units per second; 0 is no guarantee."""
+    burst: Service = 0.0
+    """Service units that may be used at once under the guarantee."""
+    tier: TenantTier | None = None
+    """Missing: standard."""
+    queue_max: Count | None = None
+    """Most of its requests that may wait; 0: a request that cannot be dispatched at once is refused."""
+    max_tokens: Limit | None = None
+    """Highest max_tokens of a request."""
+    models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    """The models that it may use. Missing: all."""
+
+    def share(self) -> Share:
+        return Share(self.weight, self.rate_per_s, self.burst)
+
+    def tenant(self, name: str) -> Tenant:
+        defaults = Tenant(name, name)
+        return Tenant(
+            name,
+            name,
+            share=self.share(),
+            tier=Tier(self.tier or Tier.STANDARD),
+            models=self.models,
+            queue_items_max=defaults.queue_items_max if self.queue_max is None else self.queue_max,
+            max_tokens_max=defaults.max_tokens_max if self.max_tokens is None else self.max_tokens,
+        )
+
+
+class TiersSection(Section):
+    """Tiers at the gate: premium before standard before background, each with a floor (shard/tier_floors.py)."""
+
+    shares: dict[TenantTier, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=lambda: dict(SHARES))  # type: ignore[arg-type]
+    """The fraction of all dispatched service that a tier gets at least while it waits; 0 guarantees nothing."""
+    slack: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 4096.0
+    """Service units that a tier may be behind its share before it goes first."""
+
+    @model_validator(mode="after")
+    def _add_up(self) -> TiersSection:
+        if sum(self.shares.values()) > 1 + 1e-9:
+            raise PydanticCustomError(
+                "shares", "the shares of {tiers} add up to at most 1", {"tiers": ", ".join(TENANT_TIERS)}
+            )
+        return self
+
+    def floors(self) -> TierFloors:
+        shares: Mapping[str, float] = dict(self.shares.items())
+        return TierFloors(shares, self.slack)
+
+
+class ThrottlingSection(Section):
+    """FairServe's limits (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
+
+    user: Limit
+    """Most requests of a tenant within a window."""
+    app: Limit
+    """Most requests of an application, of all tenants together, within a window."""
+    apps: dict[str, Limit] = Field(default_factory=dict)
+    """Applications with a limit of their own."""
+    window_s: Annotated[float, Field(gt=0, le=86_400)] = WINDOW_S
+
+    def limits(self) -> Limits:
+        return Limits(self.user, self.app, self.apps, self.window_s)
