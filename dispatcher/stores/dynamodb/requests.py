@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NotConnected
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
@@ -149,7 +150,7 @@ class Requests:
             reply = dict(method(**arguments))
         except ClientError as error:
             raise _meaning(error) from error
-        except HTTPClientError as error:  # not connected, broken, or nothing came back in time
+        except (HTTPClientError, NotConnected) as error:  # not connected, broken, or nothing came back in time
             raise _Retry from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"The tenant store cannot be used: {type(error).__name__}.") from error
