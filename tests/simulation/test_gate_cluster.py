@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.registry import new_gate
 from headgate.evidence.bwfq.floods import RUNS, measure
 from headgate.evidence.bwfq.played import GATE_ORDERS, HELD, play, play_paper
 from headgate.evidence.bwfq.workload import Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import Change, ClusterRequest, run_cluster
+from headgate.simulator.gates.shard_gate import CostGate
 
 requests = st.lists(
     st.builds(ClusterRequest, st.floats(0, 20), st.sampled_from("abc"), st.floats(0.1, 5.0), st.none(), st.none()),
@@ -25,7 +25,7 @@ CONSERVING = ("fcfs", "ratio+wake", "virtual-clock", "sfq", "bwfq")
 
 @given(requests, st.integers(1, 4), st.sampled_from(CONSERVING))
 def test_no_worker_is_idle_while_a_request_waits(sent: list[ClusterRequest], workers: int, order: str) -> None:
-    run = run_cluster(new_gate(order, slots=workers), sent)
+    run = run_cluster(CostGate(order, slots=workers), sent)
     spans = [(start, start + one.service_s) for start, one in zip(run.starts_s, sent, strict=True)]
     assert run.dispatched == len(sent)
     for one, (start, _) in zip(sent, spans, strict=True):
@@ -39,7 +39,7 @@ def test_no_worker_is_idle_while_a_request_waits(sent: list[ClusterRequest], wor
 
 def test_first_come_first_served_by_hand() -> None:
     sent = [ClusterRequest(at, "a", 2.0) for at in (0.0, 0.5, 1.0, 1.5)]
-    run = run_cluster(new_gate("fcfs", slots=2), sent)
+    run = run_cluster(CostGate("fcfs", slots=2), sent)
     assert run.starts_s == [0.0, 0.5, 2.0, 2.5]
     assert (run.queued, run.waiting_most) == (2, 2)
     assert run.waits_s(lambda request: True) == [0.0, 0.0, 1.0, 1.0]
@@ -47,19 +47,19 @@ def test_first_come_first_served_by_hand() -> None:
 
 
 def test_what_has_not_started_by_the_end_has_no_start() -> None:
-    run = run_cluster(new_gate("fcfs", slots=1), [ClusterRequest(0.0, "a", 5.0)] * 2, until_s=4.0)
+    run = run_cluster(CostGate("fcfs", slots=1), [ClusterRequest(0.0, "a", 5.0)] * 2, until_s=4.0)
     assert run.starts_s == [0.0, inf]
     assert (run.dispatched, run.completed(4.0)) == (1, 0)
 
 
 def test_changes_are_made_at_their_time() -> None:
-    run = run_cluster(new_gate("fcfs", slots=1), [ClusterRequest(0.0, "a", 10.0)] * 3, changes=[Change(3.0, workers=3)])
+    run = run_cluster(CostGate("fcfs", slots=1), [ClusterRequest(0.0, "a", 10.0)] * 3, changes=[Change(3.0, workers=3)])
     assert run.starts_s == [0.0, 3.0, 3.0]
 
 
 def test_arrivals_out_of_order_are_refused() -> None:
     with pytest.raises(ValueError, match="request 1 arrives at"):
-        run_cluster(new_gate("fcfs", slots=1), [ClusterRequest(1.0, "a", 1.0), ClusterRequest(0.5, "a", 1.0)])
+        run_cluster(CostGate("fcfs", slots=1), [ClusterRequest(1.0, "a", 1.0), ClusterRequest(0.5, "a", 1.0)])
 
 
 def test_the_workload_offers_its_load() -> None:
@@ -120,7 +120,7 @@ def test_the_runs_that_decided_the_order_are_deterministic(name: str) -> None:
 def test_shares_reach_the_gate() -> None:
     sent = [ClusterRequest(0.0, name, 1.0) for _ in range(40) for name in "ab"]
     run = run_cluster(
-        new_gate("bwfq", slots=1), sent, share={"a": Share(3.0), "b": Share(1.0)}, until_s=20.0
+        CostGate("bwfq", slots=1), sent, share={"a": Share(3.0), "b": Share(1.0)}, until_s=20.0
     )  # fmt: skip
     shares = run.shares(4.0, 20.0)
     assert shares["a"] == pytest.approx(0.75, abs=0.07)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import ClusterRequest, ClusterRun, run_cluster
+from headgate.simulator.gates.shard_gate import CostGate
 
 SLOTS = 10
 FLOOD_PER_S = 20.0
@@ -38,7 +38,7 @@ def play(
     **share: Share,
 ) -> ClusterRun:
     requests = sorted((request for source in sources for request in source), key=lambda request: request.arrival_s)
-    gate = new_gate(order, slots=SLOTS, lead_max=LEAD_MAX)
+    gate = CostGate(order, slots=SLOTS, lead_max=LEAD_MAX)
     return run_cluster(gate, requests, share=share, capacity_per_s=float(SLOTS), until_s=until_s)
 
 

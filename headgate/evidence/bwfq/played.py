@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import inf
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.registry import new_gate
 from dispatcher.policies.percentiles import percentile
 from headgate.evidence.bwfq.workload import PaperWorkload, Scenario, is_batch, is_interactive, paper_workload
 from headgate.simulator.gates.cluster import ClusterRequest, run_cluster
+from headgate.simulator.gates.shard_gate import CostGate
 
 HELD = "held"
 GATE_ORDERS = ("fcfs", "ratio", "ratio+wake", "virtual-clock", "virtual-clock+cap", "sfq", "bwfq")
@@ -69,7 +69,7 @@ def play(order: str, workload: PaperWorkload) -> Played:
         released = _held(requests, workload.credits())
         sent = [requests[number]._replace(arrival_s=at) for at, number in released]
     run = run_cluster(
-        new_gate("fcfs" if order == HELD else order, slots=scenario.workers, lead_max=LEAD_S * scenario.workers),
+        CostGate("fcfs" if order == HELD else order, slots=scenario.workers, lead_max=LEAD_S * scenario.workers),
         sent,
         share=workload.credits() if order in IN_REQUESTS else workload.guarantees(),
         capacity_per_s=None if order in IN_REQUESTS else float(scenario.workers),

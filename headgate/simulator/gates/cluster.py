@@ -1,8 +1,8 @@
-"""A pure gate before N workers that run one request each, in virtual time. Each request's service time is given.
+"""The gate before N workers that run one request each, in virtual time. Each request's service time is given.
 
 Source: BWFQ (2025), sections 3.3 and 3.5: homogeneous workers, one request each, a discrete-event simulation. Only the
-arrivals and the service times are modelled. The gate is production code, called with arrivals, true costs as requests
-end, and changes, in order of time. Nothing is random, preempted, or fails.
+arrivals and the service times are modelled. The gate is the production's shard in memory (shard_gate.py); it gets
+arrivals, true costs as requests end, and changes, in order of time. Nothing is random, preempted, or fails.
 
 Units: seconds; a cost has the unit of the gate's rates. At one instant, requests end first, then changes are made, then
 requests arrive. A request that has not started by `until_s` still waits, or will never be dispatched.
@@ -17,10 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.interface import Dispatched, Gate
-
-EPOCH_S = 1e6
-"""The gate's time when a run begins: later than any bucket takes to fill, as on a real clock."""
+from headgate.simulator.gates.shard_gate import EPOCH_S, CostGate, Decided
 
 
 class ClusterRequest(NamedTuple):
@@ -35,7 +32,10 @@ class ClusterRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Workers, capacity (cost units a second) or shares from `at_s` on; None or empty: unchanged."""
+    """Workers, capacity (cost units a second) or shares from `at_s` on; None or empty: unchanged.
+
+    A tenant's share changes with its next request, which carries its new configuration.
+    """
 
     at_s: float
     workers: int | None = None
@@ -82,7 +82,7 @@ class ClusterRun:
 
 
 def run_cluster(
-    gate: Gate,
+    gate: CostGate,
     requests: Sequence[ClusterRequest],
     *,
     share: Mapping[str, Share] | None = None,
@@ -99,12 +99,14 @@ def run_cluster(
 
 
 class _Cluster:
-    def __init__(self, gate: Gate, requests: Sequence[ClusterRequest], until_s: float) -> None:
+    def __init__(self, gate: CostGate, requests: Sequence[ClusterRequest], until_s: float) -> None:
         self.gate = gate
         self.requests = requests
         self.until_s = until_s
         self.starts_s = [inf] * len(requests)
-        self.ends: list[tuple[float, int]] = []
+        self.ends: list[tuple[float, int, str]] = []
+        self.numbers: dict[str, int] = {}
+        """Of the calls that have not started."""
         self.queued = self.waiting_most = 0
 
     def run(self, changes: Sequence[Change]) -> ClusterRun:
@@ -135,35 +137,31 @@ class _Cluster:
     def _arrive(self, number: int, request: ClusterRequest) -> None:
         arrival_s, tenant, service_s, cost, estimate = request
         expected = estimate if estimate is not None else cost if cost is not None else service_s
-        decision = self.gate.arrive(tenant, str(number), expected, EPOCH_S + arrival_s)
-        if type(decision) is Dispatched:
-            self.starts_s[number] = arrival_s
-            heappush(self.ends, (arrival_s + service_s, number))
-            return
-        self.queued += 1
-        self.waiting_most = max(self.waiting_most, self.gate.waiting)
+        name, decided = self.gate.accept(tenant, expected, EPOCH_S + arrival_s)
+        self.numbers[name] = number
+        self._start(decided, arrival_s)
+        if self.starts_s[number] == inf:
+            self.queued += 1
+            self.waiting_most = max(self.waiting_most, self.gate.waiting)
 
     def _settle_until(self, until_s: float) -> None:
         """End the requests that are due, also those that start in the freed slots."""
-        ends, requests, settle = self.ends, self.requests, self.gate.settle
+        ends, requests = self.ends, self.requests
         while ends and ends[0][0] <= until_s:
-            now_s, number = heappop(ends)
+            now_s, number, name = heappop(ends)
             _, _, service_s, cost, _ = requests[number]
-            dispatched = settle(str(number), service_s if cost is None else cost, EPOCH_S + now_s)
-            if dispatched is not None:
-                self._started(dispatched, now_s)
+            self._start(self.gate.settle(name, service_s if cost is None else cost, EPOCH_S + now_s), now_s)
 
-    def _started(self, dispatched: Dispatched, now_s: float) -> None:
-        number = int(dispatched.invocation_id)
-        self.starts_s[number] = now_s
-        heappush(self.ends, (now_s + self.requests[number].service_s, number))
+    def _start(self, decided: Decided, now_s: float) -> None:
+        for fact in decided.dispatched:
+            number = self.numbers.pop(fact.id)
+            self.starts_s[number] = now_s
+            heappush(self.ends, (now_s + self.requests[number].service_s, number, fact.id))
 
     def _apply(self, change: Change) -> None:
         now = EPOCH_S + change.at_s
-        for tenant, share in change.share.items():
-            self.gate.set_share(tenant, share, now)
+        self.gate.set_shares(change.share)
         if change.capacity_per_s is not None:
-            self.gate.set_capacity(change.capacity_per_s, now)
+            self._start(self.gate.set_capacity(change.capacity_per_s, now), change.at_s)
         if change.workers is not None:
-            for dispatched in self.gate.set_slots(change.workers, now):
-                self._started(dispatched, change.at_s)
+            self._start(self.gate.set_slots(change.workers, now), change.at_s)

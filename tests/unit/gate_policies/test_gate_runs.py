@@ -7,17 +7,17 @@ are not fair must fail the same checks: each run has at least one that does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from random import Random
 
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.interface import Gate
-from dispatcher.policies.old_orders.registry import new_gate
+from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.gates.cluster import Change, ClusterRun, run_cluster
+from headgate.simulator.gates.shard_gate import CostGate
 from tests.support.gate.poisson_source import Source
 from tests.support.gate.unfair import Favourite
 from tests.support.shares import check_shares, max_min_shares
@@ -31,7 +31,7 @@ seeds = pytest.mark.parametrize("seed", [1, 2])
 
 
 def played(
-    order: str | Gate,
+    order: str,
     seed: int,
     until_s: float,
     *sources: Source,
@@ -41,10 +41,10 @@ def played(
     share: Mapping[str, Share] | None = None,
 ) -> ClusterRun:
     """Run the sources on `slots` workers. A source without an end sends until `until_s`."""
-    gate = new_gate(order, slots=slots, lead_max=lead_max) if isinstance(order, str) else order
     random = Random(seed)
     requests = [request for source in sources for request in source.requests(random, until_s)]
     requests.sort(key=lambda request: request.arrival_s)
+    gate = CostGate(order, slots, lead_max=lead_max)
     return run_cluster(
         gate, requests, share=share, capacity_per_s=float(slots), changes=changes, until_s=until_s
     )  # fmt: skip
@@ -59,14 +59,14 @@ def wait_s(run: ClusterRun, fraction: float, from_s: float, to_s: float) -> floa
     return found
 
 
-def weighted_shares(order: str | Gate, seed: int, rate_b_per_s: float = 1.0) -> dict[str, float]:
+def weighted_shares(order: str, seed: int, rate_b_per_s: float = 1.0) -> dict[str, float]:
     """Weights 1:3, costs 1 and 0.2 s; both tenants flood and have the same small guarantee."""
     sources = Source("a", FLOOD, cost_s=1.0), Source("b", 5 * FLOOD, cost_s=0.2)
     run = played(order, seed, 200.0, *sources, share={"a": Share(1.0, 1.0, 10.0), "b": Share(3.0, rate_b_per_s, 10.0)})
     return run.shares(40.0, 200.0)
 
 
-def shares_after_an_hour_alone(order: str | Gate, seed: int) -> dict[str, float]:
+def shares_after_an_hour_alone(order: str, seed: int) -> dict[str, float]:
     """a used all idle slots for an hour, then b joins: the first minute, in which both flood."""
     sources = (
         Source("a", 0.99 * CAPACITY, end_s=3600.0),
@@ -77,21 +77,21 @@ def shares_after_an_hour_alone(order: str | Gate, seed: int) -> dict[str, float]
     return run.shares(3600.0, 3660.0)
 
 
-def median_wait_below_the_guarantee(order: str | Gate, seed: int) -> float:
+def median_wait_below_the_guarantee(order: str, seed: int) -> float:
     """a has a guarantee of 6 of 10 and uses 5; b floods."""
     sources = Source("a", 5.0), Source("b", FLOOD)
     run = played(order, seed, 600.0, *sources, share={"a": Share(1.0, 6.0, 12.0), "b": Share(1.0, 3.0, 12.0)})
     return wait_s(run, 0.50, 60.0, 600.0)
 
 
-def p99_wait_of_bursts_within_the_bucket(order: str | Gate, seed: int) -> float:
+def p99_wait_of_bursts_within_the_bucket(order: str, seed: int) -> float:
     """a sends 20 requests at once, each time after its bucket of 20 has filled at 3 a second; b floods."""
     sources = Source("a", 2.0, batch=20, gap_s=20.0 / 3.0), Source("b", FLOOD)
     run = played(order, seed, 900.0, *sources, share={"a": Share(1.0, 3.0, 20.0), "b": Share(1.0, 3.0, 12.0)})
     return wait_s(run, 0.99, 60.0, 880.0)
 
 
-def overbooked_shares(order: str | Gate, seed: int) -> dict[str, float]:
+def overbooked_shares(order: str, seed: int) -> dict[str, float]:
     """Both tenants have a guarantee of all ten slots, with bursts of 10 and 1 seconds."""
     sources = Source("a", FLOOD), Source("b", FLOOD)
     run = played(order, seed, 150.0, *sources, share={"a": Share(1.0, 10.0, 100.0), "b": Share(1.0, 10.0, 10.0)})
@@ -174,8 +174,11 @@ def test_first_come_first_served_fails_the_checks() -> None:
 
 
 @pytest.mark.parametrize("shares_of", [weighted_shares, shares_after_an_hour_alone, overbooked_shares])
-def test_an_order_that_favours_one_fails_every_check_of_shares(shares_of) -> None:  # type: ignore[no-untyped-def]
-    measured = shares_of(Favourite(SLOTS, favourite="a"), 1)
+def test_an_order_that_favours_one_fails_every_check_of_shares(
+    monkeypatch: pytest.MonkeyPatch, shares_of: Callable[[str, int], dict[str, float]]
+) -> None:
+    monkeypatch.setitem(ORDERS, "favourite", Favourite)
+    measured = shares_of("favourite", 1)
     with pytest.raises(AssertionError, match="shares are wrong"):
         check_shares(measured, WEIGHTED if shares_of is weighted_shares else EQUAL, margin=0.05)
 

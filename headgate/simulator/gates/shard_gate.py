@@ -1,0 +1,142 @@
+"""The gate in memory: one shard of the gate (dispatcher/shard) without a log, and slots that are those of one worker.
+
+The decisions are the production's: commands go in, facts come out. Each decision counts as written at once, so nothing
+is encoded and nothing is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from dispatcher.model.commands import Accept, Command, End, Outcome, Report, call_id
+from dispatcher.model.facts import Dispatched, Entry, Fact
+from dispatcher.policies.clocks import LEAD_MAX, Share
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+
+EPOCH_S = 1e6
+"""The gate's time when a run begins: later than any bucket takes to fill, as on a real clock."""
+PROCESS = "simulator"
+WORKER = "w"
+MODEL = "m"
+
+
+@dataclass(frozen=True, slots=True)
+class GateTenant:
+    """A tenant's configuration. `waiting_max`: most of its calls that may wait."""
+
+    share: Share = field(default_factory=Share)
+    tier: Tier = Tier.STANDARD
+    waiting_max: int = 1_000_000_000
+
+
+class Decided(NamedTuple):
+    outcome: Outcome
+    facts: tuple[Fact, ...]
+
+    @property
+    def dispatched(self) -> list[Dispatched]:
+        return [fact for fact in self.facts if type(fact) is Dispatched]
+
+
+class ShardGate:
+    """`now` in Unix seconds; a time before that of the last decision counts as that one."""
+
+    def __init__(self, settings: ShardSettings, slots: int, *, now: float = EPOCH_S) -> None:
+        self.shard = Shard(settings)
+        self.slots = slots
+        self.capacity_per_s = self.kv_use = 0.0
+        self._sent = 0
+        self._tenants: dict[str, tuple[int, GateTenant]] = {}
+        self.report(now)
+
+    @property
+    def waiting(self) -> int:
+        return self.shard.state.waiting
+
+    @property
+    def running(self) -> int:
+        return len(self.shard.state.workers[WORKER].running)
+
+    @property
+    def stranded(self) -> int:
+        """Calls that wait while slots are free and no call runs, the end of which would dispatch them."""
+        return 0 if self.running or not self.slots else self.waiting
+
+    def set_tenant(self, name: str, tenant: GateTenant) -> None:
+        """Configure a tenant from its next call on, as a process that reads a newer version does."""
+        version, _ = self._tenants.get(name, (0, tenant))
+        self._tenants[name] = version + 1, tenant
+
+    def set_shares(self, shares: Mapping[str, Share]) -> None:
+        for name, share in shares.items():
+            self.set_tenant(name, GateTenant(share))
+
+    def report(self, now: float) -> Decided:
+        """Report the worker: its slots, its measured capacity (0: unknown) and the use of its KV cache."""
+        return self.do(
+            Report(WORKER, "", MODEL, self.slots, 0, 0.0, self.capacity_per_s, False, self.kv_use, 0, ()), now
+        )
+
+    def set_slots(self, slots: int, now: float) -> Decided:
+        self.slots = slots
+        return self.report(now)
+
+    def set_capacity(self, capacity_per_s: float, now: float) -> Decided:
+        self.capacity_per_s = capacity_per_s
+        return self.report(now)
+
+    def accept(
+        self,
+        tenant: str,
+        cost: float,
+        now: float,
+        *,
+        deadline_at: float = inf,
+        app: str = "",
+        interaction: str = "",
+    ) -> tuple[str, Decided]:
+        """Send a call with an estimated cost in service units. Return its id and what was decided."""
+        self._sent = sequence = self._sent + 1
+        name = call_id(PROCESS, sequence)
+        version, config = self._tenants.get(tenant, _UNNAMED)
+        share = config.share
+        command = Accept(
+            name, sequence, PROCESS, tenant, MODEL, cost, deadline_at, False, app, interaction, version,
+            share.weight, share.rate_per_s, share.burst, config.tier, config.waiting_max,
+        )  # fmt: skip
+        return name, self.do(command, now)
+
+    def end(self, name: str, outcome: str, input_tokens: int, output_tokens: int, now: float) -> Decided:
+        """End a running call. Raises KeyError for a call that is not here."""
+        attempt = self.shard.state.calls[name].attempt
+        return self.do(End(name, attempt, outcome, input_tokens, output_tokens), now)
+
+    def do(self, command: Command, now: float) -> Decided:
+        shard = self.shard
+        outcomes, facts = shard.decide((command,), now)
+        shard.confirm(Entry(shard.position, shard.at, "", "", 0, facts) if facts else None)
+        return Decided(outcomes[0], facts)
+
+
+_UNNAMED = (1, GateTenant())
+
+
+class CostGate(ShardGate):
+    """A gate for calls with a cost in any unit instead of tokens: the shard's service function gives the cost."""
+
+    def __init__(self, order: str, slots: int, *, lead_max: float = LEAD_MAX, now: float = EPOCH_S) -> None:
+        self._ended_cost = 0.0
+        super().__init__(ShardSettings(order=order, lead_max=lead_max, service=self._service), slots, now=now)
+
+    def _service(self, input_tokens: int, output_tokens: int) -> float:
+        return self._ended_cost
+
+    def settle(self, name: str, cost: float, now: float) -> Decided:
+        """End a running call at its true cost."""
+        self._ended_cost = cost
+        return self.end(name, "done", 0, 0, now)
