@@ -1,0 +1,108 @@
+"""The SQLite file: what cannot be opened is said at once, what breaks later is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dispatcher.bootstrap import RealClock, make_store
+from dispatcher.config import load_config
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.stores.sqlite import database
+from dispatcher.stores.sqlite.store import SqliteStore
+
+
+async def test_the_environment_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = make_store(load_config({"HEADGATE_STORE": f"sqlite:{path}"}))
+    assert isinstance(store, SqliteStore)
+    await store.log("s").append(0, b"x")
+    await store.close()
+    assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize("named", ["sqlite", "sqlite:", "sqlite:/", "sqlite: ", "dynamo", "", "sqlite:/tmp/"])
+def test_a_store_that_is_none_is_refused(named: str) -> None:
+    with pytest.raises(ConfigurationError, match=r'^HEADGATE_STORE: use "dynamodb", or "sqlite:PATH"'):
+        load_config({"HEADGATE_STORE": named})
+
+
+def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{tmp_path / 'none' / 'store.db'} cannot be opened"):
+        SqliteStore(tmp_path / "none" / "store.db", RealClock())
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(ConfigurationError, match="not a database"):
+        SqliteStore(path, RealClock())
+
+
+def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="layout 99, this version knows 1: use the newer headgate"):
+        SqliteStore(path, RealClock())
+
+
+async def test_a_write_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    assert await store._database.write(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)  # FULL
+    assert await store._database.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
+    await store.close()
+
+
+async def test_a_file_that_is_deleted_or_replaced_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = SqliteStore(path, RealClock())
+    await store.log("s").append(0, b"x")
+    path.rename(tmp_path / "moved.db")
+    with pytest.raises(StoreUnavailable, match="FileNotFoundError"):
+        await store.log("s").append(1, b"y")
+    other = SqliteStore(path, RealClock())
+    with pytest.raises(StoreUnavailable, match="OSError"):
+        await store.log("s").last()
+    assert await other.log("s").last() is None
+    await store.close()
+    await other.close()
+
+
+async def test_a_file_that_another_process_keeps_locked_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_S", 0.01)
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    await store.log("s").append(0, b"x")
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        await store.log("s").append(1, b"y")
+    assert await store.log("s").last() == (0, b"x")  # readers do not wait for writers
+    other.execute("ROLLBACK")
+    assert await store.log("s").append(1, b"y") == b"y"
+    other.close()
+    await store.close()
+
+
+async def test_too_many_requests_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PENDING_MAX", 3)
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    calls = [store.log("s").append(number, b"x") for number in range(9)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert outcomes[:3] == [b"x"] * 3
+    assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes[3:])
+    assert await store.log("s").append(3, b"x") == b"x"
+    await store.close()
+
+
+async def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.log("s").append(0, b"x")
