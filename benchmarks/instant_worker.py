@@ -1,6 +1,6 @@
 """A worker that answers at once: the real HTTP server over a modelled engine with steps of zero duration.
 
-`python -m benchmarks.instant_worker` prints one JSON line, `{"url", "worker"}`; it registers nowhere.
+`python -m benchmarks.instant_worker` prints one JSON line, `{"url", "worker"}`; it reports to no gate.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ import sys
 
 import uvicorn
 
-from dispatcher.bootstrap import RealClock
+from dispatcher.bootstrap import RealClock, real_random
+from dispatcher.model.commands import Command, Done, Outcome
 from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.service.executions import Executions
+from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.server import make_app
 
 WORKER_ID = "w-instant"
 SLOTS = 64
 
 
-async def settle_nothing(
-    tenant: str, invocation_id: str, attempt: int, *, input_tokens: int, output_tokens: int
-) -> None:
-    """No client disconnects in this benchmark."""
+class AgreeingGate:
+    """Acknowledges every report at once."""
+
+    async def do(self, command: Command) -> Outcome:
+        return Done()
 
 
 async def main() -> None:
     engine = ModelledEngine(make_policy("vtc"), profile=INSTANT)
     await engine.start()
     clock = RealClock()
-    executions = Executions(engine, SLOTS, clock, settle_nothing)
+    executions = Executions(WORKER_ID, engine, SLOTS, clock, Outbox(AgreeingGate(), clock, real_random()))
     secret = os.environ["HEADGATE_WORKER_SECRET"].encode()
     app = make_app(executions, worker_id=WORKER_ID, secret=secret, clock=clock)
     listening = bound("127.0.0.1", 0)

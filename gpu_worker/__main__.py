@@ -1,8 +1,8 @@
-"""`python -m gpu_worker`: engine, HTTP server and agent as one service.
+"""`python -m gpu_worker`: engine, HTTP server, outbox and agent as one service.
 
-Prints one JSON line, `{"url", "worker"}`, when it serves and is registered. Logs JSON lines on standard error. SIGTERM
-drains the worker and ends it with exit code 0. Exit code 2 and one line on standard error: it cannot be started. Exit
-code 1: a part of it ended by itself.
+Prints one JSON line, `{"url", "worker"}`, when it serves and the gate knows it. Logs JSON lines on standard error.
+SIGTERM drains the worker and ends it with exit code 0. Exit code 2 and one line on standard error: it cannot be
+started. Exit code 1: a part of it ended by itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from functools import partial
 
 import uvicorn
 from botocore.exceptions import BotoCoreError
+from starlette.applications import Starlette
 
-from dispatcher.bootstrap import RealClock, RealIds, old_make_store, real_random, worker_secret
+from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_store, real_random, worker_secret
 from dispatcher.config import load_config
+from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
-from dispatcher.model.old_fleet import Worker
-from dispatcher.old_operations.settle import settle_lost
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.service.agent import Agent, NoSeat
+from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.options import parse_options
+from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from gpu_worker.service.tiers_file import WorkerTiers
@@ -52,7 +54,7 @@ def main() -> None:
     log_json()
     try:
         code = asyncio.run(serve(options))
-    except (HeadgateError, EngineUnavailable, NoSeat, BotoCoreError, OSError, ValueError) as error:
+    except (HeadgateError, EngineUnavailable, BotoCoreError, OSError, ValueError) as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
         code = 2
     sys.exit(code)
@@ -60,32 +62,37 @@ def main() -> None:
 
 async def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
-    config, clock = load_config(), RealClock()
-    secret, store = worker_secret(config), old_make_store(config)
+    config, clock = load_config().model_copy(update={"pool": options.pool}), RealClock()
+    secret = worker_secret(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), SloWatch(clock, tiers.shedder())
     await _start(engine)
-    executions = Executions(engine, options.slots, clock, partial(settle_lost, store, clock), watch, engine.serves)
-    worker = _worker(options, engine.facts, sock.getsockname()[1])
-    app = make_app(executions, worker_id=worker.id, secret=secret, clock=clock)
-    server = _Server(
-        uvicorn.Config(app, log_config=None, timeout_keep_alive=IDLE_CONNECTION_S, timeout_graceful_shutdown=CLOSING_S)
-    )
-    agent = Agent(worker, store, executions, clock, real_random())
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        await agent.join()
-    except BaseException:
+        identity = _identity(options, engine.facts, sock.getsockname()[1])
+        link = make_link(config, make_store(config), clock, NoLauncher())
+        outbox = Outbox(link, clock, real_random(), Journal(options.outbox, identity.worker))
+        executions = Executions(
+            identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now()
+        )
+        executions.recover()
+        app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
+        code = await _serve(_server(app), sock, Agent(identity, link, executions, clock, real_random()), engine)
+        await outbox.close()
+        return code
+    finally:
         await engine.stop()
-        raise
-    sys.stdout.write(json.dumps({"url": worker.url, "worker": worker.id}) + "\n")
+
+
+async def _serve(server: _Server, sock: socket.socket, agent: Agent, engine: SupervisedEngine) -> int:
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await agent.join()
+    sys.stdout.write(json.dumps({"url": agent.identity.url, "worker": agent.identity.worker}) + "\n")
     sys.stdout.flush()
     stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless))
     await agent.serve(stopping)
     server.should_exit = True
     await asyncio.wait({serving})
-    await engine.stop()
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
@@ -112,15 +119,20 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
     )
 
 
-def _worker(options: argparse.Namespace, facts: EngineFacts, port: int) -> Worker:
-    return Worker(
-        id=options.worker_id or f"w-{RealIds().new()[:12]}",
-        pool=options.pool,
+def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Report:
+    """Return the worker's report, without what changes."""
+    return Report(
+        worker=options.worker_id or f"w-{RealIds().new()[:12]}",
         url=f"http://{options.advertise or _own_address(options.host)}:{port}",
         model=facts.model,
         slots=options.slots,
         context_tokens=facts.context_tokens,
         bytes_per_token=facts.bytes_per_token,
+        service_per_s=0.0,
+        draining=False,
+        kv_use=0.0,
+        queue_length=0,
+        live=(),
     )
 
 
@@ -140,6 +152,13 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _server(app: Starlette) -> _Server:
+    config = uvicorn.Config(
+        app, log_config=None, timeout_keep_alive=IDLE_CONNECTION_S, timeout_graceful_shutdown=CLOSING_S
+    )
+    return _Server(config)
 
 
 async def _stop_requested(serving: asyncio.Task[None], hopeless: asyncio.Event) -> bool:

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.old_ports import Clock
+from dispatcher.ports import Clock
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,

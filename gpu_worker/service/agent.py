@@ -1,13 +1,13 @@
-"""The agent: keeps the worker registered by heartbeats, and aborts work that no longer belongs to the worker.
+"""The agent: keeps the worker known at the gate by reports, and does what their answers require.
 
-    join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
+    join ──▶ report, every report_s ──▶ … ──▶ SIGTERM: drain, with reports ──▶ finish executions ──▶ leave
 
-A heartbeat names the live executions and renews all their leases at once; its answer has the leases as stored.
+A report names the live attempts; its answer lists the attempts that the log holds for this worker (held_attempts.py).
 
-- The lease of an execution is gone: it belongs to another attempt. Abort it and do not settle it.
-- The worker's seat is gone: the gate took the worker for dead. Abort everything and register again.
-- No heartbeat has succeeded for lease_s less margin_s, a margin above any clock skew: abort everything, before the gate
-  may give the work to another worker. A separate watch does this, because a heartbeat may hang.
+- A held attempt whose order does not come in time is returned.
+- An execution that the log does not hold is aborted, and not reported.
+- No report was answered for lease_s less margin_s: everything is aborted, before the gate may give the work to another
+  worker. A separate watch does this, because a report may hang. The ends are reported when the gate answers again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.old_fleet import Worker
-from dispatcher.old_ports import Clock, WorkerRegistry
+from dispatcher.model.commands import Attempts, Leave, Report
+from dispatcher.model.errors import HeadgateError, StoreUnavailable
+from dispatcher.ports import Clock
 from gpu_worker.policies.capacity import MeasuredCapacity
+from gpu_worker.service.execution import Abort
 from gpu_worker.service.executions import Executions
+from gpu_worker.service.gate import Gate
+from gpu_worker.service.held_attempts import HeldAttempts
 
 logger = logging.getLogger("headgate.agent")
 
@@ -32,162 +35,145 @@ logger = logging.getLogger("headgate.agent")
 class AgentSettings:
     """Seconds."""
 
-    heartbeat_s: float = 2.0
+    report_s: float = 1.0
+    answer_s: float = 5.0
+    """How long an answer may take."""
     lease_s: float = 10.0
-    """How long the gate takes this worker for alive after a heartbeat."""
+    """How long the gate takes this worker for alive after a report."""
     margin_s: float = 3.0
-    """Work is aborted this long before the lease ends: more than the clocks differ."""
+    """Work is aborted this long before the lease ends."""
     watch_s: float = 0.25
-    """How late the watch may notice that."""
+    """How late the watch may notice that, or an attempt that is overdue."""
     join_s: float = 60.0
-    """How long the first registration is tried."""
+    """How long the first report is tried."""
     join_pause_s: float = 0.5
     join_pause_max_s: float = 8.0
     drain_s: float = 25.0
-    """How long running executions may take to finish during a drain."""
+    """How long running executions may take to finish during a drain, and their reports to reach the log."""
     abort_s: float = 5.0
-    """How long aborted executions may then take to end and be settled, and how long leaving may take."""
-
-
-class NoSeat(Exception):
-    """All seats of the pool are taken."""
+    """The same after the executions that are left were aborted. And how long leaving may take."""
 
 
 @dataclass(eq=False)
 class Agent:
-    """`worker`: as it registers; `random`: for jitter, so that the heartbeats of a fleet spread out."""
+    """`identity`: what stays the same in all reports. `random`: for jitter, so that a fleet's reports spread out."""
 
-    worker: Worker
-    registry: WorkerRegistry
+    identity: Report
+    gate: Gate
     executions: Executions
     clock: Clock
     random: Random
     settings: AgentSettings = field(default_factory=AgentSettings)
     capacity: MeasuredCapacity = field(default_factory=MeasuredCapacity)
-    _seated: Worker | None = None
+    _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
-    _heartbeat_at: float = 0.0
-    _heartbeat_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _left: bool = False
+    _answered_s: float = 0.0
+    """When the last report that was answered was sent."""
+    _reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
-        """Register; try again while DynamoDB is unavailable or no seat is free. Raises the error of the last try."""
-        until = self.clock.now() + self.settings.join_s
+        """Report for the first time; try again while the gate is unavailable. Raises StoreUnavailable."""
+        until_s = self.clock.monotonic() + self.settings.join_s
         pause = self.settings.join_pause_s
-        while True:
-            try:
-                return await self.register()
-            except (StoreUnavailable, NoSeat) as error:
-                wait = self._jittered(pause)
-                if self.clock.now() + wait > until:
-                    raise
-                logger.warning("not registered yet: %s", error)
+        while not await self.report():
+            wait = self._jittered(pause)
+            if self.clock.monotonic() + wait > until_s:
+                raise StoreUnavailable(f"the gate did not answer for {self.settings.join_s:g} s")
             await self.clock.sleep(wait)
             pause = min(2 * pause, self.settings.join_pause_max_s)
 
-    async def register(self) -> None:
-        """Take a seat. Raises NoSeat, StoreUnavailable."""
-        now = self.clock.now()
-        self._seated = await self.registry.register(self._as_now(self.worker, now))
-        if self._seated is None:
-            raise NoSeat(f"all seats of pool {self.worker.pool!r} are taken")
-        self._renewed(now)
-
     async def serve(self, until: Awaitable[object]) -> None:
-        """Send heartbeats until `until` is done, then drain. Heartbeats go on while draining: running executions hold
-        leases."""
-        stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
-        if heartbeats.done():
-            logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
-            await self._abort_all()
+        """Report until `until` is done, then drain. Reports go on while draining: running executions are leased."""
+        stop, reports = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
+        await asyncio.wait({stop, reports}, return_when=asyncio.FIRST_COMPLETED)
+        if reports.done():
+            logger.error("the reports ended: %s", type(reports.exception()).__name__)
+            await self._cut_off()
         await self.drain()
         stop.cancel()
-        heartbeats.cancel()
-        await asyncio.wait({stop, heartbeats})
+        reports.cancel()
+        await asyncio.wait({stop, reports})
 
     async def run(self) -> None:
-        """Send heartbeats, and watch the lease, until cancelled."""
+        """Send reports, and watch the lease and the offers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._heartbeat_loop())
+            tasks.create_task(self._report_loop())
             tasks.create_task(self._watch())
 
-    async def heartbeat(self) -> None:
-        """Send one heartbeat, or register again if the seat is lost. Errors are only logged: the watch counts."""
+    async def report(self) -> bool:
+        """Send one report. False if it is not answered: this is logged, and the watch counts."""
         try:
-            async with self._heartbeat_lock:
-                await self._heartbeat()
-        except (StoreUnavailable, NoSeat) as error:
-            logger.warning("heartbeat failed: %s", error)
-        except Exception as error:  # a bug must not end the heartbeats unnoticed; its message may hold a prompt
-            logger.error("heartbeat failed: %s", type(error).__name__)
+            async with self._reporting, asyncio.timeout(self.settings.answer_s):
+                return self._left or await self._report()
+        except (HeadgateError, TimeoutError) as error:
+            logger.warning("report not answered: %s", type(error).__name__)
+        except Exception as error:  # a bug must not end the reports unnoticed
+            logger.error("report failed: %s", type(error).__name__)
+        return False
 
     async def drain(self) -> None:
         """Accept no more work, finish the executions, abort those that do not finish in time, leave."""
         self._draining = True
         self.executions.accepting = False
-        heartbeat = asyncio.ensure_future(self.heartbeat())
+        report = asyncio.ensure_future(self.report())
         if not await self._within(self.settings.drain_s, self.executions.idle()):
-            await self.executions.abort_all()
+            await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
-                logger.error("unfinished executions: %s", ", ".join(sorted(self.executions.live())))
+                logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
         if not await self._within(self.settings.abort_s, self._leave()):
-            logger.warning("could not leave in time: the seat expires by itself")
-        heartbeat.cancel()
+            logger.warning("could not leave in time: the lease ends by itself")
+        report.cancel()
 
-    async def _heartbeat_loop(self) -> None:
+    async def _report_loop(self) -> None:
         while True:
-            await self.clock.sleep(self._jittered(self.settings.heartbeat_s))
-            await self.heartbeat()
+            await self.clock.sleep(self._jittered(self.settings.report_s))
+            await self.report()
 
-    async def _heartbeat(self) -> None:
-        if self._seated is None:
-            if not self._draining:
-                await self.register()
-            return
-        sent = self._as_now(self._seated, now := self.clock.now())
-        stored = await self.registry.heartbeat(sent)
-        if stored is None:
-            logger.warning("the seat is lost: this worker's executions belong to others now")
-            self._seated = None
-            await self._abort_all()
-            return
-        self._seated = stored
-        self._renewed(now)
-        await self._abort_unleased(sent, stored)
-
-    def _renewed(self, now: float) -> None:
-        self._heartbeat_at = now
+    async def _report(self) -> bool:
+        sent_s, running = self.clock.monotonic(), self.executions.running()
+        answer = await self.gate.do(self._as_now(sent_s))
+        if not isinstance(answer, Attempts):
+            logger.warning("report answered by %s", type(answer).__name__)
+            return False
+        now_s = self.clock.monotonic()
+        if not self._held.note(answer, running, self.executions.live(), now_s):
+            logger.warning("report answered from an old state")
+            return False
+        self._answered_s = sent_s
         self.executions.accepting = not self._draining
-
-    async def _abort_unleased(self, sent: Worker, stored: Worker) -> None:
-        """Abort executions that ran when the heartbeat was sent and hold no lease. A lease is stored before its order
-        is signed."""
-        leased = {lease.execution for lease in stored.leases.values()}
-        for name in (sent.live & self.executions.live()) - leased:
-            await self.executions.abort(name, lease_lost=True)
+        for name in self._held.unknown(now_s):
+            await self.executions.abort(name, Abort.LEASE_LOST)
+        return True
 
     async def _watch(self) -> None:
-        """Abort everything before the gate may take this worker for dead."""
+        """Return attempts that are overdue. Abort everything before the gate may take this worker for dead."""
         while True:
-            remaining = self._heartbeat_at + self.settings.lease_s - self.settings.margin_s - self.clock.now()
-            if remaining <= 0:
-                await self._abort_all()
-            await self.clock.sleep(max(remaining, self.settings.watch_s))
+            now_s = self.clock.monotonic()
+            for name in self._held.overdue(now_s):
+                self.executions.fence(name, is_old=self._held.is_old(name))
+            if now_s - self._answered_s >= self.settings.lease_s - self.settings.margin_s:
+                await self._cut_off()
+            await self.clock.sleep(self.settings.watch_s)
 
-    async def _abort_all(self) -> None:
-        """Abort everything: this worker may hold no lease any more."""
+    async def _cut_off(self) -> None:
+        """Abort everything: the gate may give the work to another worker soon."""
         self.executions.accepting = False
-        await self.executions.abort_all(lease_lost=True)
+        await self.executions.abort_all(Abort.CUT_OFF)
 
     async def _leave(self) -> None:
-        """Give up the seat. No heartbeat runs meanwhile or comes later: it would bring the seat back."""
-        async with self._heartbeat_lock:
-            seated, self._seated = self._seated, None
+        """Sign off, unless something runs or is not reported: the log would take its attempts for returned.
+
+        No report comes later: it would bring the worker back.
+        """
+        async with self._reporting:
+            self._left = True
+            if self.executions.live():
+                return
             try:
-                if seated is not None:
-                    await self.registry.leave(seated)
-            except StoreUnavailable as error:
-                logger.warning("could not leave: %s", error)
+                await self.gate.do(Leave(self.identity.worker))
+            except HeadgateError as error:
+                logger.warning("could not leave: %s", type(error).__name__)
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
         """Run `work` and return True; cancel it after so many seconds of this agent's clock and return False."""
@@ -201,17 +187,15 @@ class Agent:
         task.cancel()
         return False
 
-    def _as_now(self, worker: Worker, now: float) -> Worker:
+    def _as_now(self, now_s: float) -> Report:
         stats = self.executions.engine.stats()
         served = sum(tenant.service for tenant in stats.tenants.values())
-        return replace(
-            worker,
-            alive_until=now + self.settings.lease_s,
+        return self.identity._replace(
             draining=self._draining or not self.executions.engine_serves(),
-            live=self.executions.live(),
+            live=tuple(sorted(self.executions.live())),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,
-            service_per_s=self.capacity.observe(now, served, saturated=stats.waiting > 0),
+            service_per_s=self.capacity.observe(now_s, served, saturated=stats.waiting > 0),
         )
 
     def _jittered(self, seconds: float) -> float:

@@ -1,251 +1,250 @@
-"""The executions that run on a worker: at most one per slot, each once, each until its deadline at most."""
+"""The executions that run on a worker: at most one per slot, each attempt once, each until its deadline at most.
+
+Every attempt that reached the worker ends by exactly one report to the log (endings.py), in this order: the slot is
+freed, the report is in the outbox, the log acknowledges it, and only then the last event goes to the caller. So what a
+caller is answered agrees with the log. While the acknowledgement is missing, the caller gets signs of life.
+
+A caller that closes the stream ends its execution, unless the call is durable: its answer is kept with the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
 
-from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkOrder, WorkRefused
-from dispatcher.old_ports import Clock
-from dispatcher.worker_wire import encode_event
-from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
-from gpu_worker.service.engine_request import engine_request
-from gpu_worker.service.settlement import SettleLost, settle_with_retries
+from dispatcher.model.commands import Outcome, Return
+from dispatcher.model.execution_token import ExecutionToken
+from dispatcher.model.worker_protocol import (
+    Alive,
+    Finished,
+    WorkOrder,
+    WorkRefused,
+    execution_name,
+    parse_execution,
+)
+from dispatcher.ports import Clock
+from dispatcher.worker_wire import OrderRefused, encode_event
+from gpu_worker.engines.interface import Engine
+from gpu_worker.service.endings import confirms, ending, outcome_of, refused
+from gpu_worker.service.engine_reader import STEP_S, EngineReader
+from gpu_worker.service.execution import Abort, Execution
+from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.outbox_records import AttemptReport
+from gpu_worker.service.seen_attempts import SeenAttempts
 from gpu_worker.service.slo.watch import SloWatch
 
 logger = logging.getLogger("headgate.worker")
 
 ALIVE = encode_event(Alive())
-ALIVE_EVERY_S = 2.0
-"""A line is sent at least this often, so that a silent worker is a dead one."""
-REFUSED_AS = {
-    "context_length_exceeded": 400,
-    "invalid_messages": 400,
-    "rate_limit_exceeded": 429,
-    "preempted": 503,
-    "preempted_too_often": 503,
-}
-"""HTTP statuses of the engine's errors that the request caused, or more urgent requests. Any other error is a fault of
-this worker: 500."""
-RATE_WINDOW_S = 60.0
-"""The RPM policy counts over a minute; then it accepts the tenant again."""
-
-
-@dataclass(eq=False, slots=True)
-class Execution:
-    order: WorkOrder
-    input_tokens: int = 0
-    output_tokens: int = 0
-    ended: bool = False
-    """The final event is about to be sent; the gate settles."""
-    aborting: bool = False
-    """The engine is to end it: at once, or as soon as it knows the request."""
-    lease_lost: bool = False
-    """Another attempt owns the invocation: this worker must not settle it."""
-
-    @property
-    def name(self) -> str:
-        return self.order.execution
-
-    def note(self, event: EngineEvent) -> None:
-        if not isinstance(event, Token):
-            self.input_tokens = event.input_tokens
-        if not isinstance(event, Started):
-            self.output_tokens = event.output_tokens
-
-    def counts(self) -> dict[str, int]:
-        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+LATE_S = 2.0
+"""How long the last event of an execution that ends at its deadline waits for the log."""
+RETURN_S = 10.0
+"""How long the last event of an attempt that goes back to the gate waits for the log. After it the caller is better off
+without it: it asks the gate for news."""
 
 
 class Refusal(Exception):
-    """This worker does not accept this order. `status`: of HTTP. `retry_after_s`: when the order may be sent again."""
+    """The worker does not serve this HTTP request, and reports nothing about its attempt. `status`: of HTTP."""
 
-    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
-        self.retry_after_s = retry_after_s
 
 
-class Shed(Refusal):
-    """The order's tier is shed for now, to protect more urgent tiers."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        message = "The service is overloaded and serves more urgent work first; try again later."
-        super().__init__(429, "overloaded", message, retry_after_s)
+class _LastEvent(NamedTuple):
+    event: Finished | WorkRefused
+    report: AttemptReport
+    delivery: asyncio.Task[Outcome]
 
 
 @dataclass(eq=False)
 class Executions:
-    """`settle_lost` settles executions that lost their gate. `watch` notes the time of every event, and sheds."""
+    """`worker`: the worker's id in the log. `slo_watch` notes the time of every event, and sheds."""
 
+    worker: str
     engine: Engine
     slots: int
     clock: Clock
-    settle_lost: SettleLost
+    outbox: Outbox
     slo_watch: InitVar[SloWatch | None] = None
     engine_serves: Callable[[], bool] = lambda: True
     """False while the engine is being replaced."""
     watch: SloWatch = field(init=False)
+    started_at: float = 0.0
+    """Since when this process can receive orders, in Unix seconds. Orders that were signed before are refused."""
     accepting: bool = True
-    """False while draining, and while the worker cannot reach DynamoDB to keep its leases."""
+    """False while draining, and while the worker's lease at the gate is in doubt."""
+    fenced: Counter[str] = field(default_factory=Counter)
+    """Attempts that were returned because no order for them came, by the reason of the return."""
+    _reader: EngineReader = field(init=False)
+    _seen: SeenAttempts = field(init=False)
     _live: dict[str, Execution] = field(default_factory=dict)
-    _unsettled: set[str] = field(default_factory=set)
-    """Executions that ended without their gate and are not settled yet. Heartbeats still name them, else the gate would
-    reclaim their leases."""
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self, slo_watch: SloWatch | None) -> None:
         self.watch = slo_watch or SloWatch(self.clock)
+        self._reader = EngineReader(self.engine, self.clock, self.watch)
+        self._seen = SeenAttempts(self.clock, self.started_at)
+
+    def recover(self) -> None:
+        """Deliver the reports that an earlier process left in the outbox. Their attempts do not begin again."""
+        for report in self.outbox.recover():
+            self._seen.take(report.id, report.attempt)
+
+    def running(self) -> frozenset[str]:
+        """Return the executions that hold a slot."""
+        return frozenset(self._live)
 
     def live(self) -> frozenset[str]:
-        """Return the executions whose leases this worker keeps."""
-        return frozenset(self._live) | self._unsettled
+        """Return the attempts that the log must not give away: they run, or their reports are under way."""
+        return self.running() | self.outbox.live()
 
-    def claim(self, order: WorkOrder) -> Execution:
-        """Accept the order. Raises Refusal."""
-        if order.model != self.engine.facts.model:
-            raise Refusal(404, "model_not_found", "This worker serves another model.")
-        if not self.accepting or not self.engine_serves():
-            raise Refusal(503, "draining", "This worker takes no more work for now.")
-        if order.execution in self.live():
-            raise Refusal(409, "running_already", "This execution is running already.")
-        if len(self._live) >= self.slots:
-            raise Refusal(503, "worker_full", "All slots of this worker are taken.")
-        if (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is not None:
-            logger.info("shed", extra={"execution": order.execution, "tier": order.tier})
-            raise Shed(retry_after_s)
-        execution = Execution(order)
+    def run(self, token: ExecutionToken, order: WorkOrder | OrderRefused) -> AsyncGenerator[bytes, None]:
+        """Return the lines of an order whose token is valid. An invalid order ends its call.
+
+        Begin to read them at once: only then does closing them free the slot. Raises Refusal if the attempt was seen
+        before, or may have been.
+        """
+        self._take(token)
+        if isinstance(order, OrderRefused):
+            return self._refuse(token, WorkRefused(422, "invalid_order", str(order), final=True))
+        if (refusal := self._refusal(order)) is not None:
+            return self._refuse(token, refusal, order.tenant)
+        execution = self._reader.begin(order)
         self._live[execution.name] = execution
         self.watch.arrived(execution.name, order.tier, order.max_tokens)
-        return execution
+        return self._lines(execution)
 
-    async def run(self, execution: Execution) -> AsyncGenerator[bytes, None]:
-        """Yield the execution's lines. If it is closed early, the gate is gone: the work is aborted and settled."""
-        events = self._generate(execution.order)
-        upcoming = asyncio.ensure_future(anext(events))
-        try:
-            while not execution.ended:
-                await self._abort_if_late(execution)
-                await asyncio.wait({upcoming}, timeout=self._wait_max_s(execution))
-                if not upcoming.done():
-                    yield ALIVE
-                    continue
-                line = await self._encode(execution, upcoming)
-                offered_s = self.watch.now_s()
-                yield line
-                self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
-                if not execution.ended:
-                    upcoming = asyncio.ensure_future(anext(events))
-        finally:
-            # A task of its own, because this one may be cancelled again at every await.
-            task = asyncio.ensure_future(self._close(execution, upcoming, events))
-            self._closing.add(task)
-            task.add_done_callback(self._closed)
+    def fence(self, name: str, *, is_old: bool) -> None:
+        """Return an attempt that the log holds for this worker and that is not live. It never begins here from now on.
 
-    async def abort(self, name: str, *, lease_lost: bool = False) -> None:
-        """End an execution. `lease_lost`: and do not settle it, because another attempt may be running."""
-        execution = self._live.get(name)
-        if execution is None or execution.lease_lost:
+        `is_old`: an earlier process of this worker may have begun it. Then, or if it was begun here, it is "lost"; else
+        "not_begun", which suspends the caller's process.
+        """
+        if name in self.live():
             return
-        if lease_lost:
-            logger.warning("lease lost", extra={"execution": name})
-        execution.lease_lost, execution.aborting = lease_lost, True
-        await self.engine.abort(name)
+        call_id, attempt = parse_execution(name)
+        reason = "not_begun" if self._seen.take(call_id, attempt) and not is_old else "lost"
+        self.fenced[reason] += 1
+        logger.warning("returned: %s", reason, extra={"execution": name})
+        self.outbox.post(Return(call_id, attempt, reason, self.worker))
 
-    async def abort_all(self, *, lease_lost: bool = False) -> None:
-        await asyncio.gather(*(self.abort(name, lease_lost=lease_lost) for name in list(self._live)))
+    async def abort(self, name: str, why: Abort) -> None:
+        if (execution := self._live.get(name)) is not None:
+            await self._reader.abort(execution, why)
+
+    async def abort_all(self, why: Abort) -> None:
+        await asyncio.gather(*(self.abort(name, why) for name in list(self._live)))
 
     async def idle(self) -> None:
-        """Wait until nothing runs and every execution that ended without its gate is settled."""
-        while self._live or self._closing:
-            await asyncio.wait(self._closing) if self._closing else await self.clock.sleep(0.05)
+        """Wait until nothing runs and every report is in the log."""
+        while self._live or self._closing or len(self.outbox):
+            if self._closing:
+                await asyncio.wait(set(self._closing))
+            elif self._live:
+                await self.clock.sleep(0.05)
+            else:
+                await self.outbox.flushed()
 
-    async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        """Yield the engine's events. Messages that it refuses raise here, as any of its errors."""
-        prompt = order.prompt
-        if prompt is None:
-            prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
-        async with aclosing(self.engine.generate(engine_request(order, prompt, self.clock.now()))) as events:
-            async for event in events:
-                yield event
+    def _take(self, token: ExecutionToken) -> None:
+        if self.outbox.full:
+            raise Refusal(503, "gate_unreachable", "This worker has too many reports for the gate under way.")
+        if self._seen.is_stale(token):
+            raise Refusal(409, "signed_before_start", "This order was signed before this worker was started.")
+        if not self._seen.take(token.invocation, token.attempt):
+            raise Refusal(409, "seen_already", "This attempt or a later one reached this worker before.")
 
-    async def _abort_if_late(self, execution: Execution) -> None:
-        if not execution.aborting and self.clock.now() >= execution.order.deadline_at:
-            self.watch.expiries[execution.order.tier] += 1
-            await self.abort(execution.name)
+    def _refusal(self, order: WorkOrder) -> WorkRefused | None:
+        if order.model != self.engine.facts.model:
+            return WorkRefused(404, "model_not_found", "This worker serves another model.")
+        if not self.accepting or not self.engine_serves():
+            return WorkRefused(503, "draining", "This worker takes no more work for now.")
+        if len(self._live) >= self.slots:
+            return WorkRefused(503, "worker_full", "All slots of this worker are taken.")
+        if (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is None:
+            return None
+        message = "The service is overloaded and serves more urgent work first; try again later."
+        return WorkRefused(429, "overloaded", message, retry_after_s, final=True)
 
-    def _wait_max_s(self, execution: Execution) -> float:
-        """Return how long to wait for an event: until the next sign of life, or the deadline."""
-        if execution.aborting:
-            return ALIVE_EVERY_S
-        return max(0.0, min(ALIVE_EVERY_S, execution.order.deadline_at - self.clock.now()))
+    def _refuse(self, token: ExecutionToken, event: WorkRefused, tenant: str = "") -> AsyncGenerator[bytes, None]:
+        logger.info("refused", extra={"execution": token.execution, "code": event.code})
+        report = refused(token.invocation, token.attempt, self.worker, event, tenant)
+        return self._last_line(_LastEvent(event, report, self.outbox.post(report)), self.clock.now() + RETURN_S)
 
-    async def _encode(self, execution: Execution, upcoming: asyncio.Future[EngineEvent]) -> bytes:
-        """Return the line of the next event, or of the engine's refusal. Notes the counts, and the end."""
+    async def _lines(self, execution: Execution) -> AsyncGenerator[bytes, None]:
+        """Yield the execution's lines. If they are closed before the end, the caller has left."""
         try:
-            event = upcoming.result()
-        except EngineError as error:
-            execution.ended = True
-            logger.info("refused", extra={"execution": execution.name, "code": error.code, **execution.counts()})
-            return self._refused(execution, error)
-        await self._note(execution, event)
-        if isinstance(event, Finished):
-            execution.ended = True
-            logger.info("finished", extra={"execution": execution.name, "reason": event.reason, **execution.counts()})
-        return encode_event(event)
-
-    def _refused(self, execution: Execution, error: EngineError) -> bytes:
-        self.watch.left(execution.name)
-        status = REFUSED_AS.get(error.code, 500)
-        retry_after_s: float | None = None
-        if status == 503:
-            retry_after_s = self.watch.retry_after_s(execution.order.tier)
-        elif status == 429:
-            retry_after_s = RATE_WINDOW_S
-        return encode_event(WorkRefused(status, error.code, error.message, retry_after_s))
-
-    async def _note(self, execution: Execution, event: EngineEvent) -> None:
-        """Note the event's counts and time. Repeat an abort that came before the engine knew the request, for example
-        during its tokenization."""
-        execution.note(event)
-        self.watch.note(execution.name, event)
-        if execution.aborting and isinstance(event, Started):
-            await self.engine.abort(execution.name)
-
-    async def _close(
-        self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
-    ) -> None:
-        """Free the slot. If the gate is gone, first abort, then settle by the exact counts of the end."""
-        lost = not execution.ended
-        try:
-            if lost:
-                await self._abort_and_read(execution, upcoming, events)
-            await events.aclose()
+            while execution.result is None:
+                event = await self._reader.step(execution)
+                if execution.result is None:
+                    offered_s = self.watch.now_s()
+                    yield ALIVE if event is None else encode_event(event)
+                    self.watch.reader_delayed(execution.name, self.watch.now_s() - offered_s)
+            if (last := self._end(execution)) is not None:
+                async with aclosing(self._last_line(last, self._until(execution.order, last.report))) as lines:
+                    async for line in lines:
+                        yield line
         finally:
-            self._live.pop(execution.name, None)
-            self.watch.left(execution.name)
-        if lost and not execution.lease_lost:
-            self._unsettled.add(execution.name)
-            try:
-                await settle_with_retries(self.settle_lost, self.clock, execution.order, **execution.counts())
-            finally:
-                self._unsettled.discard(execution.name)
+            # A task of its own, because this one may be cancelled at every await.
+            closing = asyncio.ensure_future(self._close(execution))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed)
 
-    async def _abort_and_read(
-        self, execution: Execution, upcoming: asyncio.Future[EngineEvent], events: AsyncGenerator[EngineEvent, None]
-    ) -> None:
-        """Abort, and read the events that are left. If the engine fails meanwhile, its last counts stand."""
+    async def _last_line(self, last: _LastEvent, until: float) -> AsyncGenerator[bytes, None]:
+        """Yield the last event when the log has the report; until then signs of life, up to `until` in Unix seconds.
+
+        No last event comes if the log does not answer in time, or if the attempt was fenced.
+        """
+        event, report, delivery = last
+        name = execution_name(report.id, report.attempt)
+        while not delivery.done() and (left_s := until - self.clock.now()) > 0:
+            await asyncio.wait({delivery}, timeout=min(STEP_S, left_s))
+            if not delivery.done():
+                yield ALIVE
+        if not delivery.done() or delivery.cancelled():
+            logger.warning("no last event: the log did not answer in time", extra={"execution": name})
+        elif not confirms(report, delivery.result()):
+            logger.warning("no last event: the attempt was fenced", extra={"execution": name})
+        else:
+            yield encode_event(event)
+
+    def _until(self, order: WorkOrder, report: AttemptReport) -> float:
+        """Return how long the last event waits for the log."""
+        now = self.clock.now()
+        return now + RETURN_S if isinstance(report, Return) else max(order.deadline_at, now + LATE_S)
+
+    def _end(self, execution: Execution) -> _LastEvent | None:
+        """Free the slot, and begin to deliver the report. Return what the caller gets when the log has it."""
+        del self._live[execution.name]
+        self.watch.left(execution.name)
+        retry_after_s = self.watch.retry_after_s(execution.order.tier)
+        ended = ending(execution, self.worker, self.clock.now(), retry_after_s)
+        fields = {"execution": execution.name, **execution.counts()}
+        if ended.report is None:
+            logger.warning("ended, not reported: the log does not hold the attempt", extra=fields)
+            return None
+        logger.info("ended: %s", outcome_of(ended.report), extra=fields)
+        delivery = self.outbox.post(ended.report)
+        return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery)
+
+    async def _close(self, execution: Execution) -> None:
+        """Release the engine's stream. If the caller has left, first read it to its end, then end the execution."""
         try:
-            await self.abort(execution.name)
-            await self._note(execution, await upcoming)
-            async for event in events:
-                await self._note(execution, event)
-        except Exception as error:  # of any kind: the slot must be freed, and the counts settled
-            logger.warning("ended by %s", type(error).__name__, extra={"execution": execution.name})
+            if execution.result is None:
+                execution.caller_left = True
+                if not execution.order.durable:
+                    await self._reader.abort(execution, Abort.CALLER_LEFT)
+                await self._reader.run_out(execution)
+            await execution.events.aclose()
+        finally:
+            if execution.name in self._live:
+                self._end(execution)
 
     def _closed(self, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)

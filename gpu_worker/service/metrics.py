@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from gpu_worker.engines.interface import Engine, EngineStats
+from gpu_worker.engines.interface import EngineStats
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
@@ -23,6 +23,7 @@ from gpu_worker.service.executions import Executions
 from gpu_worker.service.slo.watch import SloWatch
 
 TENANTS_MAX = 100
+RETURN_REASONS = ("not_begun", "lost")
 PERCENTILES = (0.5, 0.99)
 
 Samples = Mapping[Any, float]
@@ -32,14 +33,15 @@ Samples = Mapping[Any, float]
 def make_registry(executions: Executions) -> CollectorRegistry:
     """Make a registry with the metrics of one worker only."""
     registry = CollectorRegistry()
-    registry.register(WorkerCollector(executions.engine, executions.watch))
+    registry.register(WorkerCollector(executions))
     return registry
 
 
 class WorkerCollector(Collector):
-    def __init__(self, engine: Engine, watch: SloWatch) -> None:
-        self._engine = engine
-        self._watch = watch
+    def __init__(self, executions: Executions) -> None:
+        self._executions = executions
+        self._engine = executions.engine
+        self._watch = executions.watch
 
     def describe(self) -> list[Metric]:
         """Return nothing: the engine does not run yet."""
@@ -54,6 +56,7 @@ class WorkerCollector(Collector):
         yield from _slo(self._watch)
         yield from _incidents(stats.counts, self._watch)
         restarts = getattr(self._engine, "restarts", 0)  # of a supervised engine (engines/supervised.py)
+        yield from _reports(self._executions)
         yield _counter("engine_restarts", "Times that the engine was started again.", restarts)
 
 
@@ -143,6 +146,13 @@ def _incidents(counts: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
     yield _counter("shed_level_changes", "How often the shed level was raised or lowered.", watch.shedder.changes)
     late = {("engine",): float(counts.expired), ("worker",): float(watch.expiries.total())}
     yield _counter("deadline_expiries", "Requests ended at their deadline, by the part that ended them.", late, "by")
+
+
+def _reports(executions: Executions) -> Iterator[Metric]:
+    yield _gauge("outbox_reports", "Ends of attempts that the log does not have yet.", len(executions.outbox))
+    returned = {(reason,): float(executions.fenced[reason]) for reason in RETURN_REASONS}
+    about = "Attempts that were returned because no order for them came: in time, or since an earlier process."
+    yield _counter("attempts_returned", about, returned, "reason")
 
 
 def _counter(name: str, about: str, values: float | Samples, *labels: str) -> Metric:

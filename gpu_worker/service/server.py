@@ -1,4 +1,4 @@
-"""The worker's HTTP server. Only the gate can use it: each order carries a signed execution token.
+"""The worker's HTTP server. Only the gate can use it: each order carries a signed execution token, valid once.
 
 POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; answers NDJSON, line by line
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from hashlib import sha256
@@ -22,9 +21,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
-from dispatcher.model.worker_protocol import WorkRefused
-from dispatcher.old_ports import Clock
+from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
 from dispatcher.policies.tiers import Tier
+from dispatcher.ports import Clock
 from dispatcher.worker_wire import BODY_BYTES_MAX, OrderRefused, encode_event, parse_order
 from gpu_worker.service.executions import Executions, Refusal
 from gpu_worker.service.metrics import make_registry
@@ -40,13 +39,14 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
     async def execute(request: Request) -> Response:
         body = await _body(request)
         token = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
-        order = parse_order(body)
-        if order.execution != token.execution or order.slot != token.slot:
+        order = _order(body)
+        if isinstance(order, WorkOrder) and order.execution != token.execution:
             raise ExecutionTokenRefused("the execution token is for another execution")
-        lines = executions.run(executions.claim(order))
+        lines = executions.run(token, order)
         # Begun here, not when the answer is sent: from its first line on, closing the generator frees the slot.
-        first = await anext(lines)
-        return LinesResponse(first, lines, name=order.execution, deadline_at=order.deadline_at, clock=clock)
+        first = await anext(lines, None)
+        deadline_at = order.deadline_at if isinstance(order, WorkOrder) else clock.now()
+        return LinesResponse(first, lines, name=token.execution, deadline_at=deadline_at, clock=clock)
 
     async def engine_stats(request: Request) -> Response:
         if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
@@ -87,6 +87,13 @@ def metrics_token(secret: bytes) -> str:
     return hmac.new(secret, b"metrics", sha256).hexdigest()
 
 
+def _order(body: bytes) -> WorkOrder | OrderRefused:
+    try:
+        return parse_order(body)
+    except OrderRefused as refused:
+        return refused
+
+
 async def _body(request: Request) -> bytes:
     """Read the body, within its bounds of bytes and seconds. Raises Refusal, ClientDisconnect."""
     received = bytearray()
@@ -106,17 +113,13 @@ def _bearer(request: Request) -> str:
     return token if scheme.lower() == "bearer" else ""
 
 
-def _error(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:
-    body = encode_event(WorkRefused(status, code, message, retry_after_s))
-    headers = {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
-    return Response(body, status, headers, media_type="application/json")
+def _error(status: int, code: str, message: str) -> Response:
+    return Response(encode_event(WorkRefused(status, code, message)), status, media_type="application/json")
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
-        return _error(error.status, error.code, str(error), error.retry_after_s)
-    if isinstance(error, OrderRefused):
-        return _error(422, "invalid_order", str(error))
+        return _error(error.status, error.code, str(error))
     return _error(401, "grant_refused", "The execution token was refused.")
 
 
@@ -126,7 +129,6 @@ async def _gone(_: Request, __: Exception) -> Response:
 
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     Refusal: _refused,
-    OrderRefused: _refused,
     ExecutionTokenRefused: _refused,
     ClientDisconnect: _gone,
 }

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from dispatcher.old_ports import Clock
+from dispatcher.ports import Clock
 
 logger = logging.getLogger("headgate.worker")
 
@@ -24,7 +24,7 @@ class LinesResponse(StreamingResponse):
     """Always closes `lines` at its end, however the connection ended: closing them ends the execution."""
 
     def __init__(
-        self, first: bytes, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
+        self, first: bytes | None, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
     ) -> None:
         super().__init__(_chained(first, lines), media_type="application/x-ndjson")
         self._lines = lines
@@ -47,7 +47,8 @@ class LinesResponse(StreamingResponse):
             await self._lines.aclose()
 
 
-async def _chained(first: bytes, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    yield first
+async def _chained(first: bytes | None, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    if first is not None:
+        yield first
     async for item in lines:
         yield item

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from dispatcher.old_ports import Clock
 from dispatcher.policies.tiers import Tier
+from dispatcher.ports import Clock
 from gpu_worker.engines.interface import EngineEvent, Finished, Started
 from gpu_worker.policies.slo.monitor import SloMonitor
 from gpu_worker.policies.slo.shedding import Shedder

@@ -1,51 +1,39 @@
-"""The agent against the store's own seats: it joins, sends heartbeats, aborts in time, drains and leaves."""
+"""The agent against a scripted gate: it joins, reports, returns what is overdue, aborts in time, drains and leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
 import pytest
 
+from dispatcher.model.commands import Attempts, Command, Done, Outcome, Report, Return
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.old_fleet import SEATS_MAX, Worker
-from dispatcher.model.old_invocation import Slot
 from gpu_worker.policies.capacity import MeasuredCapacity
-from gpu_worker.service.agent import Agent, AgentSettings, NoSeat
+from gpu_worker.service.agent import AgentSettings
+from gpu_worker.service.held_attempts import OFFER_S, UNKNOWN_S, HeldAttempts
 from headgate.simulator.virtual_time import START, run
-from tests.support.worker.harness import POOL, WORKER, WorkerHarness, order
+from tests.support.worker.harness import IDENTITY, WorkerHarness, order
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 SETTINGS = AgentSettings()
+REPORT_S = 1.2 * SETTINGS.report_s
+"""The longest time between two reports."""
 LONG = order(max_tokens=900, deadline_at=START + 1000)
 
 
-@dataclass
-class Away:
-    """A table that cannot be reached: every request hangs for `hangs_s` and then raises `error`."""
-
-    hangs_s: float = 0.0
-    error: type[Exception] = StoreUnavailable
-
-    async def before(self, operation: str) -> None:
-        await asyncio.sleep(self.hangs_s)
-        raise self.error()
-
-    async def after(self, operation: str) -> None:
-        return None
-
-
 @asynccontextmanager
-async def heartbeating(harness: WorkerHarness) -> AsyncIterator[WorkerHarness]:
+async def reporting(harness: WorkerHarness) -> AsyncIterator[WorkerHarness]:
     """Join and serve. `harness.stop` is the signal; `harness.serving` then drains."""
     await harness.agent.join()
     harness.serving = asyncio.ensure_future(harness.agent.serve(harness.stop.wait()))
     try:
         yield harness
-        assert harness.stop.is_set() or not harness.serving.done(), "the heartbeats ended"
+        assert harness.stop.is_set() or not harness.serving.done(), "the reports ended"
     finally:
         harness.serving.cancel()
         await asyncio.wait({harness.serving})
@@ -56,316 +44,399 @@ async def drained(harness: WorkerHarness) -> None:
     await harness.serving
 
 
-async def seats(harness: WorkerHarness) -> list[Worker]:
-    harness.store.faults = None
-    return list(await harness.store.workers(POOL))
-
-
-async def alive(harness: WorkerHarness) -> list[Worker]:
-    return [worker for worker in await seats(harness) if worker.takes_work(harness.clock.now())]
-
-
-class TestHeartbeats:
-    def test_it_stays_alive_and_reports_its_load(self) -> None:
+class TestReports:
+    def test_they_tell_its_load_and_its_live_attempts(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
+            async with reporting(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
-                await harness.leased(LONG)
                 harness.engine.waiting = 3
                 await asyncio.sleep(60)
-                (seen,) = await alive(harness)
-                assert (seen.kv_use, seen.queue_length, seen.live) == (0.5, 3, frozenset({"a/i#1"}))
+                seen = harness.gate.reports[-1]
+                assert (seen.worker, seen.url, seen.slots) == ("w", "http://w", 2)
+                assert (seen.kv_use, seen.queue_length, seen.live, seen.draining) == (0.5, 3, ("i#1",), False)
                 assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
-                assert seen.alive_until > harness.clock.now() + SETTINGS.lease_s - 1.2 * SETTINGS.heartbeat_s - 0.01
+                assert not reading.done()
                 reading.cancel()
 
         run(story())
 
-    def test_heartbeats_are_jittered(self) -> None:
+    def test_an_attempt_whose_report_is_under_way_is_live(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                whole = harness.gate.do
+
+                async def ends_get_lost(command: Command) -> Outcome:
+                    if not isinstance(command, Report):
+                        raise StoreUnavailable()
+                    return await whole(command)
+
+                harness.gate.do = ends_get_lost  # type: ignore[method-assign]
+                harness.start(order())
+                await asyncio.sleep(10)
+                assert harness.executions.running() == frozenset()
+                assert harness.gate.reports[-1].live == ("i#1",)
+                harness.gate.do = whole  # type: ignore[method-assign]
+                await asyncio.sleep(10)
+                assert not harness.gate.reports[-1].live
+                assert [end.outcome for end in harness.gate.ended] == ["done"]
+
+        run(story())
+
+    def test_they_are_jittered(self) -> None:
         async def story(seed: int) -> list[float]:
             harness = WorkerHarness()
             harness.agent.random = Random(seed)
             sent: list[float] = []
-            whole = harness.store.heartbeat
+            whole = harness.gate.do
 
-            async def noted(worker: Worker) -> Worker | None:
+            async def noted(command: Command) -> Outcome:
                 sent.append(harness.clock.now())
-                return await whole(worker)
+                return await whole(command)
 
-            harness.store.heartbeat = noted  # type: ignore[method-assign]
-            async with heartbeating(harness):
+            harness.gate.do = noted  # type: ignore[method-assign]
+            async with reporting(harness):
                 await asyncio.sleep(40)
             return [after - before for before, after in pairwise(sent)]
 
         one, other = run(story(1)), run(story(2))
         assert one != other
-        assert all(0.8 * SETTINGS.heartbeat_s <= gap <= 1.2 * SETTINGS.heartbeat_s + 0.001 for gap in one + other)
+        assert all(0.8 * SETTINGS.report_s <= gap <= REPORT_S + 0.001 for gap in one + other)
 
-    def test_a_bug_does_not_end_them(self) -> None:
+    @pytest.mark.parametrize("error", [StoreUnavailable, RuntimeError])
+    def test_an_error_does_not_end_them(self, error: type[Exception]) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                harness.store.faults = Away(error=RuntimeError)
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.error, harness.gate.away = error, True
                 await asyncio.sleep(5)
-                harness.store.faults = None
+                harness.gate.away = False
+                seen = len(harness.gate.reports)
                 await asyncio.sleep(5)
-                assert await alive(harness)
+                assert len(harness.gate.reports) >= seen + 4
                 assert harness.executions.accepting
+
+        run(story())
+
+    def test_while_its_engine_is_replaced_it_reports_that_it_drains(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                harness.executions.engine_serves = lambda: False
+                await asyncio.sleep(2)
+                assert harness.gate.reports[-1].draining
+                harness.executions.engine_serves = lambda: True
+                await asyncio.sleep(2)
+                assert not harness.gate.reports[-1].draining
 
         run(story())
 
 
 class TestJoining:
-    def test_tries_again_while_the_table_is_away(self) -> None:
+    def test_it_tries_again_while_the_gate_is_away(self) -> None:
         async def story() -> None:
             harness = WorkerHarness()
-            harness.store.faults = Away()
+            harness.gate.away = True
             joining = asyncio.ensure_future(harness.agent.join())
             await asyncio.sleep(20)
             assert not joining.done()
-            harness.store.faults = None
+            harness.gate.away = False
             await joining
-            assert await alive(harness)
+            assert len(harness.gate.reports) == 1
 
         run(story())
 
-    def test_and_not_for_ever(self) -> None:
+    @pytest.mark.parametrize("hangs_s", [0.0, 1000.0])
+    def test_and_not_for_ever(self, hangs_s: float) -> None:
         async def story() -> float:
             harness = WorkerHarness()
-            harness.store.faults = Away()
-            with pytest.raises(StoreUnavailable):
+            harness.gate.away, harness.gate.hangs_s = True, hangs_s
+            with pytest.raises(StoreUnavailable, match="60 s"):
                 await harness.agent.join()
             return harness.clock.now() - START
 
-        assert SETTINGS.join_s / 2 < run(story()) <= SETTINGS.join_s
+        assert SETTINGS.join_s / 2 < run(story()) <= SETTINGS.join_s + SETTINGS.answer_s
 
-    def test_without_a_seat_it_says_so(self) -> None:
+
+class TestOffers:
+    """Attempts that the log holds for this worker, and that it does not have."""
+
+    def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(self) -> None:
         async def story() -> None:
-            harness = WorkerHarness()
-            for number in range(SEATS_MAX):
-                await harness.store.register(replace(WORKER, id=f"w{number}", alive_until=START + 10_000))
-            with pytest.raises(NoSeat, match="all seats of pool 'default' are taken"):
-                await harness.agent.join()
+            async with reporting(WorkerHarness()) as harness:
+                await asyncio.sleep(3)
+                harness.gate.offer("late")
+                offered_at = harness.clock.now()
+                while not harness.gate.returned:
+                    await asyncio.sleep(0.05)
+                assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
+                took_s = harness.clock.now() - offered_at
+                assert OFFER_S <= took_s <= OFFER_S + REPORT_S + SETTINGS.watch_s + 0.1
+                reply = await harness.call(order("late")).finished()
+                assert (reply.status, reply.json()["code"]) == (409, "seen_already")
+                await asyncio.sleep(5)
+                assert not harness.engine.requests
 
         run(story())
 
-
-class TestLostLeases:
-    def test_a_lost_lease_aborts_the_work_unsettled(self) -> None:
+    def test_one_that_begins_in_time_runs(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                lease, reading = await harness.leased(LONG), harness.start(LONG)
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.offer("i")
+                await asyncio.sleep(OFFER_S - 0.2)
+                lines = await harness.start(order())
+                await asyncio.sleep(5)
+                assert json.loads(lines[-1])["event"] == "finished"
+                assert not harness.gate.returned
+
+        run(story())
+
+    def test_what_an_earlier_process_of_this_worker_may_have_begun_is_lost(self) -> None:
+        """Its caller is not to blame: its process is not suspended."""
+
+        async def story() -> list[Return]:
+            harness = WorkerHarness()
+            harness.gate.offer("old")
+            async with reporting(harness):
+                await asyncio.sleep(OFFER_S + REPORT_S)
+                return harness.gate.returned
+
+        assert run(story()) == [Return("old", 1, "lost", "w")]
+
+    def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self) -> None:
+        async def story() -> list[Return]:
+            async with reporting(WorkerHarness()) as harness:
+                reading = harness.start(LONG)
+                await asyncio.sleep(1)
+                harness.executions._live.clear()  # as a bug would
+                await asyncio.sleep(OFFER_S + 2 * REPORT_S)
+                reading.cancel()
+                return harness.gate.returned
+
+        assert run(story()) == [Return("i", 1, "lost", "w")]
+
+
+class TestUnknownToTheLog:
+    def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
                 await asyncio.sleep(6)
                 assert not reading.done()
-                (seat,) = await seats(harness)
-                await harness.store.free_slot(seat, Slot("w", 0), lease)
+                del harness.gate.held["i#1"]
+                gone_at = harness.clock.now()
                 lines = await reading
-                assert b'"aborted"' in lines[-1]
-                assert harness.settlements.tries == 0
-                assert (await alive(harness))[0].takes_work(harness.clock.now())
+                took_s = harness.clock.now() - gone_at
+                assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * REPORT_S + 0.2
+                assert json.loads(lines[-1])["event"] == "token"
+                assert json.loads((await kept)[-1])["event"] == "finished"
+                assert [end.id for end in harness.gate.ended] == ["j"]
 
         run(story())
 
-    def test_a_lease_lost_before_the_first_heartbeat_aborts_too(self) -> None:
-        async def story() -> float:
-            async with heartbeating(WorkerHarness()) as harness:
-                lease, reading = await harness.leased(LONG), harness.start(LONG)
-                (seat,) = await seats(harness)
-                await harness.store.free_slot(seat, Slot("w", 0), lease)
-                await reading
-                return harness.clock.now() - START
-
-        assert run(story()) < 1.2 * SETTINGS.heartbeat_s + 1
-
-    def test_it_is_not_settled_when_its_gate_disconnects_later(self) -> None:
+    def test_one_answer_without_it_is_not_enough(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                lease, reading = await harness.leased(LONG), harness.start(LONG)
-                harness.engine.token_s = 5.0
-                (seat,) = await seats(harness)
-                await harness.store.free_slot(seat, Slot("w", 0), lease)
-                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
+            async with reporting(WorkerHarness()) as harness:
+                reading = harness.start(order(max_tokens=100))
+                await asyncio.sleep(3)
+                del harness.gate.held["i#1"]
+                await asyncio.sleep(REPORT_S)
+                harness.gate.offer("i")
+                assert json.loads((await reading)[-1])["event"] == "finished"
+
+        run(story())
+
+    def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                reading = harness.start(LONG)
+                await asyncio.sleep(2)
+                whole, old = harness.gate.do, harness.gate.position - 1
+
+                async def behind(command: Command) -> Outcome:
+                    answer = await whole(command)
+                    return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
+
+                harness.gate.do = behind  # type: ignore[method-assign]
+                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - REPORT_S - 0.5)
+                assert harness.executions.accepting
+                assert harness.executions.running() == {"i#1"}
+                await asyncio.sleep(REPORT_S + 1)
+                assert not harness.executions.accepting
+                reading.cancel()
+
+        run(story())
+
+    def test_it_is_not_reported_either_if_its_caller_leaves_then(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                reading = harness.start(LONG)
+                await asyncio.sleep(1)
+                harness.engine.token_s = 8.0
+                await asyncio.sleep(0.1)
+                del harness.gate.held["i#1"]
+                await asyncio.sleep(UNKNOWN_S + 2 * REPORT_S)
                 assert not reading.done()
                 reading.cancel()
                 await harness.executions.idle()
-                assert harness.settlements.tries == 0
-
-        run(story())
-
-    def test_other_executions_are_left_alone(self) -> None:
-        async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                other = order("j", slot=1, max_tokens=900, deadline_at=START + 1000)
-                lease, reading = await harness.leased(LONG), harness.start(LONG)
-                await harness.leased(other)
-                kept = harness.start(other)
-                (seat,) = await seats(harness)
-                await harness.store.free_slot(seat, Slot("w", 0), lease)
-                await reading
-                assert b'"length"' in (await kept)[-1]
-
-        run(story())
-
-    def test_a_lost_seat_aborts_everything_takes_nothing_and_registers_anew(self) -> None:
-        async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
-                reading = harness.start(LONG)
-                harness.store._seats._pools[POOL].clear()
-                lines = await reading
-                assert b'"aborted"' in lines[-1]
-                assert not harness.executions.accepting
-                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
-                assert harness.executions.accepting
-                assert await alive(harness)
-                assert harness.settlements.tries == 0
+                assert not harness.gate.ended
+                assert not harness.gate.over
 
         run(story())
 
 
 class TestCutOff:
     @pytest.mark.parametrize("hangs_s", [0.0, 1.0, 43.0, 10_000.0])
-    def test_it_aborts_before_its_lease_ends_however_the_table_fails(self, hangs_s: float) -> None:
+    def test_it_aborts_before_its_lease_ends_however_the_gate_fails(self, hangs_s: float) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
-                reading = harness.start(LONG)
+            async with reporting(WorkerHarness()) as harness:
+                harness.start(LONG)
                 await asyncio.sleep(5)
-                (seat,) = await seats(harness)
-                harness.store.faults = Away(hangs_s)
-                await reading
-                margin_s = seat.alive_until - harness.clock.now()
-                assert SETTINGS.margin_s - 1 < margin_s <= SETTINGS.margin_s
+                harness.gate.away, harness.gate.hangs_s = True, hangs_s
+                away_at = harness.clock.now()
+                while harness.executions.running():
+                    await asyncio.sleep(0.05)
+                took_s = harness.clock.now() - away_at
+                until_s = SETTINGS.lease_s - SETTINGS.margin_s
+                assert until_s - REPORT_S <= took_s <= until_s + SETTINGS.watch_s + 0.2
                 assert not harness.executions.accepting
-                assert harness.settlements.tries == 0
 
         run(story())
 
-    def test_it_takes_work_again_when_a_heartbeat_succeeds(self) -> None:
+    def test_what_it_aborted_is_charged_when_the_gate_is_back_unless_it_was_given_away(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                harness.store.faults = Away()
+            async with reporting(WorkerHarness()) as harness:
+                work = order("j", max_tokens=900, deadline_at=START + 1000)
+                kept, given = harness.start(LONG), harness.start(work)
+                harness.gate.away = True
+                await asyncio.sleep(20)
+                assert not kept.done()
+                del harness.gate.held["j#1"]
+                harness.gate.away = False
+                last = json.loads((await kept)[-1])
+                assert (last["code"], last["final"]) == ("cut_off", True)
+                assert json.loads((await given)[-1])["event"] == "alive"
+                (end,) = harness.gate.ended
+                assert (end.id, end.outcome) == ("i", "failed")
+                assert 60 < end.output_tokens < 80
+
+        run(story())
+
+    def test_it_takes_work_again_when_a_report_is_answered(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.away = True
                 await asyncio.sleep(30)
                 assert not harness.executions.accepting
-                harness.store.faults = None
-                await asyncio.sleep(1.2 * SETTINGS.heartbeat_s)
+                harness.gate.away = False
+                await asyncio.sleep(REPORT_S)
                 assert harness.executions.accepting
-                assert await alive(harness)
+                assert json.loads((await harness.start(order()))[-1])["event"] == "finished"
 
         run(story())
 
     def test_a_short_absence_costs_nothing(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
+            async with reporting(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
-                harness.store.faults = Away()
-                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - 1.2 * SETTINGS.heartbeat_s)
-                harness.store.faults = None
-                assert b'"length"' in (await reading)[-1]
+                harness.gate.away = True
+                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - REPORT_S)
+                harness.gate.away = False
+                assert json.loads((await reading)[-1])["event"] == "finished"
 
         run(story())
 
 
 class TestDraining:
-    def test_work_finishes_its_lease_is_kept_and_the_seat_is_free_after(self) -> None:
+    def test_work_finishes_and_stays_leased_and_the_worker_is_gone_after(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                work = order(max_tokens=200, deadline_at=START + 1000)
-                await harness.leased(work)
-                reading = harness.start(work)
+            async with reporting(WorkerHarness()) as harness:
+                reading = harness.start(order(max_tokens=200, deadline_at=START + 1000))
                 draining = asyncio.ensure_future(drained(harness))
                 for _ in range(19):  # of 20 s: twice the lease
-                    await asyncio.sleep(1)
-                    (seat,) = await seats(harness)
-                    assert seat.draining
-                    assert seat.alive_until > harness.clock.now() + SETTINGS.margin_s
+                    seen = len(harness.gate.reports)
+                    await asyncio.sleep(REPORT_S)
+                    if reading.done():
+                        break
+                    assert len(harness.gate.reports) > seen
+                    assert harness.gate.reports[-1].draining
                     assert not harness.executions.accepting
-                assert b'"length"' in (await reading)[-1]
+                    refused = json.loads((await harness.start(order(f"new{seen}")))[-1])
+                    assert (refused["code"], refused["final"]) == ("draining", False)
+                assert json.loads((await reading)[-1])["event"] == "finished"
                 await draining
-                assert not await alive(harness)
+                assert harness.gate.left
                 await asyncio.sleep(10)
-                assert not await alive(harness), "a heartbeat brought it back"
+                assert harness.gate.left, "a report brought it back"
 
         run(story())
 
-    def test_unfinished_work_is_aborted_and_its_end_sent(self) -> None:
+    def test_unfinished_work_is_aborted_and_its_end_reported(self) -> None:
         async def story() -> float:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
+            async with reporting(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 await drained(harness)
-                assert b'"aborted"' in (await reading)[-1]
+                last = json.loads((await reading)[-1])
+                assert (last["code"], last["final"]) == ("draining", True)
+                assert [end.outcome for end in harness.gate.ended] == ["failed"]
+                assert harness.gate.left
                 return harness.clock.now() - START
 
         assert SETTINGS.drain_s <= run(story()) <= SETTINGS.drain_s + 1
 
     def test_a_hanging_engine_does_not_hold_it_longer_than_stated(self) -> None:
-        """The engine does not end an aborted request, and the table does not answer."""
+        """The engine does not end an aborted request, and the gate does not answer."""
 
         async def story() -> float:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
+            async with reporting(WorkerHarness()) as harness:
                 harness.engine.token_s = 10_000.0
                 harness.start(LONG)
                 await asyncio.sleep(1)
-                harness.store.faults = Away(10_000.0)
+                harness.gate.away, harness.gate.hangs_s = True, 10_000.0
                 await drained(harness)
                 return harness.clock.now() - START - 1
 
         assert run(story()) <= SETTINGS.drain_s + 2 * SETTINGS.abort_s + 0.1
 
-    def test_an_idle_worker_is_gone_at_once_though_the_table_is_away(self) -> None:
+    def test_it_does_not_leave_while_a_report_is_missing(self) -> None:
+        """The log would take its attempts for returned, and their tokens would be free."""
+
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                whole = harness.gate.do
+
+                async def ends_get_lost(command: Command) -> Outcome:
+                    if not isinstance(command, Report):
+                        raise StoreUnavailable()
+                    return await whole(command)
+
+                harness.gate.do = ends_get_lost  # type: ignore[method-assign]
+                harness.start(order())
+                await drained(harness)
+                assert not harness.gate.left
+                assert harness.gate.held
+
+        run(story())
+
+    def test_an_idle_worker_is_gone_at_once_though_the_gate_is_away(self) -> None:
         async def story() -> float:
-            async with heartbeating(WorkerHarness()) as harness:
-                harness.store.faults = Away()
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.away = True
                 await drained(harness)
                 return harness.clock.now() - START
 
         assert run(story()) == 0
 
-    def test_a_seat_lost_meanwhile_is_not_taken_again(self) -> None:
+    def test_a_report_under_way_does_not_bring_it_back(self) -> None:
         async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
-                harness.engine.token_s = 10_000.0  # so that the draining takes its time
-                harness.start(LONG)
-                await asyncio.sleep(1)
-                draining = asyncio.ensure_future(drained(harness))
-                await asyncio.sleep(1)
-                harness.store._seats._pools[POOL].clear()
-                for _ in range(int(SETTINGS.drain_s) - 2):
-                    await asyncio.sleep(1)
-                    assert not await seats(harness)
-                assert not draining.done()
-                await draining
-
-        run(story())
-
-    def test_a_heartbeat_under_way_does_not_bring_back_the_seat(self) -> None:
-        async def story() -> None:
-            async with heartbeating(WorkerHarness()) as harness:
-                await harness.leased(LONG)
-                whole = harness.store.heartbeat
-
-                async def later(worker: Worker) -> Worker | None:
-                    await asyncio.sleep(1)
-                    return await whole(worker)
-
-                async def in_a_thread(worker: Worker) -> Worker | None:
-                    """Go on after the caller has given up."""
-                    return await asyncio.shield(asyncio.ensure_future(later(worker)))
-
-                harness.store.heartbeat = in_a_thread  # type: ignore[method-assign]
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.answers_s = 1.0
+                await asyncio.sleep(1.0)
                 await drained(harness)
                 await asyncio.sleep(5)
-                (seat,) = await seats(harness)
-                assert seat.leases
-                assert seat.alive_until == 0
+                assert harness.gate.left
 
         run(story())
 
 
-def test_if_the_heartbeats_end_it_aborts_its_work_and_leaves() -> None:
+def test_if_the_reports_end_it_aborts_its_work_and_leaves() -> None:
     async def story() -> float:
         harness = WorkerHarness()
 
@@ -375,15 +446,61 @@ def test_if_the_heartbeats_end_it_aborts_its_work_and_leaves() -> None:
 
         harness.agent.run = fails  # type: ignore[method-assign]
         await harness.agent.join()
-        await harness.leased(LONG)
         reading = harness.start(LONG)
         await harness.agent.serve(harness.stop.wait())
-        assert b'"aborted"' in (await reading)[-1]
-        assert harness.settlements.tries == 0
-        assert not await alive(harness)
+        assert json.loads((await reading)[-1])["code"] == "cut_off"
+        assert harness.gate.left
         return harness.clock.now() - START
 
     assert 5 <= run(story()) < 6
+
+
+def test_an_answer_of_another_kind_is_none() -> None:
+    async def story() -> bool:
+        harness = WorkerHarness()
+
+        async def done(command: Command) -> Outcome:
+            return Done()
+
+        harness.gate.do = done  # type: ignore[method-assign]
+        return await harness.agent.report()
+
+    assert not run(story())
+
+
+class TestHeldAttempts:
+    def test_an_attempt_is_overdue_once(self) -> None:
+        held = HeldAttempts()
+        assert held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
+        assert held.overdue(OFFER_S - 0.01) == []
+        assert held.overdue(OFFER_S) == ["a#1"]
+        assert held.overdue(OFFER_S) == []
+
+    def test_one_that_is_live_or_left_the_list_is_not(self) -> None:
+        held = HeldAttempts()
+        held.note(Attempts("w", 1, ("a#1", "b#1")), set(), set(), 0.0)
+        held.note(Attempts("w", 2, ("a#1",)), set(), {"a#1"}, 1.0)
+        assert held.overdue(9.0) == []
+
+    def test_the_time_counts_from_the_first_answer_that_lists_it(self) -> None:
+        held = HeldAttempts()
+        for at in range(3):
+            held.note(Attempts("w", at, ("a#1",)), set(), set(), float(at))
+        assert held.overdue(2.0) == ["a#1"]
+
+    def test_only_attempts_of_the_first_answer_are_old(self) -> None:
+        held = HeldAttempts()
+        held.note(Attempts("w", 1, ("a#1",)), set(), set(), 0.0)
+        held.note(Attempts("w", 2, ("a#1", "b#1")), set(), set(), 1.0)
+        assert held.is_old("a#1")
+        assert not held.is_old("b#1")
+
+    def test_an_answer_below_the_position_that_was_seen_changes_nothing(self) -> None:
+        held = HeldAttempts()
+        held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 0.0)
+        assert not held.note(Attempts("w", 6, ()), {"a#1"}, {"a#1"}, 1.0)
+        held.note(Attempts("w", 7, ("a#1",)), {"a#1"}, {"a#1"}, 5.0)
+        assert held.unknown(5.0) == []
 
 
 class TestCapacity:
@@ -404,14 +521,10 @@ class TestCapacity:
         assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
 
 
-def test_agents_of_one_pool_take_seats_of_their_own() -> None:
-    async def story() -> set[int]:
-        harness = WorkerHarness()
-        others = [
-            Agent(replace(WORKER, id=f"w{n}"), harness.store, harness.executions, harness.clock, Random(n))
-            for n in range(5)
-        ]
-        await asyncio.gather(*(agent.join() for agent in others))
-        return {worker.seat for worker in await alive(harness)}
+def test_the_report_is_the_identity_with_what_changes() -> None:
+    async def story() -> Report:
+        harness = WorkerHarness(ScriptedEngine())
+        await harness.agent.report()
+        return harness.gate.reports[0]
 
-    assert run(story()) == set(range(5))
+    assert run(story()) == IDENTITY._replace(kv_use=0.5)

@@ -22,7 +22,7 @@ from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
-LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by")
+LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason")
 P, B = Tier.PREMIUM, Tier.BACKGROUND
 
 
@@ -61,6 +61,8 @@ async def after_one_request() -> dict[tuple[str, ...], float]:
     await harness.execute(order(tier=P))
     await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3))
     harness.executions.watch.sheds[B] += 5
+    harness.gate.away = True
+    harness.executions.fence("old#1", is_old=True)
     return scraped(harness)
 
 
@@ -97,6 +99,9 @@ def test_every_metric_has_its_labels() -> None:
         ("headgate_shed_level",): 0,
         ("headgate_deadline_expiries_total", "engine"): 4,
         ("headgate_deadline_expiries_total", "worker"): 1,
+        ("headgate_outbox_reports",): 1,
+        ("headgate_attempts_returned_total", "lost"): 1,
+        ("headgate_attempts_returned_total", "not_begun"): 0,
         ("headgate_engine_restarts_total",): 1,
     }
     assert {name: found.get(name) for name in expected} == expected

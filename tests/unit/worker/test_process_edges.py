@@ -67,12 +67,12 @@ def test_a_log_line_is_json_with_what_it_is_about() -> None:
     record = logging.makeLogRecord(
         {"name": "headgate.worker", "levelname": "INFO", "msg": "fin\nished %s", "args": (1,)}
     )
-    record.execution = "a/i#1"
+    record.execution = "i#1"
     line = JsonLines().format(record)
     assert "\n" not in line
     fields = json.loads(line)
     assert (fields["logger"], fields["level"], fields["message"]) == ("headgate.worker", "INFO", "fin\nished 1")
-    assert fields["execution"] == "a/i#1"
+    assert fields["execution"] == "i#1"
     assert set(fields) == {"at", "level", "logger", "message", "execution"}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from dispatcher.model.commands import End, Return
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
-from dispatcher.model.old_fleet import Worker
 from dispatcher.model.requests import Message
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
@@ -20,7 +19,7 @@ from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
 from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call
-from tests.support.worker.harness import SECRET, WORKER, WorkerHarness, order
+from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 
@@ -35,7 +34,8 @@ def test_an_order_is_executed_and_streamed() -> None:
     events = run(harness.execute(order()))
     assert events[-1] == Finished("length", 5, 3)
     assert harness.engine.requests[0].tenant == "a"
-    assert harness.settlements.tries == 0  # the gate had it all, and settles
+    (end,) = harness.gate.ended
+    assert (end.id, end.attempt, end.outcome, end.input_tokens, end.output_tokens) == ("i", 1, "done", 5, 3)
 
 
 def test_chat_is_rendered_by_the_engine() -> None:
@@ -44,22 +44,32 @@ def test_chat_is_rendered_by_the_engine() -> None:
     assert harness.engine.requests[0].prompt == "hi"
 
 
+FAILED, RETURNED, NOTHING = "failed", "refused", ""
+
+
 @pytest.mark.parametrize(
-    ("work", "worker", "expected"),
+    ("work", "worker", "expected", "reported"),
     [
-        (order(), replace(WORKER, id="another"), (401, "grant_refused")),
-        (order(model="other"), WORKER, (404, "model_not_found")),
-        (order(max_tokens=0), WORKER, (422, "invalid_order")),
-        (order(prompt="x" * BODY_BYTES_MAX), WORKER, (413, "request_too_large")),
-        (order(prompt="x" * 2000), WORKER, (400, "context_length_exceeded")),
+        (order(), "another", (401, "grant_refused"), NOTHING),
+        (order(prompt="x" * BODY_BYTES_MAX), "w", (413, "request_too_large"), NOTHING),
+        (order(model="other"), "w", (404, "model_not_found"), RETURNED),
+        (order(max_tokens=0), "w", (422, "invalid_order"), FAILED),
+        (order(prompt="x" * 2000), "w", (400, "context_length_exceeded"), FAILED),
     ],
 )
-def test_what_is_refused_and_how(work: WorkOrder, worker: Worker, expected: tuple[int, str]) -> None:
+def test_what_is_refused_and_how(work: WorkOrder, worker: str, expected: tuple[int, str], reported: str) -> None:
+    """Final is what the log says ended. What is not reported was not proven to be the gate's."""
+
     async def story() -> None:
         harness = WorkerHarness()
-        assert refusal(await harness.execute(work, worker)) == expected
+        (refused,) = await harness.execute(work, worker)
+        assert isinstance(refused, WorkRefused)
+        assert (refused.status, refused.code) == expected
         await harness.executions.idle()
         assert harness.executions.live() == frozenset()
+        assert refused.final == (reported == FAILED)
+        ends: list[End | Return] = [*harness.gate.ended, *harness.gate.returned]
+        assert [end.outcome if isinstance(end, End) else end.reason for end in ends] == ([reported] if reported else [])
 
     run(story())
 
@@ -85,7 +95,7 @@ def test_no_more_than_its_slots_and_none_twice() -> None:
         running = [asyncio.ensure_future(harness.execute(order(f"i{n}"))) for n in range(2)]
         await asyncio.sleep(0.05)
         assert refusal(await harness.execute(order("i2"))) == (503, "worker_full")
-        assert refusal(await harness.execute(order("i0"))) == (409, "running_already")
+        assert refusal(await harness.execute(order("i0"))) == (409, "seen_already")
         await asyncio.gather(*running)
         assert isinstance((await harness.execute(order("i3")))[-1], Finished)
 
@@ -98,14 +108,38 @@ def test_a_draining_worker_takes_nothing() -> None:
     assert refusal(run(harness.execute(order()))) == (503, "draining")
 
 
-@pytest.mark.parametrize("other", [{"slot": 1}, {"attempt": 2}, {"tenant": "b"}, {"invocation": "j"}])
+def test_a_replayed_order_is_refused_and_nothing_is_reported_for_it() -> None:
+    """The very bytes and token again, while it runs and when it is over."""
+
+    async def story() -> None:
+        harness = WorkerHarness()
+        raw = encode_order(order(max_tokens=20))
+        headers = {"authorization": f"Bearer {sign(harness.token(order(), raw), SECRET)}"}
+        harness.gate.offer("i")
+
+        def send() -> Call:
+            return Call(harness.app, "POST", "/v1/execute", headers=headers, body=raw)
+
+        first = send()
+        await asyncio.sleep(1)
+        replies = [await send().finished(), await first.finished(), await send().finished()]
+        assert [reply.status for reply in replies] == [409, 200, 409]
+        assert replies[0].json()["code"] == "seen_already"
+        assert not replies[0].json()["final"]
+        assert len(harness.engine.requests) == len(harness.gate.ended) == 1
+        assert not harness.gate.returned
+
+    run(story())
+
+
+@pytest.mark.parametrize("other", [{"attempt": 2}, {"invocation": "j"}])
 def test_a_grant_for_another_execution_is_refused(other: dict[str, Any]) -> None:
     """Even where it was signed over these very bytes."""
 
     async def story() -> int:
         harness = WorkerHarness()
         raw, asked = encode_order(order()), order(**other)
-        token = ExecutionToken("w", asked.tenant, asked.invocation, asked.attempt, asked.slot, START + 30, digest(raw))
+        token = ExecutionToken("w", asked.invocation, asked.attempt, START + 30, digest(raw))
         headers = {"authorization": f"Bearer {sign(token, SECRET)}"}
         return (await Call(harness.app, "POST", "/v1/execute", headers=headers, body=raw).finished()).status
 
@@ -173,7 +207,7 @@ def test_metrics_need_a_token_of_their_own() -> None:
 class TestReaders:
     """A connection as the server sees it."""
 
-    def test_one_that_hangs_up_is_aborted_and_settled_to_the_token(self) -> None:
+    def test_one_that_hangs_up_is_aborted_and_charged_to_the_token(self) -> None:
         async def story() -> WorkerHarness:
             harness = WorkerHarness()
             call = harness.call(order(max_tokens=500))
@@ -184,8 +218,8 @@ class TestReaders:
             return harness
 
         harness = run(story())
-        (settled,) = harness.settlements.done
-        assert settled == ("a/i#1", 5, harness.engine.generated)
+        (end,) = harness.gate.ended
+        assert (end.outcome, end.input_tokens, end.output_tokens) == ("cancelled", 5, harness.engine.generated)
         assert 10 <= harness.engine.generated <= 12
 
     def test_one_that_stops_reading_is_cut_off_after_the_stated_time(self) -> None:
@@ -201,7 +235,9 @@ class TestReaders:
 
         harness, held_s = run(story())
         assert STALLED_S <= held_s <= STALLED_S + 1
-        assert harness.settlements.done == [("a/i#1", 5, harness.engine.generated)]
+        assert [(end.outcome, end.output_tokens) for end in harness.gate.ended] == [
+            ("cancelled", harness.engine.generated)
+        ]
         assert harness.executions.live() == frozenset()
 
     def test_and_near_its_deadline_sooner(self) -> None:
@@ -241,7 +277,7 @@ class TestReaders:
 
         harness = run(story())
         assert harness.executions.live() == frozenset()
-        assert harness.settlements.done == [("a/i#1", 5, harness.engine.generated)]
+        assert [end.outcome for end in harness.gate.ended] == ["cancelled"]
         assert harness.engine.generated <= 1
 
     def test_silence_of_the_engine_is_filled_with_signs_of_life(self) -> None:

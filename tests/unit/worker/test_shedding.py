@@ -39,13 +39,15 @@ def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_se
         return harness, await harness.call(order("b", tier=B)).finished()
 
     harness, reply = run(story())
-    assert (reply.status, reply.json()["code"]) == (429, "overloaded")
-    assert reply.json()["retry_after_s"] == pytest.approx(30.0, abs=1.0)
-    assert int(reply.headers["retry-after"]) == pytest.approx(30, abs=1)
+    refused = json.loads(reply.body.splitlines()[-1])
+    assert (refused["status"], refused["code"], refused["final"]) == (429, "overloaded", True)
+    assert refused["retry_after_s"] == pytest.approx(30.0, abs=1.0)
     assert [request.tier for request in harness.engine.requests] == [P, P]
     assert harness.executions.live() == frozenset()
     assert harness.executions.watch.sheds == {B: 1}
-    assert harness.settlements.tries == 0
+    (end,) = [end for end in harness.gate.ended if end.id == "b"]
+    assert (end.outcome, end.input_tokens, end.output_tokens) == ("failed", 0, 0)
+    assert json.loads(end.answer)["error"]["code"] == "overloaded"
 
 
 def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
@@ -54,7 +56,7 @@ def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
         await late_premium(harness)
         ends = [(await harness.execute(order(f"{tier}", tier=tier)))[-1] for tier in (S, B)]
         await asyncio.sleep(120)
-        return [*ends, (await harness.execute(order("again", tier=B)))[-1]]
+        return [*ends, (await harness.execute(order("again", tier=B, deadline_at=START + 200)))[-1]]
 
     standard, background, again = run(story())
     assert isinstance(standard, Finished)
@@ -69,7 +71,8 @@ def test_a_full_worker_says_so_and_sheds_nothing() -> None:
         harness = WorkerHarness(shedder=touchy())
         await late_premium(harness)
         for name in ("x", "y"):
-            harness.executions.claim(order(name))
+            harness.start(order(name, max_tokens=100))
+        await asyncio.sleep(0.01)
         return harness, (await harness.execute(order("b", tier=B)))[-1]
 
     harness, refused = run(story())
@@ -101,7 +104,7 @@ class Ending(ScriptedEngine):
         (EngineError("engine_failed", "it failed"), 2, 500, "engine_failed"),
     ],
 )
-def test_what_the_engine_ends_is_a_refused_line_with_its_status(
+def test_what_the_engine_ends_is_a_final_line_with_its_status(
     error: EngineError, after: int, status: int, code: str
 ) -> None:
     async def story() -> tuple[WorkerHarness, Any, list[dict[str, Any]]]:
@@ -114,26 +117,14 @@ def test_what_the_engine_ends_is_a_refused_line_with_its_status(
     harness, events, lines = run(story())
     refused = events[-1]
     assert isinstance(refused, WorkRefused)
-    assert (refused.status, refused.code) == (status, code)
+    assert (refused.status, refused.code, refused.final) == (status, code, True)
     assert (refused.retry_after_s is None) == (status == 500)
     assert ("retry_after_s" in lines[-1]) == (status != 500)
     assert max([0, *(event.output_tokens for event in events if isinstance(event, Token))]) == after
-    assert harness.settlements.tries == 0, "the gate settles: it got the final event"
+    assert [(end.id, end.outcome) for end in harness.gate.ended][:1] == [("i", "failed")]
+    assert harness.gate.ended[0].output_tokens == after
+    assert len(harness.gate.ended) + len(harness.gate.returned) == 2
     assert harness.executions.live() == frozenset()
-
-
-def test_a_request_dropped_while_its_gate_is_gone_is_settled_once_from_here() -> None:
-    async def story() -> WorkerHarness:
-        harness = WorkerHarness(Ending(Dropped(), 2))
-        lines = harness.executions.run(harness.executions.claim(order(max_tokens=9)))
-        await anext(lines)
-        await lines.aclose()
-        await harness.executions.idle()
-        return harness
-
-    (settled,) = run(story()).settlements.done
-    assert settled[0] == "a/i#1"
-    assert settled[2] <= 2
 
 
 def watched(targets: dict[Tier, SloTargets] | None = None) -> Shedder:
@@ -158,7 +149,7 @@ def test_each_request_is_one_sample_of_each_kind() -> None:
 def test_a_reader_that_dawdles_is_no_slow_engine() -> None:
     async def story() -> WorkerHarness:
         harness = WorkerHarness(shedder=watched())
-        lines = harness.executions.run(harness.executions.claim(order(tier=P, max_tokens=20)))
+        lines = harness.lines(order(tier=P, max_tokens=20))
         for _ in range(3):
             await anext(lines)
         await asyncio.sleep(15)
@@ -187,7 +178,7 @@ def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothi
     async def story() -> WorkerHarness:
         harness = WorkerHarness(shedder=watched())
         await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
-        lines = harness.executions.run(harness.executions.claim(order("gone", tier=P, max_tokens=500)))
+        lines = harness.lines(order("gone", tier=P, max_tokens=500))
         await anext(lines)
         await lines.aclose()
         await harness.executions.idle()

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, cache_salt, verify
-from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkRefused
 from dispatcher.worker_client import CLOSING_S, LINE_BYTES_MAX, SILENCE_S, HttpWorkerClient
 from dispatcher.worker_wire import encode_event
+from gpu_worker.__main__ import bound
 from headgate.simulator.virtual_time import START, LoopClock, run
-from tests.support.worker.harness import SECRET, WORKER, WorkerHarness, order
+from tests.support.worker.harness import SECRET, WorkerHarness, offer, order
 
 WHOLE = [
     encode_event(Started(1)),
@@ -28,16 +29,17 @@ WHOLE = [
     encode_event(Finished("stop", 1, 1)),
 ]
 EVENTS = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
+OFFER = offer(order())
 
 
 def events_from(
-    answer: httpx.Response | Callable[[httpx.Request], httpx.Response], worker: Worker = WORKER
+    answer: httpx.Response | Callable[[httpx.Request], httpx.Response],
 ) -> list[WorkEvent]:
     handler = answer if callable(answer) else lambda _: answer
     client = HttpWorkerClient(secret=SECRET, clock=LoopClock(), transport=httpx.MockTransport(handler))
 
     async def story() -> list[WorkEvent]:
-        return [event async for event in client.execute(WORKER, order())]
+        return [event async for event in client.execute(OFFER, order())]
 
     return run(story())
 
@@ -97,36 +99,63 @@ def test_nothing_counts_after_the_end() -> None:
     ],
 )
 def test_a_stream_that_breaks_off_or_makes_no_sense_is_a_failure(lines: list[bytes]) -> None:
-    with pytest.raises(WorkerFailed):
+    with pytest.raises(WorkerFailed) as failed:
         events_from(streamed(*lines))
+    assert failed.value.began
 
 
 @pytest.mark.parametrize(
-    "error", [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadError, httpx.PoolTimeout, httpx.RemoteProtocolError]
+    ("error", "began"),
+    [
+        (httpx.ConnectError, False),
+        (httpx.ConnectTimeout, False),
+        (httpx.PoolTimeout, False),
+        (httpx.ReadError, True),
+        (httpx.WriteError, True),
+        (httpx.ReadTimeout, True),
+        (httpx.RemoteProtocolError, True),
+    ],
 )
-def test_a_worker_that_cannot_be_reached_is_a_failure(error: type[httpx.TransportError]) -> None:
+def test_a_worker_that_cannot_be_reached_is_a_failure(error: type[httpx.TransportError], began: bool) -> None:
+    """Only without a connection it is certain that the work did not begin."""
+
     def refuse(_: httpx.Request) -> httpx.Response:
         raise error("refused")
 
-    with pytest.raises(WorkerFailed, match=error.__name__):
+    with pytest.raises(WorkerFailed, match=error.__name__) as failed:
         events_from(refuse)
+    assert failed.value.began == began
 
 
 @pytest.mark.parametrize("url", ["", "http://[", "nonsense", "ftp://w", "http://\n"])
 def test_an_address_that_is_none_is_a_failure(url: str) -> None:
     async def story() -> None:
         client = HttpWorkerClient(secret=SECRET, clock=LoopClock())
-        async for _ in client.execute(Worker("w", "default", url, "m", slots=1), order()):
+        async for _ in client.execute(Offer("i", 1, "w", url, 0), order()):
             pass
 
-    with pytest.raises(WorkerFailed):
+    with pytest.raises(WorkerFailed) as failed:
         asyncio.run(story())
+    assert not failed.value.began
+
+
+async def test_a_port_where_nothing_listens_means_that_the_work_did_not_begin() -> None:
+    with bound("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+    client = HttpWorkerClient(secret=SECRET, clock=LoopClock())
+    with pytest.raises(WorkerFailed) as failed:
+        async for _ in client.execute(Offer("i", 1, "w", f"http://127.0.0.1:{port}", 0), order()):
+            pass
+    await client.close()
+    assert not failed.value.began
 
 
 @pytest.mark.parametrize("status", [401, 404, 409, 413, 422, 503])
 def test_a_refusal_keeps_its_status_and_code(status: int) -> None:
-    answer = httpx.Response(status, json={"event": "refused", "status": 1, "code": "c", "message": "m"})
-    assert events_from(answer) == [WorkRefused(status, "c", "m")]
+    fields = {"event": "refused", "status": 1, "code": "c", "message": "m"}
+    assert events_from(httpx.Response(status, json=fields)) == [WorkRefused(status, "c", "m")]
+    final = httpx.Response(status, json={**fields, "final": True})
+    assert events_from(final) == [WorkRefused(status, "c", "m", final=True)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +199,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
     events_from(take)
     token = seen[0].headers["authorization"].removeprefix("Bearer ")
     opened = verify(token, SECRET, worker="w", body=seen[0].content, now=START)
-    assert (opened.execution, opened.slot, opened.expires_at) == (order().execution, 0, START + EXECUTION_TOKEN_TTL_S)
+    assert (opened.execution, opened.expires_at) == ("i#1", START + EXECUTION_TOKEN_TTL_S)
 
 
 def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:
@@ -226,7 +255,7 @@ class Wire:
 def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -> None:
     async def story() -> Wire:
         wire = Wire(WHOLE)
-        assert [event async for event in wire.client().execute(WORKER, order())] == EVENTS
+        assert [event async for event in wire.client().execute(OFFER, order())] == EVENTS
         return wire
 
     wire = run(story())
@@ -237,7 +266,7 @@ def test_an_answer_is_read_to_its_end_so_that_its_connection_serves_the_next() -
 def test_but_not_waited_for() -> None:
     async def story() -> float:
         wire = Wire(WHOLE, then_s=1000)
-        assert [event async for event in wire.client().execute(WORKER, order())] == EVENTS
+        assert [event async for event in wire.client().execute(OFFER, order())] == EVENTS
         assert wire.closed
         return asyncio.get_running_loop().time() - START
 
@@ -247,7 +276,7 @@ def test_but_not_waited_for() -> None:
 def test_closing_the_generator_closes_the_connection() -> None:
     async def story() -> Wire:
         wire = Wire(WHOLE)
-        events = wire.client().execute(WORKER, order())
+        events = wire.client().execute(OFFER, order())
         await anext(events)
         await events.aclose()
         return wire

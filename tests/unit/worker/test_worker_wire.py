@@ -50,7 +50,9 @@ def test_no_field_may_be_missing(name: str) -> None:
         ("tenant", "t" * 129),
         ("attempt", 0),
         ("attempt", 10**30),
-        ("slot", -1),
+        ("slot", 0),
+        ("durable", 1),
+        ("durable", None),
         ("weight", 0),
         ("weight", float("nan")),
         ("weight", float("inf")),
@@ -105,7 +107,9 @@ def test_a_refusal_never_repeats_the_value() -> None:
     assert "canary" not in str(refused.value)
 
 
-@pytest.mark.parametrize("event", [Started(1), Finished("stop", 1, 2), Alive(), WorkRefused(429, "c", "m", 1.5)])
+@pytest.mark.parametrize(
+    "event", [Started(1), Finished("stop", 1, 2), Alive(), WorkRefused(429, "c", "m", 1.5, final=True)]
+)
 def test_an_event_is_read_as_it_was_written_and_a_newer_field_is_ignored(event: WorkEvent | Alive) -> None:
     raw = encode_event(event)
     assert parse_event(raw) == event

@@ -1,0 +1,42 @@
+"""The error that a worker's refusal means for the caller. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from dispatcher.model.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    Preempted,
+    Refused,
+    ServiceError,
+    TenantError,
+    WorkerFailed,
+)
+from dispatcher.model.worker_protocol import WorkRefused
+
+TOO_MANY_REQUESTS = 429
+PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
+"""The worker works as configured. A new try at once would end the same way."""
+DEADLINE_EXCEEDED = "deadline_exceeded"
+RESULT_TOO_LARGE = "result_too_large"
+
+
+def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
+    """Return the error that ends the call. The refusal is final."""
+    if refusal.code in PREEMPTED_CODES:
+        return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
+    if refusal.code == DEADLINE_EXCEEDED:
+        return DeadlineExceeded()
+    if refusal.code == RESULT_TOO_LARGE:
+        return ServiceError(refusal.message, refusal.code)
+    if refusal.status == TOO_MANY_REQUESTS:
+        return Refused(refusal.message, refusal.code, refusal.retry_after_s)
+    if refusal.status >= 500:
+        return WorkerFailed()
+    return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
+
+
+def answer_of_error(error: AnsweredError) -> str:
+    """Return the JSON text that keeps `error` as the answer of a durable call (invocation.Answer.body)."""
+    return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))

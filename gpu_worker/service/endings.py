@@ -1,0 +1,144 @@
+"""How an execution's end is reported: the command for the log, and the last event for the caller. Pure.
+
+| end | command | last event |
+| --- | --- | --- |
+| the engine finished | End "done" | Finished |
+| the caller closed the stream of a call that is not durable | End "cancelled" | none |
+| the deadline passed | End "expired" | WorkRefused 504, final |
+| the engine refused or evicted the request | End "failed" | WorkRefused 4xx or 503, final |
+| the engine failed, or the worker gave up, before the caller had a token | Return | WorkRefused 5xx, not final |
+| the same after the caller had a token | End "failed" | WorkRefused 5xx, final |
+| the log does not hold the attempt | none | none |
+
+A durable call that failed is returned also after tokens: its answer is kept as a whole, so it can be tried again. The
+tokens of a returned attempt are not charged. A request that the engine refused or evicted before its first token is not
+charged for its prompt either.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import NamedTuple
+
+from dispatcher.model.commands import Done, End, Outcome, Over, Return
+from dispatcher.model.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, answer_of_error, error_of_refusal
+from dispatcher.model.worker_protocol import Finished, WorkRefused
+from gpu_worker.engines.interface import EngineError
+from gpu_worker.service.execution import ANSWER_BYTES_MAX, Abort, Execution
+
+REFUSED_AS = {
+    "context_length_exceeded": 400,
+    "invalid_messages": 400,
+    "rate_limit_exceeded": 429,
+    "preempted": 503,
+    "preempted_too_often": 503,
+}
+"""HTTP statuses of the engine's errors that the request caused, or more urgent requests. Any other error is a fault of
+this worker: 500."""
+RATE_WINDOW_S = 60.0
+"""The RPM policy counts over a minute; then it accepts the tenant again."""
+EARLY_S = 1.0
+"""An engine may end a request at its deadline by a clock that is so much ahead."""
+EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
+
+
+class Ending(NamedTuple):
+    report: End | Return | None
+    event: Finished | WorkRefused | None
+
+
+def ending(execution: Execution, worker: str, now: float, preempted_retry_s: float) -> Ending:
+    """Return how an execution with a result ends. `now`: Unix seconds. `preempted_retry_s`: when an evicted request may
+    come back."""
+    result = execution.result
+    if result is None:
+        raise ValueError("the engine has not ended this execution yet")
+    if execution.abort is Abort.LEASE_LOST:
+        return Ending(None, None)
+    if execution.caller_left and not execution.order.durable:
+        return Ending(_end(execution, "cancelled"), None)
+    if isinstance(result, EngineError):
+        return _engine_error(execution, result, worker, preempted_retry_s)
+    if result.reason != "aborted":
+        return _done(execution, result)
+    return _aborted(execution, worker, now)
+
+
+def confirms(report: End | Return, outcome: Outcome) -> bool:
+    """Whether the log agrees with the last event. Not if the attempt was fenced: the call belongs to a later one."""
+    if isinstance(report, Return) or isinstance(outcome, Done):
+        return True
+    return isinstance(outcome, Over) and (outcome.attempt, outcome.outcome) == (report.attempt, report.outcome)
+
+
+def outcome_of(report: End | Return) -> str:
+    """Return the report's outcome or reason, for the log."""
+    return report.outcome if isinstance(report, End) else report.reason
+
+
+def _done(execution: Execution, finished: Finished) -> Ending:
+    if not execution.order.durable:
+        return Ending(_end(execution, "done"), finished)
+    text = "".join(execution.texts).encode("utf-8", "replace").decode()
+    answer = json.dumps({"text": text, "reason": finished.reason}, ensure_ascii=False, separators=(",", ":"))
+    if execution.is_too_long or len(answer.encode()) > ANSWER_BYTES_MAX:
+        message = f"The answer is longer than {ANSWER_BYTES_MAX} bytes and was not kept; stream it instead."
+        return _failed(execution, WorkRefused(500, RESULT_TOO_LARGE, message, final=True))
+    return Ending(_end(execution, "done")._replace(answer=answer), finished)
+
+
+def _engine_error(execution: Execution, error: EngineError, worker: str, preempted_retry_s: float) -> Ending:
+    status = REFUSED_AS.get(error.code)
+    if status is None:
+        return _gave_up(execution, worker, "failed", WorkRefused(500, error.code, error.message))
+    retry_after_s = {503: preempted_retry_s, 429: RATE_WINDOW_S}.get(status)
+    return _failed(execution, WorkRefused(status, error.code, error.message, retry_after_s, final=True))
+
+
+def _aborted(execution: Execution, worker: str, now: float) -> Ending:
+    if execution.abort is Abort.LATE or (execution.abort is None and now >= execution.order.deadline_at - EARLY_S):
+        return Ending(_with_answer(execution, _end(execution, "expired"), EXPIRED), EXPIRED)
+    if execution.abort is Abort.DRAINED:
+        return _gave_up(execution, worker, "refused", WorkRefused(503, "draining", "This worker stops."))
+    if execution.abort is Abort.CUT_OFF:
+        return _gave_up(execution, worker, "lost", WorkRefused(503, "cut_off", "This worker cannot reach its gate."))
+    return _gave_up(execution, worker, "failed", WorkRefused(500, "engine_stopped", "The engine ended the request."))
+
+
+def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused) -> Ending:
+    """Return the attempt, or end it if tokens went to the caller."""
+    if execution.output_tokens and not execution.order.durable:
+        return _failed(execution, replace(event, final=True))
+    return Ending(Return(execution.order.invocation, execution.order.attempt, reason, worker), event)
+
+
+def _failed(execution: Execution, event: WorkRefused) -> Ending:
+    end = _end(execution, "failed")
+    if not end.output_tokens:
+        end = end._replace(input_tokens=0)
+    return Ending(_with_answer(execution, end, event), event)
+
+
+def _end(execution: Execution, outcome: str) -> End:
+    order = execution.order
+    return End(
+        id=order.invocation,
+        attempt=order.attempt,
+        outcome=outcome,
+        input_tokens=execution.input_tokens,
+        output_tokens=execution.output_tokens,
+        tenant=order.tenant,
+        first_token_s=execution.first_token_s,
+    )
+
+
+def _with_answer(execution: Execution, end: End, event: WorkRefused) -> End:
+    return end._replace(answer=answer_of_error(error_of_refusal(event))) if execution.order.durable else end
+
+
+def refused(call_id: str, attempt: int, worker: str, event: WorkRefused, tenant: str = "") -> End | Return:
+    """Return the report of an attempt that reached the worker and does not begin."""
+    if not event.final:
+        return Return(call_id, attempt, "refused", worker)
+    return End(call_id, attempt, "failed", 0, 0, tenant, answer_of_error(error_of_refusal(event)))

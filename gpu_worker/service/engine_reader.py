@@ -1,0 +1,108 @@
+"""Reads an execution's events from the engine, notes them, and has the engine end what is late or aborted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+
+from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
+from dispatcher.ports import Clock
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
+from gpu_worker.service.engine_request import engine_request
+from gpu_worker.service.execution import Abort, Execution
+from gpu_worker.service.slo.watch import SloWatch
+
+logger = logging.getLogger("headgate.worker")
+
+STEP_S = 2.0
+"""Longest wait for an event: then the caller gets a sign of life."""
+
+
+@dataclass(eq=False)
+class EngineReader:
+    """`watch` notes the time of every event."""
+
+    engine: Engine
+    clock: Clock
+    watch: SloWatch
+
+    def begin(self, order: WorkOrder) -> Execution:
+        """Return the execution of an order. The engine gets it at the first step."""
+        return Execution(order, self.clock.monotonic(), self._generate(order))
+
+    async def step(self, execution: Execution) -> EngineEvent | None:
+        """Return the next event. None: there is none for STEP_S seconds, or the engine ended with an error.
+
+        Every end is in `execution.result` afterwards.
+        """
+        await self._abort_if_late(execution)
+        if execution.upcoming is None:
+            execution.upcoming = asyncio.ensure_future(anext(execution.events))
+        await asyncio.wait({execution.upcoming}, timeout=self._wait_max_s(execution))
+        if not execution.upcoming.done():
+            return None
+        upcoming, execution.upcoming = execution.upcoming, None
+        if (error := _error(upcoming)) is not None:
+            self._failed(execution, error)
+            return None
+        await self._note(execution, event := upcoming.result())
+        return event
+
+    async def run_out(self, execution: Execution) -> None:
+        """Read to the end, for a caller that left."""
+        while execution.result is None:
+            await self.step(execution)
+
+    async def abort(self, execution: Execution, why: Abort) -> None:
+        """Have the engine end an execution. The first reason counts, but a lost lease counts always."""
+        if execution.abort is Abort.LEASE_LOST:
+            return
+        if execution.abort is None or why is Abort.LEASE_LOST:
+            logger.info("aborted: %s", why.value, extra={"execution": execution.name})
+            execution.abort = why
+        await self.engine.abort(execution.name)
+
+    async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
+        """Yield the engine's events. Messages that it refuses raise here, as any of its errors."""
+        prompt = order.prompt
+        if prompt is None:
+            prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
+        async with aclosing(self.engine.generate(engine_request(order, prompt, self.clock.now()))) as events:
+            async for event in events:
+                yield event
+
+    async def _abort_if_late(self, execution: Execution) -> None:
+        if execution.abort is None and self.clock.now() >= execution.order.deadline_at:
+            self.watch.expiries[execution.order.tier] += 1
+            await self.abort(execution, Abort.LATE)
+
+    def _wait_max_s(self, execution: Execution) -> float:
+        if execution.abort is not None:
+            return STEP_S
+        return max(0.0, min(STEP_S, execution.order.deadline_at - self.clock.now()))
+
+    async def _note(self, execution: Execution, event: EngineEvent) -> None:
+        """Note the event's counts and time. Repeat an abort that came before the engine knew the request, for example
+        during its tokenization."""
+        execution.note(event, self.clock.monotonic())
+        self.watch.note(execution.name, event)
+        if isinstance(event, Finished):
+            execution.result = event
+        elif execution.abort is not None and isinstance(event, Started):
+            await self.engine.abort(execution.name)
+
+    def _failed(self, execution: Execution, error: BaseException) -> None:
+        """Note the end by an error of any kind: the slot must be freed, and the end reported."""
+        self.watch.left(execution.name)
+        if isinstance(error, EngineError):
+            execution.result = error
+            return
+        logger.error("the engine failed: %s", type(error).__name__, extra={"execution": execution.name})
+        execution.result = EngineError("engine_failed", "The engine failed on this request.")
+
+
+def _error(done: asyncio.Future[EngineEvent]) -> BaseException | None:
+    return asyncio.CancelledError() if done.cancelled() else done.exception()

@@ -1,0 +1,77 @@
+"""One execution: its order, what the engine delivered so far, and why it is aborted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
+from gpu_worker.engines.interface import EngineError, EngineEvent
+
+ANSWER_BYTES_MAX = 340_000
+"""Longest text that is kept for a durable call, in UTF-8. The stores keep at most 350,000 bytes of an answer."""
+
+
+class Abort(Enum):
+    """Why the engine is to end an execution early."""
+
+    CALLER_LEFT = "the stream was closed"
+    LATE = "the deadline passed"
+    DRAINED = "the worker stops"
+    CUT_OFF = "the worker cannot reach the gate"
+    LEASE_LOST = "the log does not hold the attempt"
+
+
+@dataclass(eq=False, slots=True)
+class Execution:
+    """`begun_s`: when the order arrived, by the worker's monotonic clock."""
+
+    order: WorkOrder
+    begun_s: float
+    events: AsyncGenerator[EngineEvent, None]
+    upcoming: asyncio.Future[EngineEvent] | None = None
+    """The engine's next event, if one is awaited."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    first_token_s: float = 0.0
+    """Seconds from the arrival to the first token; 0 if there was none."""
+    result: Finished | EngineError | None = None
+    """How the engine ended it."""
+    abort: Abort | None = None
+    """Set: the engine is to end it, at once or as soon as it knows the request."""
+    caller_left: bool = False
+    """The stream was closed before its last event."""
+    text_bytes: int = 0
+    texts: list[str] = field(default_factory=list)
+    """The text of a durable call, unless it is too long to be kept."""
+
+    @property
+    def name(self) -> str:
+        return self.order.execution
+
+    def note(self, event: EngineEvent, now_s: float) -> None:
+        """Note an event, which came at `now_s` of the worker's monotonic clock."""
+        if not isinstance(event, Token):
+            self.input_tokens = event.input_tokens
+        if not isinstance(event, Started):
+            self.output_tokens = event.output_tokens
+        if isinstance(event, Token):
+            self.first_token_s = self.first_token_s or now_s - self.begun_s
+            if self.order.durable:
+                self._collect(event.text)
+
+    def counts(self) -> dict[str, int]:
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether a durable call's text is longer than an answer can be."""
+        return self.text_bytes > ANSWER_BYTES_MAX
+
+    def _collect(self, text: str) -> None:
+        self.text_bytes += len(text.encode("utf-8", "replace"))
+        self.texts.append(text)
+        if self.is_too_long:
+            self.texts.clear()

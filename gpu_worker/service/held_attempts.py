@@ -1,0 +1,63 @@
+"""What the log holds for a worker, compared with what the worker has. Pure; times are of the worker's monotonic clock.
+
+The answer to each report lists the attempts that the log holds. Two differences matter once they last:
+
+- The log holds an attempt that is not live here. Its order did not come within OFFER_S of the first answer that lists
+  it: the caller's process is slow or gone. The worker promises never to begin it, and returns it.
+- An execution runs here that the log does not hold, in answers over UNKNOWN_S: its attempt was returned or ended
+  elsewhere. The worker aborts it and reports nothing. One answer is not enough: it may be older than the attempt.
+
+Answers from a position of the log below one that was seen come from a process that is behind, and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from dispatcher.model.commands import Attempts
+
+OFFER_S = 2.0
+UNKNOWN_S = 2.0
+
+
+@dataclass(eq=False)
+class HeldAttempts:
+    _position: int = -1
+    _old: Set[str] | None = None
+    """The attempts of the first answer: a process before this one may have begun them."""
+    _absent_since_s: dict[str, float] = field(default_factory=dict)
+    """Attempts that the log holds and that are not live here."""
+    _unknown_since_s: dict[str, float] = field(default_factory=dict)
+    """Executions that run here and that the log does not hold."""
+
+    def note(self, answer: Attempts, reported: Set[str], live: Set[str], now_s: float) -> bool:
+        """Note an answer. `reported`: the executions that ran when the report was sent; `live`: the attempts that are
+        live now. False if the answer is older than one that was noted."""
+        if answer.position < self._position:
+            return False
+        self._position = answer.position
+        held = set(answer.held)
+        if self._old is None:
+            self._old = held
+        self._absent_since_s = _since(held - live, self._absent_since_s, now_s)
+        self._unknown_since_s = _since(reported - held, self._unknown_since_s, now_s)
+        return True
+
+    def overdue(self, now_s: float) -> list[str]:
+        """Return the held attempts whose order did not come in time. Each is returned once by the caller."""
+        due = [name for name, since_s in self._absent_since_s.items() if now_s - since_s >= OFFER_S]
+        for name in due:
+            del self._absent_since_s[name]
+        return due
+
+    def is_old(self, name: str) -> bool:
+        return self._old is not None and name in self._old
+
+    def unknown(self, now_s: float) -> list[str]:
+        """Return the executions that the log has not held for long enough, as of the answer noted at `now_s`."""
+        return [name for name, since_s in self._unknown_since_s.items() if now_s - since_s >= UNKNOWN_S]
+
+
+def _since(names: Set[str], known: dict[str, float], now_s: float) -> dict[str, float]:
+    return {name: known.get(name, now_s) for name in names}

@@ -1,0 +1,119 @@
+"""The outbox: repeats the report of every attempt's end until the log contains it.
+
+The log recognises a repeated report by its attempt, so a repetition adds no charge, and an outage of the gate loses
+none. An attempt in the outbox still counts as live in the worker's heartbeats. The commands survive the process if a
+journal keeps them on disk (outbox_journal.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from dispatcher.model.commands import Outcome, Refused
+from dispatcher.model.errors import HeadgateError
+from dispatcher.model.worker_protocol import execution_name
+from dispatcher.ports import Clock
+from gpu_worker.service.gate import Gate
+from gpu_worker.service.outbox_journal import Journal
+from gpu_worker.service.outbox_records import AttemptReport
+
+logger = logging.getLogger("headgate.outbox")
+
+TRY_S = 15.0
+"""Longest wait for one answer. A link answers or fails within seconds."""
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 5.0
+PENDING_MAX = 10_000
+"""A worker with so many reports under way takes no more orders."""
+
+
+@dataclass(eq=False)
+class Outbox:
+    """`random`: for jitter, so that the workers of a fleet do not return together."""
+
+    gate: Gate
+    clock: Clock
+    random: Random
+    journal: Journal | None = None
+    _deliveries: dict[str, asyncio.Task[Outcome]] = field(default_factory=dict)
+    """By the execution's name."""
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= PENDING_MAX
+
+    def recover(self) -> list[AttemptReport]:
+        """Begin to deliver the reports that processes before this one left on disk, and return them."""
+        found = {} if self.journal is None else self.journal.recover()
+        for number, report in found.items():
+            self._deliver(report, number)
+        if found:
+            logger.warning("%d reports of an earlier process are delivered", len(found))
+        return list(found.values())
+
+    def post(self, report: AttemptReport) -> asyncio.Task[Outcome]:
+        """Keep the report until the log contains it. The task ends with the log's outcome."""
+        return self._deliver(report, 0 if self.journal is None else self.journal.put(report))
+
+    def live(self) -> frozenset[str]:
+        """Return the executions whose reports are under way."""
+        return frozenset(self._deliveries)
+
+    async def flushed(self) -> None:
+        """Wait until every report is in the log."""
+        while self._deliveries:
+            await asyncio.wait(set(self._deliveries.values()))
+
+    async def close(self) -> None:
+        """Stop the deliveries. What is not acknowledged stays on disk."""
+        deliveries = set(self._deliveries.values())
+        for delivery in deliveries:
+            delivery.cancel()
+        if deliveries:
+            await asyncio.wait(deliveries)
+        if self.journal is not None:
+            self.journal.close()
+
+    def _deliver(self, report: AttemptReport, number: int) -> asyncio.Task[Outcome]:
+        name = execution_name(report.id, report.attempt)
+        delivery = asyncio.ensure_future(self._acknowledged(report, name))
+        self._deliveries[name] = delivery
+        delivery.add_done_callback(self._remover(name, number))
+        return delivery
+
+    def _remover(self, name: str, number: int) -> Callable[[asyncio.Task[Outcome]], None]:
+        def remove(delivery: asyncio.Task[Outcome]) -> None:
+            if self._deliveries.get(name) is delivery:
+                del self._deliveries[name]
+            if self.journal is not None and not delivery.cancelled():
+                self.journal.acknowledge(number)
+
+        return remove
+
+    async def _acknowledged(self, report: AttemptReport, name: str) -> Outcome:
+        """Repeat the report until the log answers it."""
+        pause_s = PAUSE_FIRST_S
+        while True:
+            least_s = 0.0
+            try:
+                async with asyncio.timeout(TRY_S):
+                    outcome = await self.gate.do(report)
+                if not isinstance(outcome, Refused):
+                    return outcome
+                least_s = outcome.retry_after_s
+                logger.warning("report refused: %s", outcome.code, extra={"execution": name})
+            except (HeadgateError, TimeoutError) as error:
+                logger.warning("report not delivered: %s", type(error).__name__, extra={"execution": name})
+            except Exception as error:  # a bug must not lose a charge; its message may hold an answer
+                logger.error("report not delivered: %s", type(error).__name__, extra={"execution": name})
+            if self.journal is not None:
+                await self.journal.sync()
+            await self.clock.sleep(max(least_s, pause_s * (0.5 + 0.5 * self.random.random())))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)

@@ -1,0 +1,237 @@
+"""The outbox on disk: commands that are not acknowledged yet survive the process.
+
+Each process writes a file of its own and holds a lock on it, which the kernel releases when the process dies. The next
+worker that starts on the folder takes over every file that is not locked. A command may be recovered although it was
+acknowledged: the log recognises it by its attempt.
+
+A record is written at once, so it survives kill -9 of the process. It is not synced at once: a healthy gate
+acknowledges within some 10 ms, about the time of a sync, and if the machine dies in these milliseconds the lease of the
+attempt ends it. After the first failed try of a command the file is synced (outbox.py), so an outage of the gate
+followed by a death of the machine loses nothing.
+
+Errors of the disk are logged, and the commands stay in memory. The next write tries to write all of them to a new file.
+The file may hold answers of durable calls: only its owner can read it, and it is truncated when nothing is pending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_worker.service.outbox_records import AttemptReport, acknowledged_record, command_record, unacknowledged
+
+logger = logging.getLogger("headgate.outbox")
+
+SUFFIX = ".outbox"
+FILES_MAX = 1000
+"""Most files of one worker that may stand in the folder."""
+DEAD_RECORDS_MAX = 1000
+"""The file is written anew if it has this many records more than twice its pending commands."""
+
+
+@dataclass(eq=False)
+class Journal:
+    """`name`: the worker's, a part of the file's name."""
+
+    folder: Path
+    name: str
+    _fd: int | None = None
+    _path: Path | None = None
+    _records: int = 0
+    _pending: dict[int, bytes] = field(default_factory=dict)
+    """The records of the commands that are not acknowledged, by number."""
+    _last_number: int = 0
+    _failure: str = ""
+    """The last error, if the file lacks some of the pending commands."""
+    _unsynced: bool = False
+
+    def recover(self) -> dict[int, AttemptReport]:
+        """Take over the files of processes that are gone. Return their unacknowledged commands, by number."""
+        found: dict[int, AttemptReport] = {}
+        taken: list[tuple[Path, int]] = []
+        for path in self._files():
+            if (locked := _lock(path)) is None:
+                continue
+            if (commands := _read(path, locked)) is None:
+                os.close(locked)
+                continue
+            taken.append((path, locked))
+            found |= {self._number(): command for command in commands}
+        self._pending |= {number: command_record(number, command) for number, command in found.items()}
+        if self._rewrite():
+            for path, _ in taken:
+                path.unlink(missing_ok=True)
+        for _, locked in taken:
+            os.close(locked)
+        return found
+
+    def put(self, command: AttemptReport) -> int:
+        """Write the command and return its number."""
+        number = self._number()
+        self._pending[number] = command_record(number, command)
+        self._append(self._pending[number])
+        return number
+
+    def acknowledge(self, number: int) -> None:
+        """Note that the command needs no repetition."""
+        if self._pending.pop(number, None) is None:
+            return
+        if self._failure or self._records >= 2 * len(self._pending) + DEAD_RECORDS_MAX:
+            self._rewrite()
+        elif self._pending:
+            self._append(acknowledged_record(number))
+        else:
+            self._empty()
+
+    async def sync(self) -> None:
+        """Wait until the records are on the disk itself."""
+        if self._fd is None or not self._unsynced:
+            return
+        self._unsynced = False
+        try:
+            copy = os.dup(self._fd)  # the file may be replaced meanwhile
+            try:
+                await asyncio.to_thread(os.fsync, copy)
+            finally:
+                os.close(copy)
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Release the file. It is deleted if nothing is pending."""
+        if self._fd is None or self._path is None:
+            return
+        if not self._pending:
+            self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = None
+
+    def _number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _files(self) -> list[Path]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return sorted(self.folder.glob(f"*{SUFFIX}"))
+        except OSError as error:
+            self._fail(error)
+            return []
+
+    def _append(self, record: bytes) -> None:
+        """Write a record, or everything that is pending if an earlier write failed."""
+        if self._fd is None or self._failure:
+            self._rewrite()
+            return
+        try:
+            _write(self._fd, record)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._records += 1
+        self._unsynced = True
+
+    def _empty(self) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.ftruncate(self._fd, 0)
+            self._records = 0
+        except OSError as error:
+            self._fail(error)
+
+    def _rewrite(self) -> bool:
+        """Write all pending commands to a new file, synced, and delete the one before. False if that fails."""
+        try:
+            path, fd = self._new_file()
+            try:
+                _write(fd, b"".join(self._pending.values()))
+                os.fsync(fd)
+            except OSError:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            self._fail(error)
+            return False
+        if self._fd is not None and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+        self._fd, self._path, self._records, self._unsynced = fd, path, len(self._pending), False
+        if self._failure:
+            logger.warning("the outbox is on disk again")
+            self._failure = ""
+        return True
+
+    def _new_file(self) -> tuple[Path, int]:
+        for number in range(FILES_MAX):
+            path = self.folder / f"{self.name}-{number}{SUFFIX}"
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            except FileExistsError:
+                continue
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _sync_folder(self.folder)
+            return path, fd
+        raise OSError(0, f"it has {FILES_MAX} files of this worker")
+
+    def _fail(self, error: OSError) -> None:
+        """Log the error, once."""
+        reason = error.strerror or str(error)
+        if reason != self._failure:
+            text = "the outbox folder %s cannot be used: %s; ends stay in memory and are lost if this process dies"
+            logger.error(text, self.folder, reason)
+        self._failure = reason
+
+
+def _lock(path: Path) -> int | None:
+    """Open and lock the file. None if a living process has it, or it is gone or cannot be opened."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.error("the outbox file %s cannot be opened: %s; it is left as it is", path, error.strerror)
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    if os.fstat(fd).st_nlink == 0:  # another worker took it over in this moment
+        os.close(fd)
+        return None
+    return fd
+
+
+def _read(path: Path, fd: int) -> list[AttemptReport] | None:
+    """Return the unacknowledged commands of a file. None if it cannot be read."""
+    parts = []
+    try:
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+    except OSError as error:
+        logger.error("the outbox file %s cannot be read: %s; it is left as it is", path, error.strerror)
+        return None
+    commands, damaged = unacknowledged(b"".join(parts))
+    if damaged:
+        logger.warning("%d damaged records of the outbox file %s are skipped", damaged, path)
+    return commands
+
+
+def _write(fd: int, record: bytes) -> None:
+    rest = memoryview(record)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
