@@ -12,6 +12,7 @@ from dispatcher.policies.throttling import Limits
 
 SATURATED = 0.9
 """Share of the KV blocks in use from which a worker counts as saturated (FairServe gives no figure)."""
+SLACK = 4096.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class TierFloors:
     """
 
     shares: Mapping[str, float]
-    slack: float = 4096.0
+    slack: float = SLACK
 
     def __post_init__(self) -> None:
         if not all(0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
 
@@ -48,9 +47,8 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
         stopwatch=time.perf_counter if spec.timing else None,
     )
     collector = collector or _collector(spec, service)
-    with ExitStack() as stack:
-        front = _front(spec, engine, slo, service, stack)
-        drive(_with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
+    front = _front(spec, engine, slo, service)
+    drive(_with_tiers(spec.workload, _tiers(spec)), front, collector, weights=_weights(spec))
     return run_of(
         spec,
         collector,
@@ -61,17 +59,15 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     )
 
 
-def _front(
-    spec: RunSpec, engine: Engine, slo: SloObserver | None, service: ServiceFunction, stack: ExitStack
-) -> EngineLike:
-    """Put before the engine what the spec names. `stack` closes the gate."""
+def _front(spec: RunSpec, engine: Engine, slo: SloObserver | None, service: ServiceFunction) -> EngineLike:
+    """Put before the engine what the spec names."""
     front: EngineLike = engine
     if spec.shedding is not None and slo is not None:
         front = SheddingEngine(front, slo.monitor, spec.shedding)
     if spec.gate is not None:
-        gate = spec.gate.weighted(_weights(spec))
-        gated = front = GatedEngine(front, gate, service, EngineCapacity(engine).service_per_s)
-        stack.callback(gated.close)
+        gate = spec.gate.completed(_weights(spec), _tiers(spec))
+        measured = EngineCapacity(engine)
+        front = GatedEngine(front, gate, service, measured.service_per_s, lambda: engine.saturation)
     if spec.throttling is not None:
         front = ThrottledEngine(front, spec.throttling, lambda: engine.saturation)
     return front

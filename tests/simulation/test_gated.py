@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.registry import ORDERS
+from dispatcher.policies.orders.registry import ORDERS
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.throttling import Limits
+from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import TierFloors
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines.interface import Observer
@@ -63,6 +66,30 @@ def test_a_queue_is_bounded() -> None:
     assert simulate(replace(RUN, gate=spec)).rejections["full"] > 100
 
 
+def test_tiers_at_the_gate_put_premium_first_and_keep_the_floor_of_the_others() -> None:
+    """The flood is premium: without tiers the quiet tenant has half of the slots, with tiers its floor."""
+    tenants = {"flood": GateTenant(tier=Tier.PREMIUM), "quiet": GateTenant(tier=Tier.BACKGROUND)}
+    waits = []
+    for tiers in (None, TierFloors({"background": 0.1}, 200.0), TierFloors({}, 200.0)):
+        spec = GateSpec(8, "bwfq", tenants, deadline_s=3600.0, tiers=tiers)
+        quiet = simulate(replace(RUN, gate=spec)).tenants["quiet"]
+        assert quiet.ttft_s is not None
+        assert quiet.served == len(QUIET)
+        waits.append(quiet.ttft_s.p99)
+    assert waits[0] < waits[1] / 2
+    assert waits[1] < waits[2] / 2
+
+
+def test_throttling_at_the_gate_refuses_only_while_the_cache_is_full() -> None:
+    limits = Limits(user=30, app=1_000_000, window_s=10.0)
+    run = gated(slots=200, throttling=limits)
+    assert run.rejections.keys() <= {"throttled_user", "timeout"}
+    assert run.rejections.get("throttled_user", 0) > 0
+    assert run.tenants["quiet"].rejected == 0
+    small = gated(slots=1, throttling=limits, deadline_s=3600.0)
+    assert small.rejected == 0
+
+
 class Most(Observer):
     def __init__(self) -> None:
         self.here = self.most = 0
@@ -75,22 +102,20 @@ class Most(Observer):
         self.here -= 1
 
 
-@given(st.integers(1, 12), st.sampled_from(["bwfq", "fcfs", "sfq"]), st.booleans())
+@given(st.integers(1, 12), st.sampled_from(["bwfq", "fcfs", "sfq"]))
 @settings(max_examples=12, deadline=None)
-def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str, pure: bool) -> None:
+def test_no_more_than_the_slots_are_in_the_engine(slots: int, order: str) -> None:
     most = Most()
     engine = SeparatePrefillEngine(load_profile(), make_policy("vtc"), observer=most)
-    gate = GatedEngine(engine, GateSpec(slots, order, pure=pure), WEIGHTED_TOKENS, lambda now_s: 0.0)
+    gate = GatedEngine(engine, GateSpec(slots, order), WEIGHTED_TOKENS, lambda now_s: 0.0, lambda: 0.0)
     drive(list(BOTH)[:120], gate, Collector(WEIGHTED_TOKENS, 0.0))
-    gate.close()
     assert most.most == slots
     assert most.here == 0
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_with_slots_for_all_requests_the_gate_changes_nothing(pure: bool) -> None:
+def test_with_slots_for_all_requests_the_gate_changes_nothing() -> None:
     alone = simulate(RUN)
-    spec = GateSpec(1000, "bwfq", deadline_s=3600.0, pure=pure)
+    spec = GateSpec(1000, "bwfq", deadline_s=3600.0)
     behind = simulate(replace(RUN, gate=spec))
     assert behind.total_time_s == pytest.approx(alone.total_time_s, rel=0.01)
     for name, figures in alone.tenants.items():
@@ -98,17 +123,6 @@ def test_with_slots_for_all_requests_the_gate_changes_nothing(pure: bool) -> Non
         latency_s = behind.tenants[name].latency_s
         assert latency_s is not None
         assert latency_s.p50 == pytest.approx(figures.latency_s.p50, rel=0.05)
-
-
-def test_operations_and_the_order_alone_agree() -> None:
-    """The production operations dispatch as the order alone does."""
-    spec = GateSpec(8, "fcfs", deadline_s=3600.0)
-    runs = [simulate(replace(RUN, gate=replace(spec, pure=pure))) for pure in (False, True)]
-    assert runs[0].total_time_s == pytest.approx(runs[1].total_time_s, rel=0.01)
-    waits = [run.tenants["quiet"].ttft_s for run in runs]
-    assert waits[0] is not None
-    assert waits[1] is not None
-    assert waits[0].p50 == pytest.approx(waits[1].p50, rel=0.05)
 
 
 def test_the_gates_file(tmp_path: Path) -> None:
@@ -120,6 +134,14 @@ def test_the_gates_file(tmp_path: Path) -> None:
     assert spec.tenants["b"] == GateTenant()
     path.write_text("slots: 4\na: {weight: 2}\n")
     assert read_gate(path, order="bwfq").tenants["a"].share.weight == 2.0
+    path.write_text(
+        "slots: 4\ntiers: {shares: {premium: 0.5, background: 0.25}, slack: 100}\n"
+        "throttling: {user: 6, app: 60, apps: {chat: 90}, window_s: 30}\na: {weight: 2}\n"
+    )
+    spec = read_gate(path, order="bwfq")
+    assert spec.tiers == TierFloors({"premium": 0.5, "background": 0.25}, 100.0)
+    assert spec.throttling == Limits(6, 60, {"chat": 90}, 30.0)
+    assert spec.tenants.keys() == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +154,10 @@ def test_the_gates_file(tmp_path: Path) -> None:
         ("slots: 4\ntenants: {a: {wait: 1}}", "wait"),
         ("slots: 4\ntenants: {a: {tier: royal}}", "tier"),
         ("slots: 4\ntenants: [a]", "tenants"),
+        ("slots: 4\ntiers: {shares: {premium: 0.7, standard: 0.7}}\ntenants: {}", "key 'tiers': shares must be"),
+        ("slots: 4\ntiers: {share: {}}\ntenants: {}", "'tiers.shares': is missing"),
+        ("slots: 4\ntiers: {shares: {royal: 0.7}}\ntenants: {}", "premium"),
+        ("slots: 4\nthrottling: {user: 0, app: 5}\ntenants: {}", "key 'throttling': limits are at least 1"),
         ("[", "line"),
     ],
 )

@@ -33,8 +33,8 @@ TENANTS = {name: GateTenant(Share(), tier) for name, tier in TIERS.items()}
 SPEC = RunSpec(MIXED, "tiered:vtc", PROFILE, tiers=TierSettings())
 
 
-def gate(slots: int, *, pure: bool = False) -> GateSpec:
-    return GateSpec(slots, "bwfq", TENANTS, deadline_s=3600.0, pure=pure)
+def gate(slots: int) -> GateSpec:
+    return GateSpec(slots, "bwfq", TENANTS, deadline_s=3600.0)
 
 
 def scheduling(run: Run) -> Scheduling:
@@ -52,21 +52,19 @@ def evictions(run: Run) -> int:
     return sum(sum(tier.preemptions.values()) for tier in scheduling(run).tiers.values())
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_with_more_slots_than_batch_places_requests_are_preempted_behind_the_gate(pure: bool) -> None:
-    run = simulate(replace(SPEC, gate=gate(MANY, pure=pure)))
-    without = simulate(replace(SPEC, gate=gate(MANY, pure=pure), tiers=TierSettings(preemption=False)))
+def test_with_more_slots_than_batch_places_requests_are_preempted_behind_the_gate() -> None:
+    run = simulate(replace(SPEC, gate=gate(MANY)))
+    without = simulate(replace(SPEC, gate=gate(MANY), tiers=TierSettings(preemption=False)))
     assert run.served == without.served == len(ARRIVALS)
     assert evictions(run) > 0 == evictions(without)
     assert premium_p99_s(run) < premium_p99_s(without) / 2
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_with_fewer_slots_than_batch_places_the_engine_has_nothing_to_preempt(pure: bool) -> None:
-    run = simulate(replace(SPEC, gate=gate(BATCH, pure=pure)))
+def test_with_fewer_slots_than_batch_places_the_engine_has_nothing_to_preempt() -> None:
+    run = simulate(replace(SPEC, gate=gate(BATCH)))
     assert run.served == len(ARRIVALS)
     assert evictions(run) == 0
-    assert premium_p99_s(run) > 2 * premium_p99_s(simulate(replace(SPEC, gate=gate(MANY, pure=pure))))
+    assert premium_p99_s(run) > 2 * premium_p99_s(simulate(replace(SPEC, gate=gate(MANY))))
 
 
 def test_a_request_takes_its_own_tier_then_the_gates_then_the_workloads() -> None:
@@ -83,18 +81,16 @@ def test_a_request_takes_its_own_tier_then_the_gates_then_the_workloads() -> Non
     assert seen == {("a", 0.0): Tier.BACKGROUND, ("a", 1.0): Tier.PREMIUM, ("b", 0.0): Tier.BACKGROUND}
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_a_request_that_the_engine_ends_early_gives_its_slot_back(pure: bool) -> None:
+def test_a_request_that_the_engine_ends_early_gives_its_slot_back() -> None:
     tiers = TierSettings(preemptions_max=0, at_limit="end")
-    run = simulate(replace(SPEC, gate=gate(3 * BATCH, pure=pure), tiers=tiers))
+    run = simulate(replace(SPEC, gate=gate(3 * BATCH), tiers=tiers))
     assert run.rejections.keys() == {"exhausted"}
     assert run.rejected > 3 * BATCH
     assert run.served + run.rejected == len(ARRIVALS)
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_a_request_that_the_worker_sheds_gives_its_slot_back(pure: bool) -> None:
-    run = simulate(replace(SPEC, gate=gate(4 * BATCH, pure=pure), shedding=ShedSettings()))
+def test_a_request_that_the_worker_sheds_gives_its_slot_back() -> None:
+    run = simulate(replace(SPEC, gate=gate(4 * BATCH), shedding=ShedSettings()))
     assert run.rejections.keys() == {"shed"}
     assert run.rejected > 4 * BATCH
     assert run.served + run.rejected == len(ARRIVALS)

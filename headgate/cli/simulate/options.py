@@ -24,7 +24,7 @@ JITTER = "Relative standard deviation of a step's time, for example 0.05."
 HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
 GATE = "on or off: put the gate before the engine. Needs --tenants."
 ORDER = "The gate's order: bwfq, ratio, virtual-clock, sfq or fcfs. Default: bwfq."
-TENANTS = "YAML file of the gate: slots, and {weight, rate_per_s, burst, tier} of each tenant."
+TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
 PREEMPTION = (
     "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
     "requests for more urgent ones. Default: an engine that admits a request only if it can serve it to its end."

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.policies.old_orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from gpu_worker.policies.tiers.settings import TierSettings
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.parsing import policy_names, some, tenant_weights

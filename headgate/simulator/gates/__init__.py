@@ -1,1 +1,1 @@
-"""Gates before a simulated engine: the production gate, single orders, throttling and shedding."""
+"""The gate before a simulated engine or cluster; throttling and shedding without a gate."""

@@ -137,9 +137,8 @@ class _Cluster:
     def _arrive(self, number: int, request: ClusterRequest) -> None:
         arrival_s, tenant, service_s, cost, estimate = request
         expected = estimate if estimate is not None else cost if cost is not None else service_s
-        name, decided = self.gate.accept(tenant, expected, EPOCH_S + arrival_s)
-        self.numbers[name] = number
-        self._start(decided, arrival_s)
+        self.numbers[self.gate.next_name()] = number
+        self._start(self.gate.accept(tenant, expected, EPOCH_S + arrival_s), arrival_s)
         if self.starts_s[number] == inf:
             self.queued += 1
             self.waiting_most = max(self.waiting_most, self.gate.waiting)

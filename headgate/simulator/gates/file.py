@@ -7,7 +7,11 @@
       flood: {weight: 1}
 
 `tenants:` may be left out; its entries then stand beside `slots`. A tenant that is not named has weight 1 and no
-guarantee. Rates and bursts are in service units (in requests for the order `ratio`, which has no costs).
+guarantee. Rates and bursts are in service units (in requests for the order `ratio`, which has no costs). Two entries
+switch on what the gate can do besides (dispatcher/shard/settings.py):
+
+    tiers: {shares: {premium: 0.5, standard: 0.3, background: 0.1}, slack: 4096}   # premium first, each with a floor
+    throttling: {user: 60, app: 600, apps: {chat: 900}, window_s: 60}              # limits while the KV cache is full
 """
 
 from __future__ import annotations
@@ -20,13 +24,16 @@ from pydantic_core import ErrorDetails
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.throttling import WINDOW_S, Limits
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import SLACK, TierFloors
 from headgate.simulator.gates.spec import DEADLINE_S, QUEUE_MAX, SLOTS_MAX, GateSpec, GateTenant
 from headgate.workloads.described.document import Document, Loc, read_document
 
 SERVICE_MAX = 1e12
 SECONDS_MAX = 1e9
 FOUND_CHARS_MAX = 40
+TENANTS = ("tenants",)
 
 
 class _Model(BaseModel):
@@ -41,10 +48,28 @@ class _Tenant(_Model):
     queue_max: Annotated[int, Field(ge=0, le=1_000_000_000)] = QUEUE_MAX
 
 
+class _Tiers(_Model):
+    shares: dict[Annotated[Tier, Field(strict=False)], float]
+    slack: float = SLACK
+
+
+class _Throttling(_Model):
+    user: int
+    app: int
+    apps: dict[str, int] = Field(default_factory=dict)
+    window_s: float = WINDOW_S
+
+
 class _File(_Model):
     slots: Annotated[int, Field(ge=1, le=SLOTS_MAX)]
     deadline_s: Annotated[float, Field(gt=0, le=SECONDS_MAX)] = DEADLINE_S
+    tiers: _Tiers | None = None
+    throttling: _Throttling | None = None
     tenants: dict[str, _Tenant]
+
+
+_MODELS: dict[int | str, type[_Model]] = {"tenants": _Tenant, "tiers": _Tiers, "throttling": _Throttling}
+"""What stands under a key of the file."""
 
 
 def read_gate(path: Path, *, order: str) -> GateSpec:
@@ -55,7 +80,28 @@ def read_gate(path: Path, *, order: str) -> GateSpec:
         file = _File.model_validate(_with_tenants_key(document.value))
     except ValidationError as error:
         raise _wrong(document, error.errors(include_url=False)[0], flat) from None
-    return GateSpec(file.slots, order, {name: _tenant(entry) for name, entry in file.tenants.items()}, file.deadline_s)
+    tenants = {name: _tenant(entry) for name, entry in file.tenants.items()}
+    tiers, throttling = _tiers(document, file), _throttling(document, file)
+    return GateSpec(file.slots, order, tenants, file.deadline_s, tiers, throttling)
+
+
+def _tiers(document: Document, file: _File) -> TierFloors | None:
+    if file.tiers is None:
+        return None
+    try:
+        return TierFloors({tier.value: share for tier, share in file.tiers.shares.items()}, file.tiers.slack)
+    except ValueError as error:
+        raise document.wrong(("tiers",), str(error)) from None
+
+
+def _throttling(document: Document, file: _File) -> Limits | None:
+    found = file.throttling
+    if found is None:
+        return None
+    try:
+        return Limits(found.user, found.app, found.apps, found.window_s)
+    except ValueError as error:
+        raise document.wrong(("throttling",), str(error)) from None
 
 
 def _with_tenants_key(value: Any) -> Any:
@@ -83,11 +129,11 @@ def _wrong(document: Document, error: ErrorDetails, flat: bool) -> Configuration
 
 
 def _what(error: ErrorDetails, loc: Loc) -> str:
-    fields = (_Tenant if loc[:1] == ("tenants",) else _File).model_fields
+    fields = _MODELS.get(loc[0], _File).model_fields if loc else _File.model_fields
     if error["type"] == "extra_forbidden":
         return f"is not known here; there are {', '.join(fields)}"
     if error["type"] in ("model_type", "dict_type"):
-        return f"should be a mapping of {', '.join(fields) if len(loc) != 1 else 'tenants'}"
+        return f"should be a mapping of {', '.join(fields) if loc != ('tenants',) else 'tenants'}"
     found = error["input"]
     shown = "" if isinstance(found, dict | tuple) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
     return error["msg"].replace("Input should", "should", 1) + shown

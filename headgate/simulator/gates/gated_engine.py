@@ -4,13 +4,8 @@
                   ▲                        ▲                         │
                   └───────── ended ────────┴───────── ended ─────────┘
 
-Two kinds of gate implement SimulatedGate: the production operations over the store in memory (gates/operations.py), and
-an order without operations (gates/order.py), for the orders that no store implements.
-
 The wait in the gate is part of a request's time to its first token; its `release_s` is when it reached the gate. A
-request that the gate refuses counts as rejected: `full` (its tenant's queue is full) or `timeout` (not dispatched
-before its deadline). A request that the engine refuses at its dispatch, or drops, is not dispatched again: there is
-only this engine.
+request that the engine refuses at its dispatch, or drops, is not dispatched again: there is only this engine.
 
 The charge and the slot are for the true output length: as in the VTC paper's workloads, a request names its length as
 its max_tokens. Unlike a real worker, the engine model cuts no request short at its deadline.
@@ -24,7 +19,7 @@ from dispatcher.policies.service import ServiceFunction
 from gpu_worker.policies.capacity import MeasuredCapacity
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.engines.interface import Engine
-from headgate.simulator.gates.interface import Downstream, SimulatedGate
+from headgate.simulator.gates.simulated_gate import Downstream, SimulatedGate
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.requests import SimRequest
 
@@ -42,18 +37,25 @@ class EngineCapacity:
 
 
 class GatedEngine:
-    """drive.EngineLike: a gate and the engine behind it. Must be closed.
+    """drive.EngineLike: a gate and the engine behind it.
 
     `service_per_s`: the engine's measured capacity at a time, in service units a second; 0 while it is unknown.
+    `kv_use`: the part of its KV cache in use now.
     """
 
     def __init__(
-        self, engine: EngineLike, spec: GateSpec, service: ServiceFunction, service_per_s: Callable[[float], float]
+        self,
+        engine: EngineLike,
+        spec: GateSpec,
+        service: ServiceFunction,
+        service_per_s: Callable[[float], float],
+        kv_use: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._rejected: list[SimRequest] = []
         self._open = 0
-        self._gate = _gate(spec, service, Downstream(self._dispatch, self._rejected.append, service_per_s))
+        downstream = Downstream(self._dispatch, self._rejected.append, service_per_s, kv_use)
+        self._gate = SimulatedGate(spec, service, downstream)
 
     @property
     def now_s(self) -> float:
@@ -83,9 +85,6 @@ class GatedEngine:
             self._gate.advance(due_s)
         return []
 
-    def close(self) -> None:
-        self._gate.close()
-
     def _close(self, ended: list[SimRequest]) -> list[SimRequest]:
         self._open -= len(ended)
         return ended
@@ -95,14 +94,3 @@ class GatedEngine:
             return True
         self._rejected.append(request)
         return False
-
-
-def _gate(spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> SimulatedGate:
-    """The production operations are imported where they run: the other orders need none of them."""
-    if spec.through_operations:
-        from headgate.simulator.gates.operations import OperationsGate
-
-        return OperationsGate(spec, service, downstream)
-    from headgate.simulator.gates.order import OrderGate
-
-    return OrderGate(spec, service, downstream)

@@ -7,7 +7,6 @@ is encoded and nothing is undone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -17,21 +16,14 @@ from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
+from headgate.simulator.gates.spec import UNNAMED_TENANT, GateTenant
 
 EPOCH_S = 1e6
 """The gate's time when a run begins: later than any bucket takes to fill, as on a real clock."""
 PROCESS = "simulator"
 WORKER = "w"
 MODEL = "m"
-
-
-@dataclass(frozen=True, slots=True)
-class GateTenant:
-    """A tenant's configuration. `waiting_max`: most of its calls that may wait."""
-
-    share: Share = field(default_factory=Share)
-    tier: Tier = Tier.STANDARD
-    waiting_max: int = 1_000_000_000
+WAITING_MAX = 1_000_000_000
 
 
 class Decided(NamedTuple):
@@ -45,6 +37,9 @@ class Decided(NamedTuple):
 
 class ShardGate:
     """`now` in Unix seconds; a time before that of the last decision counts as that one."""
+
+    unnamed = UNNAMED_TENANT
+    """The configuration of a tenant that has none."""
 
     def __init__(self, settings: ShardSettings, slots: int, *, now: float = EPOCH_S) -> None:
         self.shard = Shard(settings)
@@ -68,13 +63,9 @@ class ShardGate:
         return 0 if self.running or not self.slots else self.waiting
 
     def set_tenant(self, name: str, tenant: GateTenant) -> None:
-        """Configure a tenant from its next call on, as a process that reads a newer version does."""
-        version, _ = self._tenants.get(name, (0, tenant))
-        self._tenants[name] = version + 1, tenant
-
-    def set_shares(self, shares: Mapping[str, Share]) -> None:
-        for name, share in shares.items():
-            self.set_tenant(name, GateTenant(share))
+        """Configure a tenant from its next call on, as a process does that reads a newer version."""
+        version = self._tenants[name][0] + 1 if name in self._tenants else 1
+        self._tenants[name] = version, tenant
 
     def report(self, now: float) -> Decided:
         """Report the worker: its slots, its measured capacity (0: unknown) and the use of its KV cache."""
@@ -90,6 +81,10 @@ class ShardGate:
         self.capacity_per_s = capacity_per_s
         return self.report(now)
 
+    def next_name(self) -> str:
+        """Return the id of the call that will be sent next."""
+        return call_id(PROCESS, self._sent + 1)
+
     def accept(
         self,
         tenant: str,
@@ -99,17 +94,17 @@ class ShardGate:
         deadline_at: float = inf,
         app: str = "",
         interaction: str = "",
-    ) -> tuple[str, Decided]:
-        """Send a call with an estimated cost in service units. Return its id and what was decided."""
-        self._sent = sequence = self._sent + 1
-        name = call_id(PROCESS, sequence)
-        version, config = self._tenants.get(tenant, _UNNAMED)
+    ) -> Decided:
+        """Send a call with an estimated cost in service units."""
+        name, sequence = self.next_name(), self._sent + 1
+        self._sent = sequence
+        version, config = self._tenants.get(tenant) or (0, self.unnamed)
         share = config.share
         command = Accept(
             name, sequence, PROCESS, tenant, MODEL, cost, deadline_at, False, app, interaction, version,
-            share.weight, share.rate_per_s, share.burst, config.tier, config.waiting_max,
+            share.weight, share.rate_per_s, share.burst, config.tier or Tier.STANDARD, config.queue_max,
         )  # fmt: skip
-        return name, self.do(command, now)
+        return self.do(command, now)
 
     def end(self, name: str, outcome: str, input_tokens: int, output_tokens: int, now: float) -> Decided:
         """End a running call. Raises KeyError for a call that is not here."""
@@ -122,21 +117,28 @@ class ShardGate:
         shard.confirm(Entry(shard.position, shard.at, "", "", 0, facts) if facts else None)
         return Decided(outcomes[0], facts)
 
-
-_UNNAMED = (1, GateTenant())
+    def next_tick(self) -> float:
+        """Return when a Tick has something to decide (Unix seconds); infinity if never."""
+        return self.shard.next_tick()
 
 
 class CostGate(ShardGate):
-    """A gate for calls with a cost in any unit instead of tokens: the shard's service function gives the cost."""
+    """A gate for calls with a cost in any unit instead of tokens. Its queues have no bound."""
+
+    unnamed = GateTenant(queue_max=WAITING_MAX)
 
     def __init__(self, order: str, slots: int, *, lead_max: float = LEAD_MAX, now: float = EPOCH_S) -> None:
         self._ended_cost = 0.0
         super().__init__(ShardSettings(order=order, lead_max=lead_max, service=self._service), slots, now=now)
 
-    def _service(self, input_tokens: int, output_tokens: int) -> float:
-        return self._ended_cost
+    def set_shares(self, shares: Mapping[str, Share]) -> None:
+        for name, share in shares.items():
+            self.set_tenant(name, GateTenant(share, queue_max=WAITING_MAX))
 
     def settle(self, name: str, cost: float, now: float) -> Decided:
         """End a running call at its true cost."""
         self._ended_cost = cost
         return self.end(name, "done", 0, 0, now)
+
+    def _service(self, input_tokens: int, output_tokens: int) -> float:
+        return self._ended_cost

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.old_operations.context import GateSettings
+from dispatcher.operations.context import GateSettings
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.service import ServiceFunction
+from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import ShardSettings, TierFloors
 
-STORE_ORDERS = frozenset({"bwfq", "fcfs"})
-"""The orders that the production operations and their stores implement. The others exist only as pure gates."""
 DEADLINE_S = GateSettings().deadline_s
 QUEUE_MAX = Tenant("", "").queue_items_max
 SLOTS_MAX = 100_000
-HEARTBEAT_S = 2.0
-"""Between two heartbeats of a worker, which report its capacity (gpu_worker/service/agent.py)."""
-SWEEP_S = 60.0
-"""Between two sweeps of the gate, which scale overbooked guarantees (infra/functions.py)."""
+REPORT_S = 1.0
+"""Between two reports of a worker: its capacity, and the use of its KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,15 @@ UNNAMED_TENANT = GateTenant()
 
 @dataclass(frozen=True, slots=True)
 class GateSpec:
-    """`deadline_s`: the longest wait from arrival to dispatch. `pure`: run the order without the operations, even if
-    the operations implement it. Raises ValueError for an unknown order or a number of slots out of range."""
+    """`deadline_s`: the longest wait from arrival to dispatch. `tiers`, `throttling`: as in ShardSettings; None leaves
+    them out. Raises ValueError for an unknown order or a number of slots out of range."""
 
     slots: int
     order: str = DEFAULT_ORDER
     tenants: Mapping[str, GateTenant] = field(default_factory=dict)
     deadline_s: float = DEADLINE_S
-    pure: bool = False
+    tiers: TierFloors | None = None
+    throttling: Limits | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -52,16 +52,21 @@ class GateSpec:
             raise ValueError(f"slots must be between 1 and {SLOTS_MAX}, not {self.slots!r}")
 
     @property
-    def through_operations(self) -> bool:
-        return self.order in STORE_ORDERS and not self.pure
+    def uses_reports(self) -> bool:
+        """Whether a decision depends on what the worker reports while it runs."""
+        return self.throttling is not None or any(tenant.share.rate_per_s for tenant in self.tenants.values())
+
+    def shard_settings(self, service: ServiceFunction) -> ShardSettings:
+        return ShardSettings(order=self.order, service=service, tiers=self.tiers, throttling=self.throttling)
 
     def tenant(self, name: str) -> GateTenant:
         return self.tenants.get(name, UNNAMED_TENANT)
 
-    def weighted(self, weights: Mapping[str, float]) -> GateSpec:
-        """Return a copy with these weights, also for tenants that it does not name."""
+    def completed(self, weights: Mapping[str, float], tiers: Mapping[str, str]) -> GateSpec:
+        """Return a copy with these weights and tiers, also for tenants that it does not name."""
         changed = dict(self.tenants)
-        for name, weight in weights.items():
+        for name in {**weights, **tiers}:
             old = self.tenant(name)
-            changed[name] = replace(old, share=replace(old.share, weight=weight))
+            share = replace(old.share, weight=weights.get(name, old.share.weight))
+            changed[name] = replace(old, share=share, tier=Tier(tiers[name]) if name in tiers else old.tier)
         return replace(self, tenants=changed)

@@ -1,15 +1,13 @@
-"""FairServe's throttling before a simulated engine (dispatcher/policies/throttling.py)."""
+"""FairServe's throttling before a simulated engine without a gate (dispatcher/policies/throttling.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from dispatcher.policies.throttling import Limits, Throttle
+from dispatcher.shard.settings import SATURATED
 from headgate.simulator.drive import EngineLike
 from headgate.simulator.requests import SimRequest
-
-SATURATED = 0.9
-"""Share of the KV pool in use from which the engine counts as overloaded. The paper does not give it."""
 
 
 class ThrottledEngine:

@@ -1,0 +1,115 @@
+"""The production's shard before a simulated engine: deadlines, bounded queues, refusals, and reports of the worker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from dispatcher.model.commands import Refused, Tick
+from dispatcher.model.facts import Dispatched, Dropped
+from dispatcher.policies.service import ServiceFunction
+from headgate.simulator.gates.shard_gate import EPOCH_S, Decided, ShardGate
+from headgate.simulator.gates.spec import REPORT_S, GateSpec
+from headgate.simulator.requests import SimRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """What a gate calls when it has decided, and what it asks of the engine when the worker reports."""
+
+    dispatch: Callable[[SimRequest, float], bool]
+    """Send the request to the engine, at this time. False: the engine refused it and set `request.rejected`."""
+    reject: Callable[[SimRequest], None]
+    """Report a request that the gate gave up; `request.rejected` gives the reason. Not called after a False dispatch:
+    that request is reported already."""
+    service_per_s: Callable[[float], float]
+    """The engine's capacity as measured by this time, in service units a second; 0 while it is unknown."""
+    kv_use: Callable[[], float]
+    """The part of the engine's KV cache in use now."""
+
+
+class SimulatedGate:
+    """Times are seconds of the run and never fall from call to call.
+
+    A request that the gate refuses counts as rejected: `full` (its tenant's queue is full), `throttled_user` or
+    `throttled_app`, or `timeout` (not dispatched before its deadline).
+    """
+
+    def __init__(self, spec: GateSpec, service: ServiceFunction, downstream: Downstream) -> None:
+        self._spec = spec
+        self._service = service
+        self._downstream = downstream
+        self._gate = ShardGate(spec.shard_settings(service), spec.slots)
+        for name, tenant in spec.tenants.items():
+            self._gate.set_tenant(name, tenant)
+        self._held: dict[str, SimRequest] = {}
+        """Requests that wait or run, by the id of their call."""
+        self._names: dict[str, str] = {}
+        """The ids of their calls, by request."""
+        self._report_s = 0.0 if spec.uses_reports else inf
+
+    def arrive(self, request: SimRequest, now_s: float) -> None:
+        arrival, now = request.arrival, EPOCH_S + now_s
+        name = self._gate.next_name()
+        self._held[name] = request
+        self._names[request.request_id] = name
+        decided = self._gate.accept(
+            arrival.tenant,
+            self._service(arrival.input_tokens, max(1, arrival.output_tokens)),  # a client asks for at least one token
+            now,
+            deadline_at=now + self._spec.deadline_s,
+            app=arrival.app or "",
+            interaction=arrival.interaction or "",
+        )
+        if isinstance(decided.outcome, Refused):
+            self._reject(name, _REASONS.get(decided.outcome.code, decided.outcome.code))
+        else:
+            self._follow(decided, now_s)
+
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        """Settle a dispatched request, served or dropped by the engine, and give its slot to the next."""
+        name = self._names.pop(request.request_id)
+        del self._held[name]
+        outcome = "done" if request.rejected is None else "failed"
+        self._follow(self._gate.end(name, outcome, *request.charged_tokens, EPOCH_S + now_s), now_s)
+
+    def next_s(self) -> float:
+        """Return the next time at which the gate acts by itself (a deadline, a report); infinity if there is none."""
+        return min(self._gate.next_tick() - EPOCH_S, self._report_s)
+
+    def advance(self, until_s: float) -> None:
+        """Do everything that is due by `until_s`."""
+        while self.next_s() <= until_s:
+            if self._report_s <= until_s:
+                self._report(self._report_s)
+                self._report_s += REPORT_S
+            else:
+                self._follow(self._gate.do(Tick(), self._gate.next_tick()), until_s)
+
+    def _report(self, now_s: float) -> None:
+        self._gate.capacity_per_s = self._downstream.service_per_s(now_s)
+        self._gate.kv_use = self._downstream.kv_use()
+        self._follow(self._gate.report(EPOCH_S + now_s), now_s)
+
+    def _follow(self, decided: Decided, now_s: float) -> None:
+        """Send dispatched requests to the engine. The slot of one that the engine refuses is free again."""
+        decisions = deque([decided])
+        while decisions:
+            for fact in decisions.popleft().facts:
+                if type(fact) is Dropped:
+                    self._reject(fact.id, "timeout")
+                elif type(fact) is Dispatched and not self._downstream.dispatch(self._held[fact.id], now_s):
+                    del self._names[self._held.pop(fact.id).request_id]
+                    decisions.append(self._gate.end(fact.id, "failed", 0, 0, EPOCH_S + now_s))
+
+    def _reject(self, name: str, reason: str) -> None:
+        request = self._held.pop(name)
+        del self._names[request.request_id]
+        request.rejected = reason
+        self._downstream.reject(request)
+
+
+_REASONS = {"queue_full": "full"}
+"""SimRequest.rejected for codes of a refusal; the others stand for themselves."""
