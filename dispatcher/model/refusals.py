@@ -1,4 +1,4 @@
-"""The error that a worker's refusal means for the caller. Pure."""
+"""The error that a worker's refusal means for the caller, and its form as the answer of a durable call. Pure."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
     return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")
 
 
-def answer_of_error(error: AnsweredError) -> str:
+def error_body(error: AnsweredError) -> str:
     """Return the JSON text that keeps `error` as the answer of a durable call (invocation.Answer.body)."""
     return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))

@@ -9,14 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from dispatcher.model.commands import Offer
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, Preempted, Refused, TenantError, WorkerFailed
+from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder, WorkRefused
 from dispatcher.ports import WorkerClient
-
-TOO_MANY_REQUESTS = 429
-PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
-"""The worker works as configured. A new try at once would end the same way."""
-DEADLINE_CODE = "deadline_exceeded"
 
 logger = logging.getLogger("headgate.gate")
 
@@ -61,16 +56,3 @@ async def run_attempt(
     except Exception as error:
         logger.exception("the stream of an attempt failed: %s", type(error).__name__)
     report(broken)
-
-
-def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
-    """Return the error with which a worker's final refusal ends the call."""
-    if refusal.code in PREEMPTED_CODES:
-        return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
-    if refusal.code == DEADLINE_CODE:
-        return DeadlineExceeded()
-    if refusal.status == TOO_MANY_REQUESTS:
-        return Refused(refusal.message, refusal.code, refusal.retry_after_s)
-    if refusal.status >= 500:
-        return WorkerFailed()
-    return TenantError(refusal.message, refusal.code, None, refusal.status, "invalid_request_error")

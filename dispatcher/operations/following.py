@@ -23,12 +23,13 @@ from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, R
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, NoWorker, StoreUnavailable, WorkerFailed
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer
+from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.operations.attempt import Broken, LastEvent, error_of_refusal, run_attempt
+from dispatcher.operations.attempt import Broken, LastEvent, run_attempt
 from dispatcher.operations.calls import Call, Collected, accept_of, order_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import error_body, error_of, error_of_outcome
+from dispatcher.operations.results import error_of, error_of_outcome
 
 EVENTS_AHEAD_MAX = 64
 """Most events that are read from the worker before the caller reads them."""

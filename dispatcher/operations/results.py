@@ -14,11 +14,6 @@ _OURS: dict[str, Callable[[str], AnsweredError]] = {
 }
 
 
-def error_body(error: AnsweredError) -> str:
-    """Return the JSON text that keeps `error` as an answer's body."""
-    return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))
-
-
 def is_retryable(answer: Answer) -> bool:
     """Return whether its error invites a new try: a worker shed the request, or ended it in favour of others."""
     if answer.outcome != "failed":

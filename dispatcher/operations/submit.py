@@ -18,13 +18,14 @@ from dispatcher.model.errors import (
     StoreUnavailable,
 )
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call, item_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import error_body, is_retryable
+from dispatcher.operations.results import is_retryable
 
 RETRIES_PER_KEY_MAX = 16
 """Most new tries of one key after a retryable error. Later ones get the last such error again."""

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dispatcher.model.commands import Done, End, Outcome, Over, Return
-from dispatcher.model.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, answer_of_error, error_of_refusal
+from dispatcher.model.refusals import DEADLINE_EXCEEDED, RESULT_TOO_LARGE, error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkRefused
 from gpu_worker.engines.interface import EngineError
 from gpu_worker.service.execution import ANSWER_BYTES_MAX, Abort, Execution
@@ -134,11 +134,11 @@ def _end(execution: Execution, outcome: str) -> End:
 
 
 def _with_answer(execution: Execution, end: End, event: WorkRefused) -> End:
-    return end._replace(answer=answer_of_error(error_of_refusal(event))) if execution.order.durable else end
+    return end._replace(answer=error_body(error_of_refusal(event))) if execution.order.durable else end
 
 
 def refused(call_id: str, attempt: int, worker: str, event: WorkRefused, tenant: str = "") -> End | Return:
     """Return the report of an attempt that reached the worker and does not begin."""
     if not event.final:
         return Return(call_id, attempt, "refused", worker)
-    return End(call_id, attempt, "failed", 0, 0, tenant, answer_of_error(error_of_refusal(event)))
+    return End(call_id, attempt, "failed", 0, 0, tenant, error_body(error_of_refusal(event)))

@@ -37,7 +37,8 @@ def crash(journal: Journal) -> None:
 
 def test_what_was_not_acknowledged_is_recovered_oldest_first(tmp_path: Path) -> None:
     journal, _ = opened(tmp_path)
-    numbers = [journal.put(report) for report in (*ENDS[:3], RETURN)]
+    reports: list[AttemptReport] = [*ENDS[:3], RETURN]
+    numbers = [journal.put(report) for report in reports]
     journal.acknowledge(numbers[1])
     crash(journal)
     again, found = opened(tmp_path)
