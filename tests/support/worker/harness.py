@@ -67,11 +67,15 @@ class WorkerHarness:
     """Each order that it sends was offered by its gate before."""
 
     def __init__(
-        self, engine: ScriptedEngine | None = None, shedder: Shedder | None = None, journal: Journal | None = None
+        self,
+        engine: ScriptedEngine | None = None,
+        shedder: Shedder | None = None,
+        journal: Journal | None = None,
+        gate: ScriptedGate | None = None,
     ) -> None:
         self.clock = LoopClock()
         self.engine = engine or ScriptedEngine()
-        self.gate = ScriptedGate()
+        self.gate = gate or ScriptedGate()
         self.outbox = Outbox(self.gate, self.clock, Random(1), journal)
         watch = None if shedder is None else SloWatch(self.clock, shedder)
         self.executions = Executions("w", self.engine, SLOTS, self.clock, self.outbox, slo_watch=watch)
