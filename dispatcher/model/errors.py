@@ -168,3 +168,7 @@ class ConnectionLost(HeadgateError):
         super().__init__(message)
         self.refused = refused
         """The host answered that no process listens there: the process is gone."""
+
+
+class BadFrame(ConnectionLost):
+    """The other process sent what is no frame of this version, or what it did not sign. The connection is closed."""

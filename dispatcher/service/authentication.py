@@ -1,0 +1,100 @@
+"""Connections between processes that share the fleet's secret. Frames are signed, not encrypted.
+
+    client to server   version, client's nonce
+    server to client   server's nonce, HMAC(secret, "server" and both nonces)
+    after that         each frame begins with its MAC under a key of this connection, this direction and its number
+
+A key is HMAC(secret, direction and both nonces), so a recorded connection cannot be replayed, and a frame can be
+neither changed, dropped, repeated nor moved. The client proves the secret by its first signed frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable
+from hashlib import blake2b
+
+from dispatcher.model.errors import BadFrame, ConnectionLost
+from dispatcher.ports import Connection
+
+GREETING = b"headgate-gate-1 "
+MAC_BYTES = 16
+NONCE_CHARS_MAX = 100
+HANDSHAKE_S = 2.0
+
+
+class SignedConnection:
+    """A ports.Connection that signs what it sends and checks what it receives."""
+
+    def __init__(self, connection: Connection, send_key: bytes, receive_key: bytes) -> None:
+        self._connection = connection
+        self._send_key, self._receive_key = send_key, receive_key
+        self._sent = self._received = 0
+
+    async def send(self, frame: bytes) -> None:
+        mac = _mac(self._send_key, self._sent, frame)
+        self._sent += 1
+        await self._connection.send(mac + frame)
+
+    async def receive(self) -> bytes:
+        """Raises ConnectionLost; BadFrame if the frame is not signed as it must be."""
+        signed = await self._connection.receive()
+        frame = signed[MAC_BYTES:]
+        if not hmac.compare_digest(signed[:MAC_BYTES], _mac(self._receive_key, self._received, frame)):
+            self._connection.close()
+            raise BadFrame("A frame has a wrong signature: do both processes have the same worker secret?")
+        self._received += 1
+        return frame
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+async def sign_as_client(connection: Connection, secret: bytes, nonce: str) -> Connection:
+    """Return the connection, signed. Raises ConnectionLost."""
+    return await _in_time(connection, _client(connection, secret, nonce.encode()))
+
+
+async def sign_as_server(connection: Connection, secret: bytes, nonce: str) -> Connection:
+    """Return the connection, signed. The client is only known once a frame was received. Raises ConnectionLost."""
+    return await _in_time(connection, _server(connection, secret, nonce.encode()))
+
+
+async def _in_time(connection: Connection, handshake: Awaitable[Connection]) -> Connection:
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            return await handshake
+    except TimeoutError:
+        connection.close()
+        raise ConnectionLost("The other process does not finish the handshake.") from None
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _client(connection: Connection, secret: bytes, nonce: bytes) -> Connection:
+    await connection.send(GREETING + nonce)
+    server_nonce, _, proof = (await connection.receive()).partition(b" ")
+    nonces = nonce + b" " + server_nonce
+    if not hmac.compare_digest(proof, _key(secret, b"server", nonces).hex().encode()):
+        raise BadFrame("The gate process has another worker secret.")
+    return SignedConnection(connection, _key(secret, b"to server", nonces), _key(secret, b"to client", nonces))
+
+
+async def _server(connection: Connection, secret: bytes, nonce: bytes) -> Connection:
+    greeting = await connection.receive()
+    client_nonce = greeting[len(GREETING) :]
+    if not greeting.startswith(GREETING) or not client_nonce or len(client_nonce) > NONCE_CHARS_MAX:
+        raise BadFrame("The client greets in an unknown form.")
+    nonces = client_nonce + b" " + nonce
+    await connection.send(nonce + b" " + _key(secret, b"server", nonces).hex().encode())
+    return SignedConnection(connection, _key(secret, b"to client", nonces), _key(secret, b"to server", nonces))
+
+
+def _key(secret: bytes, label: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(secret, b"headgate gate: " + label + b": " + nonces, "sha256")
+
+
+def _mac(key: bytes, number: int, frame: bytes) -> bytes:
+    return blake2b(number.to_bytes(8, "big") + frame, key=key, digest_size=MAC_BYTES).digest()

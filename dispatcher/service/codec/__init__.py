@@ -1,0 +1,1 @@
+"""What travels between a gate process and its clients, as bytes."""

@@ -1,0 +1,221 @@
+"""Frames between a gate process and its clients: a JSON array of messages, as many as were ready to be sent.
+
+Commands, outcomes and news are the named tuples of model/commands.py; the other messages are below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from dispatcher.model import commands, facts
+from dispatcher.model.commands import Command, Offer, Outcome, Over
+from dispatcher.model.errors import BadFrame
+from dispatcher.service.codec.records import RecordCodec
+
+FRAME_MAX = 1_000_000
+"""Most bytes of a frame. A larger one closes the connection."""
+FRAME_FULL = 250_000
+"""A frame that has reached so many bytes takes no further message."""
+
+VERSION = 1
+
+
+class Hello(NamedTuple):
+    """The first message of a client. `role`: "client", "executor" (it executes launched calls) or "gate"."""
+
+    version: int
+    process: str
+    role: str
+    address: str
+    """Where the process itself listens; empty if it does not. If that port refuses, the process is gone."""
+
+
+class Do(NamedTuple):
+    """A command. `created_at`: Unix seconds of the client's clock when it was first sent."""
+
+    number: int
+    created_at: float
+    command: Command
+
+
+class Ask(NamedTuple):
+    """A question about the leader's state: `topic` "fleet" or "usage"."""
+
+    number: int
+    topic: str
+    arguments: tuple[str, ...]
+
+
+class Alive(NamedTuple):
+    """The client lives. Its receipt says that the leader does."""
+
+
+class Receipt(NamedTuple):
+    """So many frames of this connection have been read."""
+
+    frames: int
+
+
+class Result(NamedTuple):
+    number: int
+    outcome: Outcome
+
+
+class Reply(NamedTuple):
+    """An answer to Ask, as JSON text."""
+
+    number: int
+    answer: str
+
+
+class News(NamedTuple):
+    """An offer or an end of a call that the client holds."""
+
+    news: Offer | Over
+
+
+class Launch(NamedTuple):
+    """An executor is to execute this attempt of a durable call."""
+
+    id: str
+    attempt: int
+
+
+class NotLeader(NamedTuple):
+    """This process does not lead (any more). `address`: the leader that it knows; empty if none."""
+
+    address: str
+    epoch: int
+
+
+class Heir(NamedTuple):
+    """The client is the leader's heir number `rank`, from 0; -1: it is none."""
+
+    rank: int
+
+
+Message = Hello | Do | Ask | Alive | Receipt | Result | Reply | News | Launch | NotLeader | Heir
+
+COMMANDS = RecordCodec(
+    {
+        "a": commands.Accept,
+        "c": commands.Cancel,
+        "r": commands.Return,
+        "e": commands.End,
+        "w": commands.Report,
+        "l": commands.Leave,
+        "p": commands.Present,
+        "g": commands.Gone,
+        "s": commands.Silent,
+        "q": commands.Status,
+        "t": commands.Tick,
+    }
+)
+OUTCOMES = RecordCodec(
+    {
+        "w": commands.Waiting,
+        "o": commands.Offer,
+        "x": commands.Over,
+        "u": commands.Unknown,
+        "r": commands.Refused,
+        "a": commands.Attempts,
+        "d": commands.Done,
+    }
+)
+WORKERS = RecordCodec({"w": facts.WorkerSet})
+_PLAIN = RecordCodec(
+    {
+        "h": Hello,
+        "p": Alive,
+        "r": Receipt,
+        "q": Ask,
+        "t": Reply,
+        "x": Launch,
+        "l": NotLeader,
+        "i": Heir,
+    }
+)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the message as JSON. Raises ValueError for a number that is not finite."""
+    return json.dumps(_packed(message), separators=(",", ":"), allow_nan=False).encode()
+
+
+def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """Put encoded messages into as few frames as their size allows, in order."""
+    batch: list[bytes] = []
+    size = 0
+    for message in messages:
+        if batch and size + len(message) > FRAME_FULL:
+            yield _frame(batch)
+            batch, size = [], 0
+        batch.append(message)
+        size += len(message) + 1
+    if batch:
+        yield _frame(batch)
+
+
+def decode_frame(frame: bytes) -> list[Message]:
+    """Return the messages of a frame. Raises BadFrame."""
+    if len(frame) > FRAME_MAX:
+        raise BadFrame("A frame is too large.")
+    try:
+        packed = json.loads(frame, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise BadFrame("A frame is not JSON.") from None
+    if not isinstance(packed, list):
+        raise BadFrame("A frame is not an array.")
+    return [_unpacked(item) for item in packed]
+
+
+def encode_news(news: Offer | Over) -> bytes:
+    """Return news as they are kept in a mailbox."""
+    return json.dumps(OUTCOMES.pack(news), separators=(",", ":")).encode()
+
+
+def decode_news(data: bytes) -> Offer | Over:
+    """Raises BadFrame."""
+    try:
+        return _news(json.loads(data, parse_constant=_refuse_constant))
+    except ValueError:
+        raise BadFrame("News of a mailbox are not JSON.") from None
+
+
+def _frame(batch: list[bytes]) -> bytes:
+    return b"[" + b",".join(batch) + b"]"
+
+
+def _packed(message: Message) -> list[Any]:
+    if isinstance(message, Do):
+        return ["c", message.number, message.created_at, COMMANDS.pack(message.command)]
+    if isinstance(message, Result):
+        return ["o", message.number, OUTCOMES.pack(message.outcome)]
+    if isinstance(message, News):
+        return ["n", OUTCOMES.pack(message.news)]
+    return _PLAIN.pack(message)
+
+
+def _unpacked(packed: Any) -> Message:
+    match packed:
+        case ["c", int(number), int() | float() as created_at, command]:
+            return Do(number, created_at, COMMANDS.unpack(command))
+        case ["o", int(number), outcome]:
+            return Result(number, OUTCOMES.unpack(outcome))
+        case ["n", news]:
+            return News(_news(news))
+    message: Message = _PLAIN.unpack(packed)
+    return message
+
+
+def _news(packed: Any) -> Offer | Over:
+    news = OUTCOMES.unpack(packed)
+    if not isinstance(news, Offer | Over):
+        raise BadFrame("News are an offer or an end.")
+    return news
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)

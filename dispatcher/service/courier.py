@@ -1,0 +1,89 @@
+"""Rule 3: after its entry is written, news go to the process that holds the call.
+
+A connected process gets them over its connection, any other by its mailbox. A durable call that no process holds is
+launched: on an executor that is connected, else by the Launcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from dispatcher.model.commands import Offer, Over
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.ports import Clock, Launcher, MailboxStore
+from dispatcher.service.codec.frames import Launch, News, encode_news
+from dispatcher.service.replica import Delivery
+from dispatcher.service.sessions import Session
+
+TRIES = 5
+RETRY_S = 0.2
+UNDER_WAY_MAX = 1000
+"""Most mailboxes and launches that are being written. With more, the rest waits for its next dispatch."""
+
+
+class Courier:
+    def __init__(self, mailboxes: MailboxStore, launcher: Launcher, clock: Clock) -> None:
+        self._mailboxes, self._launcher, self._clock = mailboxes, launcher, clock
+        self.sessions: dict[str, Session] = {}
+        """The newest session of each connected process."""
+        self.executors: list[Session] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send the news of an entry that this process wrote."""
+        letters: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        for delivery in deliveries:
+            if not delivery.process:
+                self._launch(delivery.news)
+            elif not self.push(delivery):
+                letters[delivery.process, delivery.position].append(encode_news(delivery.news))
+        for (process, position), news in letters.items():
+            self._spawn(self._put(process, position, news))
+
+    def push(self, delivery: Delivery) -> bool:
+        """Send news over the process's connection. False if it has none."""
+        session = self.sessions.get(delivery.process)
+        if session is None:
+            return False
+        session.post(News(delivery.news))
+        return True
+
+    async def finish(self) -> None:
+        """Wait for what is being written."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _launch(self, news: Offer | Over) -> None:
+        if isinstance(news, Over):
+            return
+        if self.executors:
+            executor = self.executors.pop(0)
+            self.executors.append(executor)
+            executor.post(Launch(news.id, news.attempt))
+        else:
+            self._spawn(self._start(news.id, news.attempt))
+
+    async def _put(self, process: str, position: int, news: list[bytes]) -> None:
+        await self._repeat(lambda: self._mailboxes.put(process, position, news))
+
+    async def _start(self, call_id: str, attempt: int) -> None:
+        await self._repeat(lambda: self._launcher.launch(call_id, attempt))
+
+    async def _repeat(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a write until it succeeds, for a while. News that are lost are repeated with their next dispatch."""
+        for _ in range(TRIES):
+            try:
+                await write()
+                break
+            except StoreUnavailable:
+                await self._clock.sleep(RETRY_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._under_way) >= UNDER_WAY_MAX:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)

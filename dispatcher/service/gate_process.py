@@ -1,0 +1,290 @@
+"""A gate process: it listens, and leads or follows. One runs beside every worker (rule 14).
+
+The last entry of the log names the leader. A follower holds a connection to it. If the leader's port refuses, or the
+leader says that it does not lead, the follower takes over: it appends an entry with its own address and the next
+epoch. If receipts stay out, it first reads the log twice: a leader that still writes is only cut off from this process.
+The leader's first two followers are its heirs: they fold the log as it grows and take over first.
+
+Two processes that lead cost a lost write and never a wrong state: only the log decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from math import inf
+from zlib import crc32
+
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.ports import Connection, InvocationStore, Launcher, Listener, MailboxStore, UsageStore
+from dispatcher.service.authentication import sign_as_server
+from dispatcher.service.codec.frames import VERSION, Heir, Hello, Message, NotLeader, decode_frame
+from dispatcher.service.courier import Courier
+from dispatcher.service.leader import Leader
+from dispatcher.service.link.channel import Channel
+from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
+from dispatcher.service.replica import Replica
+from dispatcher.service.sessions import Session
+from dispatcher.service.snapshots import Offload, Snapshots, at_once
+from dispatcher.shard.settings import ShardSettings
+
+HEIR_ALIVE_S = 0.05
+"""How often an heir asks the leader for a receipt."""
+FOLLOWER_ALIVE_S = 0.5
+FOLD_S = 0.25
+"""How often an heir reads the tail."""
+RANK_S = (0.0, 0.06)
+"""How long each heir waits before it takes over; then the others follow."""
+OTHERS_S = 0.3
+STILL_WRITES_S = 0.05
+"""Time between two reads of the log that show whether a leader without receipts still writes."""
+HOLD_OFF_S = 3.0
+"""A leader that began so recently is not replaced while it may live: leadership does not flap."""
+RETRY_S = 0.2
+ABSTAIN_S = 2.0
+"""A leader that stepped down leaves the others so much time to take over."""
+SHADOW_S = 10.0
+"""How often a leader without followers reads what it wrote, into the replica that it makes snapshots of."""
+
+
+class GateStores:
+    """What a gate process needs of the store, besides the log."""
+
+    def __init__(
+        self, mailboxes: MailboxStore, answers: InvocationStore, projections: UsageStore, launcher: Launcher
+    ) -> None:
+        self.mailboxes, self.answers, self.projections, self.launcher = mailboxes, answers, projections, launcher
+
+
+class GateProcess:
+    """`shard`: the name of the log. Call `listen`, then `run`."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: ShardSettings,
+        stores: GateStores,
+        shard: str,
+        *,
+        offload: Offload = at_once,
+    ) -> None:
+        self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
+        self.address = ""
+        self.rank = -1
+        """Its number among the leader's heirs; -1: it is none."""
+        self.takeovers = 0
+        self._known = Leadership("", 0, -1, 0.0, by_leader=False)
+        self._epoch_began_at = -inf
+        """When this process saw the last takeover, by the monotonic clock."""
+        self._leader: Leader | None = None
+        self._channel: Channel | None = None
+        self._is_vacant = False
+        """The process that the log names as the leader says that it does not lead."""
+        self._listener: Listener | None = None
+        self._stopping = asyncio.Event()
+        self._snapshots = Snapshots(fleet.log, stores.projections, shard, fleet.clock, fleet.ids, offload)
+        self._replica: Replica | None = None
+        self._shadow: Replica | None = None
+
+    async def listen(self, address: str, public_address: str = "") -> str:
+        """Accept connections at "host:port". `public_address`: how the others reach it. Return the latter."""
+        self._listener = await self._fleet.transport.listen(address, self._serve)
+        self.address = public_address or self._listener.address
+        self._replica = self._new_replica()
+        return self.address
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leader is not None
+
+    @property
+    def replica(self) -> Replica:
+        """Its copy of the state: the leader's, or an heir's. Only after `listen`."""
+        if self._replica is None:
+            raise RuntimeError("listen first")
+        return self._replica
+
+    async def run(self) -> None:
+        """Lead or follow until `stop`. Raises LogError if the log cannot be used: the shard stops."""
+        tasks = [asyncio.create_task(work) for work in (self._live(), self._fold(), self._keep_snapshots())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._listener is not None:
+                await self._listener.close()
+
+    def stop(self) -> None:
+        """Stop leading after the entry that is being written, and end `run`."""
+        self._stopping.set()
+        if self._leader is not None:
+            self._leader.stop()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _new_replica(self) -> Replica:
+        """The name begins with the address, so that an entry shows whether the leader wrote it."""
+        name = f"{self.address}/{self._fleet.ids.new()[:6]}"
+        return Replica(self._fleet.log, self._settings, self._clock, name, answers=self._stores.answers)
+
+    # Leading and following
+
+    async def _live(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                known = await read_leadership(self._fleet.log)
+                self._note(known)
+                if known.address in ("", self.address):
+                    await self._take_over(known)
+                else:
+                    await self._follow(known)
+            except StoreUnavailable:
+                await self._clock.sleep(RETRY_S)
+
+    def _note(self, known: Leadership) -> None:
+        if self._known.epoch not in (0, known.epoch):
+            self._epoch_began_at = self._clock.monotonic()
+        self._known = known
+
+    async def _take_over(self, known: Leadership) -> None:
+        """Lead, unless another process took over in the meantime."""
+        if not await self.replica.take_over(self.address, known.epoch):
+            return
+        self.takeovers += 1
+        self.rank = -1
+        courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
+        self._leader = leader = Leader(self.replica, self._clock, self._fleet.transport, courier)
+        self._note(Leadership(self.address, leader.epoch, self.replica.shard.position, 0.0, by_leader=True))
+        try:
+            await leader.run()
+        finally:
+            self._leader = None
+        if self._stopping.is_set():
+            await self._resign(leader)
+        elif self.replica.shard.epoch == leader.epoch:
+            await self._clock.sleep(ABSTAIN_S)
+
+    async def _resign(self, leader: Leader) -> None:
+        """Write that no process leads, if there is none that could take over: then the others decide alone at once."""
+        if not leader.heirs:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(ABSTAIN_S):
+                    await self.replica.take_over("", leader.epoch)
+
+    async def _follow(self, known: Leadership) -> None:
+        """Hold a connection to the leader. Take over when it is gone, or silent while it writes nothing."""
+        try:
+            connection = await connect(self._fleet, known.address)
+        except ConnectionLost as error:
+            return await self._succeed(known, is_certain=error.refused)
+        self._is_vacant = False
+        channel = self._channel = Channel(connection, self._clock, FOLLOWER_ALIVE_S)
+        channel.post(Hello(VERSION, self.replica.name, "gate", self.address))
+        try:
+            await channel.run(self._received)
+        finally:
+            self._channel = None
+        if self._stopping.is_set():
+            return None
+        if self._is_vacant or channel.is_out_of_patience:
+            return await self._succeed(known, is_certain=self._is_vacant)
+        return None
+
+    def _received(self, message: Message) -> None:
+        if isinstance(message, Heir):
+            self.rank = message.rank
+            if self._channel is not None:
+                self._channel.alive_s = HEIR_ALIVE_S if self.rank >= 0 else FOLLOWER_ALIVE_S
+        elif isinstance(message, NotLeader):
+            self._is_vacant = message.address == ""
+            if self._channel is not None:
+                self._channel.close()
+
+    async def _succeed(self, known: Leadership, *, is_certain: bool) -> None:
+        """Take over from a leader that is gone (`is_certain`) or gives no receipts, unless another process has."""
+        await self._clock.sleep(self._turn_s())
+        now = await read_leadership(self._fleet.log)
+        if now.epoch != known.epoch:
+            return
+        if not is_certain:
+            await self._clock.sleep(STILL_WRITES_S)
+            later = await read_leadership(self._fleet.log)
+            still_writes = later.position > now.position and later.by_leader
+            is_young = self._clock.monotonic() - self._epoch_began_at < HOLD_OFF_S
+            if later.epoch != known.epoch or still_writes or is_young:
+                await self._clock.sleep(RETRY_S)
+                return
+        await self._take_over(known)
+
+    def _turn_s(self) -> float:
+        if 0 <= self.rank < len(RANK_S):
+            return RANK_S[self.rank]
+        return OTHERS_S * (1 + crc32(self.replica.name.encode()) / 2**32)
+
+    # Connections
+
+    async def _serve(self, unsigned: Connection) -> None:
+        connection = await sign_as_server(unsigned, self._fleet.secret, self._fleet.ids.secret())
+        messages = decode_frame(await connection.receive())
+        if not messages or not isinstance(messages[0], Hello):
+            return connection.close()
+        session = Session(connection, self._clock, messages[0])
+        writer = asyncio.create_task(session.write())
+        try:
+            await self._converse(connection, session, messages[1:])
+        finally:
+            session.close_soon()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await writer
+            connection.close()
+        return None
+
+    async def _converse(self, connection: Connection, session: Session, messages: list[Message]) -> None:
+        leader = self._leader
+        if leader is None:
+            other = self._known.address if self._known.address != self.address else ""
+            return session.post(NotLeader(other, self._known.epoch))
+        leader.joined(session)
+        try:
+            leader.received(session, messages)
+            while not session.closed:
+                leader.received(session, decode_frame(await connection.receive()))
+        finally:
+            leader.left(session)
+        return None
+
+    # What an heir does besides
+
+    async def _fold(self) -> None:
+        """Follow the log, so that a takeover needs to read little."""
+        while True:
+            await self._clock.sleep(FOLD_S)
+            if self.rank >= 0 and self._leader is None:
+                with suppress(StoreUnavailable):
+                    await self.replica.catch_up()
+
+    async def _keep_snapshots(self) -> None:
+        while True:
+            await self._clock.sleep(1.0)
+            with suppress(StoreUnavailable):
+                replica = await self._snapshot_source()
+                if replica is not None and self._snapshots.is_due(replica):
+                    await self._snapshots.write(replica)
+
+    async def _snapshot_source(self) -> Replica | None:
+        """Return the replica that this process makes snapshots of; None if another process makes them."""
+        if self._leader is None or self._leader.heirs:
+            self._shadow = None
+            return self.replica if self.rank == 0 and self.replica.is_loaded else None
+        if self._shadow is None:
+            self._shadow = self._new_replica()
+        elif self._shadow.is_loaded:
+            await self._clock.sleep(SHADOW_S)
+        await self._shadow.catch_up()
+        return self._shadow

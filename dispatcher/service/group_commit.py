@@ -1,0 +1,157 @@
+"""Group commit: the commands that arrive during an append go into the next entry, together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
+
+from dispatcher.model.commands import Command, Outcome, Tick
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.ports import Clock
+from dispatcher.service.replica import COMMANDS_MAX, Committed, Delivery, Replica
+
+PATIENT_S = 0.15
+"""How long a command that is not urgent waits for an entry that is written anyway."""
+TICK_S = 0.05
+"""Shortest time between two ticks."""
+RETRY_S = 0.05
+MOMENT_S = 0.001
+
+Reply = Callable[[Outcome | StoreUnavailable], None]
+
+
+def no_reply(_outcome: Outcome | StoreUnavailable) -> None:
+    """Nothing waits for the outcome."""
+
+
+TICK: tuple[Command, ...] = (Tick(),)
+
+
+class Item(NamedTuple):
+    command: Command
+    reply: Reply
+    arrived_at: float
+    """By the monotonic clock."""
+
+
+class GroupCommit:
+    """`deliver` gets the news of each entry. `epoch`: of the leader that writes; None for a process on its own, which
+    decides what is due by the clock only together with its commands.
+
+    `failed` gets the error if the log cannot be read, and the items that wait; it raises, or the commit is repeated.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        clock: Clock,
+        deliver: Callable[[list[Delivery]], None],
+        failed: Callable[[StoreUnavailable, GroupCommit], None],
+        epoch: int | None = None,
+    ) -> None:
+        self._replica, self._clock, self._deliver, self._failed, self._epoch = replica, clock, deliver, failed, epoch
+        self._urgent: deque[Item] = deque()
+        self._patient: deque[Item] = deque()
+        self._writing: list[Item] = []
+        self._wakeup = asyncio.Event()
+        self._ticked_at = clock.monotonic()
+        self._stopping = False
+        self.committed_at = clock.monotonic()
+        """When the log last answered."""
+
+    def add(self, command: Command, reply: Reply, *, urgent: bool = True) -> None:
+        (self._urgent if urgent else self._patient).append(Item(command, reply, self._clock.monotonic()))
+        self._wakeup.set()
+
+    @property
+    def waiting(self) -> int:
+        """Commands that are not in an entry yet."""
+        return len(self._urgent) + len(self._patient)
+
+    @property
+    def backlog_s(self) -> float:
+        """Return since when the oldest command without an outcome waits, in seconds."""
+        oldest = self._writing or self._urgent
+        return self._clock.monotonic() - oldest[0].arrived_at if oldest else 0.0
+
+    def take_all(self) -> list[Item]:
+        """Return all commands without an outcome, and forget them."""
+        items = [*self._writing, *self._urgent, *self._patient]
+        self._writing = []
+        self._urgent.clear()
+        self._patient.clear()
+        return items
+
+    def stop(self) -> None:
+        """End `run` after the entry that is being written."""
+        self._stopping = True
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Write entries until `stop`. Raises Deposed, LogCorrupt, LogGap and what `failed` raises."""
+        while not self._stopping:
+            await self._wait()
+            if not self._stopping:
+                await self._commit()
+
+    async def _commit(self) -> None:
+        self._take()
+        ticks = TICK if self._tick_is_due() else ()
+        if not self._writing and not ticks:
+            return
+        try:
+            commands = [item.command for item in self._writing]
+            committed = await self._replica.commit([*commands, *ticks], epoch=self._epoch)
+        except StoreUnavailable as error:
+            self._failed(error, self)
+            await self._clock.sleep(RETRY_S)
+            return
+        self._finish(committed, ticked=bool(ticks))
+
+    def _finish(self, committed: Committed, *, ticked: bool) -> None:
+        items, self._writing = self._writing, []
+        self.committed_at = self._clock.monotonic()
+        if ticked:
+            self._ticked_at = self.committed_at
+        for item, outcome in zip(items, committed.outcomes, strict=False):
+            item.reply(outcome)
+        self._deliver(committed.deliveries)
+
+    def _take(self) -> None:
+        """Move the oldest commands to the next entry. Some may be left there by an attempt that failed."""
+        for items in (self._urgent, self._patient):
+            while items and len(self._writing) < COMMANDS_MAX:
+                self._writing.append(items.popleft())
+
+    # Waiting
+
+    async def _wait(self) -> None:
+        while not self._stopping and (delay := self._delay_s()) > 0:
+            self._wakeup.clear()
+            try:
+                async with asyncio.timeout(delay if delay < 3600 else None):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                continue
+
+    def _delay_s(self) -> float:
+        """Return the seconds until there is something to write, unless more commands arrive."""
+        if self._writing or self._urgent:
+            return 0.0
+        delay = inf if self._epoch is None else self._tick_in_s()
+        if self._patient:
+            delay = min(delay, self._patient[0].arrived_at + PATIENT_S - self._clock.monotonic())
+        return max(delay, MOMENT_S) if delay > 0 else 0.0
+
+    def _tick_is_due(self) -> bool:
+        return self._tick_in_s() <= 0
+
+    def _tick_in_s(self) -> float:
+        due = self._replica.shard.next_tick() - self._clock.now()
+        if due == inf:
+            return inf
+        calm = 1.0 if self._replica.guard.is_calm else 0.0
+        return max(due, calm, self._ticked_at + TICK_S - self._clock.monotonic())

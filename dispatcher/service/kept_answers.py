@@ -1,0 +1,48 @@
+"""Rule 15: the answer of a durable call is kept before its end is written, so that record and answer agree.
+
+An earlier attempt may have left an answer whose end was never written. That answer stands, and the later attempt ends
+with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dispatcher.model.commands import Command, End, Outcome, Over
+from dispatcher.model.invocation import Answer
+from dispatcher.ports import InvocationStore
+
+
+async def keep_answers(
+    store: InvocationStore, commands: Sequence[Command], outcomes: Sequence[Outcome], now: float
+) -> list[Command]:
+    """Keep the answers of the ends that the shard is about to write. Return the commands with the answers that stand.
+
+    Raises StoreUnavailable.
+    """
+    return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
+
+
+def ends_with_answer(command: Command, outcome: Outcome) -> bool:
+    """Is this the end of a durable call that the shard does not refuse as one of an earlier attempt?"""
+    if not isinstance(command, End) or not command.answer:
+        return False
+    return isinstance(outcome, Over) and outcome.attempt == command.attempt
+
+
+async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now: float) -> Command:
+    if not isinstance(command, End) or not ends_with_answer(command, outcome):
+        return command
+    stands = await store.answer(
+        command.id,
+        Answer(command.outcome, command.attempt, command.input_tokens, command.output_tokens, command.answer, now),
+    )
+    if stands is None or stands.attempt == command.attempt:
+        return command
+    return command._replace(
+        outcome=stands.outcome,
+        input_tokens=stands.input_tokens,
+        output_tokens=stands.output_tokens,
+        answer=stands.body,
+    )

@@ -1,0 +1,198 @@
+"""A leader: it decides for all processes that are connected, by group commit, and sends them what is decided.
+
+It leads in one epoch. A later epoch in the log deposes it: it answers nothing that it has not written, and its clients
+repeat their commands to the new leader. A leader that the log does not answer for 2 s steps down, so that a process
+that reaches the log can lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.facts import Entry
+from dispatcher.ports import Clock, Transport
+from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
+from dispatcher.service.courier import Courier
+from dispatcher.service.group_commit import GroupCommit, no_reply
+from dispatcher.service.presence import SWEEP_S, Presence
+from dispatcher.service.questions import answer
+from dispatcher.service.replica import Delivery, Deposed, Replica, ignore_entry
+from dispatcher.service.sessions import Session
+
+BACKLOG_MAX_S = 1.0
+BACKLOG_MAX = 20_000
+COMMAND_MAX_AGE_S = 60.0
+"""A command that was first sent longer ago is refused: the shard may not remember that it was written (rule 8)."""
+STORE_PATIENCE_S = 2.0
+IDLE_READ_S = 1.0
+"""A leader reads the tail at least so often while it writes nothing."""
+HEIRS = 2
+
+
+class Leader:
+    """`run` leads until the leader is deposed, steps down or is stopped. Leadership begins with an own entry."""
+
+    def __init__(self, replica: Replica, clock: Clock, transport: Transport, courier: Courier) -> None:
+        self._replica, self._clock, self._transport, self._courier = replica, clock, transport, courier
+        self.epoch = replica.shard.epoch
+        self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
+        self.presence = Presence(replica, clock, self.submit)
+        self.heirs: list[Session] = []
+        self._sessions: set[Session] = set()
+        self._probes: set[asyncio.Task[None]] = set()
+        replica.on_entry = self._folded
+
+    async def run(self) -> None:
+        """Lead. Returns when another process leads, after `stop`, or when the log does not answer; raises LogError."""
+        commits = asyncio.create_task(self.commits.run())
+        sweeps = asyncio.create_task(self._sweep())
+        try:
+            await asyncio.wait((commits, sweeps), return_when=asyncio.FIRST_COMPLETED)
+            for task in (commits, sweeps):
+                if task.done() and not isinstance(task.exception(), Deposed | StoreUnavailable | None):
+                    task.result()
+        finally:
+            sweeps.cancel()
+            commits.cancel()
+            self._replica.on_entry = ignore_entry
+            self._dismiss()
+
+    def stop(self) -> None:
+        """Lead no longer than the entry that is being written."""
+        self.commits.stop()
+
+    def submit(self, command: Command) -> None:
+        """Bring an own command into the next entry."""
+        self.commits.add(command, no_reply)
+
+    # Clients
+
+    def joined(self, session: Session) -> None:
+        self._sessions.add(session)
+        if session.role == "gate":
+            self.heirs.append(session)
+            self._name_heirs()
+            return
+        self._courier.sessions[session.process] = session
+        if session.role == "executor":
+            self._executes(session)
+        self.presence.joined(session)
+
+    def left(self, session: Session) -> None:
+        self._sessions.discard(session)
+        if session in self.heirs:
+            self.heirs.remove(session)
+            self._name_heirs()
+            return
+        if self._courier.sessions.get(session.process) is session:
+            del self._courier.sessions[session.process]
+        if session in self._courier.executors:
+            self._courier.executors.remove(session)
+        self.presence.left(session)
+        if session.address:
+            self._probe(session)
+
+    def received(self, session: Session, messages: Sequence[Message]) -> None:
+        """Take a frame. Its receipt is sent at once, whatever the log does (rule 7)."""
+        session.frames += 1
+        session.post(Receipt(session.frames))
+        self.presence.heard(session)
+        for message in messages:
+            if isinstance(message, Do):
+                self._do(session, message)
+            elif isinstance(message, Ask):
+                session.post(Reply(message.number, answer(self._replica.shard, message.topic, message.arguments)))
+            elif isinstance(message, Hello) and message.role == "executor":
+                self._executes(session)
+
+    def _executes(self, session: Session) -> None:
+        if session not in self._courier.executors:
+            self._courier.executors.append(session)
+
+    def _do(self, session: Session, message: Do) -> None:
+        command = message.command
+        refused = self._refusal(command, message.created_at)
+        if refused is not None:
+            session.post(Result(message.number, refused))
+            return
+        if isinstance(command, Report):
+            self.presence.reported(command.worker, session)
+        reply = partial(_reply, session, message.number)
+        self.commits.add(command, reply, urgent=not isinstance(command, Report))
+
+    def _refusal(self, command: Command, created_at: float) -> Refused | None:
+        if not isinstance(command, Accept):
+            return None
+        if self._clock.now() - created_at > COMMAND_MAX_AGE_S:
+            return Refused(command.id, "too_old", "The request took over a minute to reach the gate.", 1.0)
+        if self.commits.backlog_s > BACKLOG_MAX_S or self.commits.waiting > BACKLOG_MAX:
+            return Refused(command.id, "overloaded", "The gate is over a second behind. Try again later.", 1.0)
+        return None
+
+    def _dismiss(self) -> None:
+        """Send the clients to the leader that the log names."""
+        shard = self._replica.shard
+        leader = shard.leader if shard.epoch != self.epoch else ""
+        for session in self._sessions:
+            session.post(NotLeader(leader, shard.epoch))
+            session.close_soon()
+        self._courier.sessions.clear()
+        self._courier.executors.clear()
+
+    def _name_heirs(self) -> None:
+        for rank, session in enumerate(self.heirs):
+            session.post(Heir(rank if rank < HEIRS else -1))
+
+    def _probe(self, session: Session) -> None:
+        task = asyncio.create_task(self._probed(session))
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+
+    async def _probed(self, session: Session) -> None:
+        """Ask the machine of a broken connection whether its process still listens."""
+        try:
+            connection = await self._transport.connect(session.address)
+        except ConnectionLost as error:
+            if error.refused:
+                self.presence.refused(session.process)
+        else:
+            connection.close()
+
+    # The log
+
+    def _folded(self, entry: Entry, deliveries: list[Delivery]) -> None:
+        """Pass on what another process wrote, to the processes that are connected here."""
+        self.presence.entry(entry)
+        for delivery in deliveries:
+            self._courier.push(delivery)
+
+    def _store_failed(self, error: StoreUnavailable, commits: GroupCommit) -> None:
+        if self._clock.monotonic() - commits.committed_at > STORE_PATIENCE_S and commits.backlog_s > STORE_PATIENCE_S:
+            raise error
+
+    async def _sweep(self) -> None:
+        """Watch what is heard, and the log while nothing is written. Ends if the log does not answer for too long."""
+        while self.commits.backlog_s <= STORE_PATIENCE_S or not self.heirs:
+            await self._clock.sleep(SWEEP_S)
+            silent_s = self._clock.monotonic() - self.commits.committed_at
+            if not self.commits.backlog_s and (silent_s > IDLE_READ_S or self.presence.must_read):
+                await self._read_tail()
+            self.presence.sweep()
+
+    async def _read_tail(self) -> None:
+        try:
+            await self._replica.catch_up()
+        except StoreUnavailable:
+            return
+        if self._replica.shard.epoch != self.epoch:
+            raise Deposed()
+        self.commits.committed_at = self._clock.monotonic()
+
+
+def _reply(session: Session, number: int, outcome: Outcome | StoreUnavailable) -> None:
+    if not isinstance(outcome, StoreUnavailable):
+        session.post(Result(number, outcome))

@@ -1,0 +1,1 @@
+"""A process's way to the shard, for fronts, workers and Lambda executions."""

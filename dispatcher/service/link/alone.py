@@ -1,0 +1,114 @@
+"""A process without a leader: it decides for itself by the same append, and polls its mailbox while calls wait.
+
+Leader and epoch stay as they are. What it decides for other processes goes to their mailboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from dispatcher.model.commands import Offer, Outcome, Over, Present, Status
+from dispatcher.model.errors import LogError, StoreUnavailable
+from dispatcher.model.facts import Entry
+from dispatcher.ports import Clock, MailboxStore
+from dispatcher.service.codec.frames import decode_news
+from dispatcher.service.courier import Courier
+from dispatcher.service.group_commit import GroupCommit, no_reply
+from dispatcher.service.link.pending import Pending, PendingCommand
+from dispatcher.service.link.waiters import Waiters
+from dispatcher.service.replica import Delivery, Replica
+
+MAILBOX_POLL_S = 0.15
+PRESENT_S = 2.0
+"""How often a process with waiting calls writes that it is present, if the log calls it silent."""
+
+
+class Alone:
+    """`others` delivers to other processes. It exists while no leader is reached; the replica may be older."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        clock: Clock,
+        mailboxes: MailboxStore,
+        others: Courier,
+        pending: Pending,
+        waiters: Waiters,
+    ) -> None:
+        self._replica, self._clock, self._mailboxes, self._others = replica, clock, mailboxes, others
+        self._pending, self._waiters = pending, waiters
+        self._commits = GroupCommit(replica, clock, self._deliver, self._failed)
+        self._read_to = -1
+        replica.on_entry = self._folded
+
+    def do(self, command: PendingCommand) -> None:
+        self._commits.add(command.command, partial(self._pending.resolve, command.number))
+
+    async def run(self) -> None:
+        """Decide and poll until `stop`. Raises nothing: what fails is the outcome of the commands."""
+        for command in self._pending:
+            self.do(command)
+        self._ask_status()
+        polls = asyncio.create_task(self._poll())
+        try:
+            await self._commits.run()
+        except LogError as error:
+            self._failed(StoreUnavailable(str(error)), self._commits)
+        finally:
+            polls.cancel()
+
+    def stop(self) -> None:
+        """Write no more after the entry that is under way."""
+        self._commits.stop()
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        mine = self._replica.name
+        for delivery in deliveries:
+            if delivery.process == mine:
+                self._waiters.put(delivery.news)
+        self._others.deliver([delivery for delivery in deliveries if delivery.process != mine])
+
+    def _folded(self, entry: Entry, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            if delivery.process == self._replica.name:
+                self._waiters.put(delivery.news)
+
+    def _failed(self, error: StoreUnavailable, commits: GroupCommit) -> None:
+        for item in commits.take_all():
+            item.reply(error)
+
+    # Waiting calls
+
+    async def _poll(self) -> None:
+        polls = 0
+        while True:
+            await self._clock.sleep(MAILBOX_POLL_S)
+            if not self._waiters.unfinished:
+                continue
+            polls += 1
+            if polls % round(PRESENT_S / MAILBOX_POLL_S) == 0:
+                self._commits.add(Present(self._replica.name), no_reply)
+            await self._read_mailbox()
+
+    async def _read_mailbox(self) -> None:
+        try:
+            letters = await self._mailboxes.read(self._replica.name, self._read_to)
+        except StoreUnavailable:
+            return
+        for position, letter in letters:
+            self._read_to = max(self._read_to, position)
+            self._waiters.put(decode_news(letter))
+
+    def _ask_status(self) -> None:
+        """Ask what became of the calls while no leader was heard."""
+        accepting = {getattr(command.command, "id", "") for command in self._pending}
+        for call_id in self._waiters.unfinished:
+            if call_id not in accepting:
+                self._commits.add(Status(call_id), partial(news_of_status, self._waiters))
+
+
+def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:
+    """Take the answer to a Status as news."""
+    if isinstance(outcome, Offer | Over):
+        waiters.put(outcome)

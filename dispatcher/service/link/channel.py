@@ -1,0 +1,125 @@
+"""The client's side of a connection to a gate process: frames are sent together, and receipts are watched.
+
+Each frame is acknowledged at once, whatever the log does. A frame without a receipt for PATIENCE_S means that the other
+process is dead, paused or cut off (rule 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from dispatcher.model.errors import ConnectionLost
+from dispatcher.ports import Clock, Connection
+from dispatcher.service.codec.frames import Alive, Message, Receipt, decode_frame, encode_frames, encode_message
+
+PATIENCE_S = 0.25
+ALIVE_S = 1.0
+LATE_S = 0.05
+"""A process that wakes up so late was paused or busy itself."""
+MOMENT_S = 0.001
+STALE_S = 3.0
+"""A connection on which nothing was heard for so long is not used again: this process may have been frozen."""
+
+
+class Channel:
+    """`alive_s`: the pause after which a message is sent that only asks for a receipt."""
+
+    def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S) -> None:
+        self._connection, self._clock, self.alive_s = connection, clock, alive_s
+        self._unsent: list[bytes] = []
+        self._without_receipt: deque[float] = deque()
+        """When each frame without a receipt was sent, by the monotonic clock."""
+        self._receipts = 0
+        self._heard_at = clock.monotonic()
+        self._wakeup = asyncio.Event()
+        self._watched = asyncio.Event()
+        self.closed = False
+        self.is_out_of_patience = False
+        """A receipt stayed out."""
+
+    @property
+    def is_stale(self) -> bool:
+        return self._clock.monotonic() - self._heard_at > STALE_S
+
+    def post(self, message: Message) -> None:
+        """Send the message soon, after those before it. On a closed channel it is lost."""
+        self._unsent.append(encode_message(message))
+        self._wakeup.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._connection.close()
+        self._wakeup.set()
+
+    async def run(self, received: Callable[[Message], None]) -> None:
+        """Exchange messages until the connection breaks, receipts stay out, or `close`."""
+        tasks = [asyncio.create_task(work) for work in (self._read(received), self._write(), self._watch())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            self.close()
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, received: Callable[[Message], None]) -> None:
+        with suppress(ConnectionLost):
+            while not self.closed:
+                messages = decode_frame(await self._connection.receive())
+                self._heard_at = self._clock.monotonic()
+                for message in messages:
+                    if isinstance(message, Receipt):
+                        self._take_receipt(message.frames)
+                    else:
+                        received(message)
+
+    async def _write(self) -> None:
+        with suppress(ConnectionLost):
+            while not self.closed:
+                if not self._unsent:
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
+                    continue
+                unsent, self._unsent = self._unsent, []
+                for frame in encode_frames(unsent):
+                    self._without_receipt.append(self._clock.monotonic())
+                    await self._connection.send(frame)
+                self._watched.set()
+
+    async def _watch(self) -> None:
+        """Return when a receipt stays out. Ask for one if nothing is sent."""
+        while True:
+            if self._without_receipt:
+                self.is_out_of_patience = await self._no_receipt_in_time()
+                if self.is_out_of_patience:
+                    return
+                continue
+            self._watched.clear()
+            try:
+                async with asyncio.timeout(self.alive_s):
+                    await self._watched.wait()
+            except TimeoutError:
+                self.post(Alive())
+                await asyncio.sleep(0)
+
+    async def _no_receipt_in_time(self) -> bool:
+        """Wait until the oldest receipt is late, or came. A process that was paused itself reads first what arrived."""
+        due = self._without_receipt[0] + PATIENCE_S
+        while self._without_receipt and self._without_receipt[0] + PATIENCE_S <= due:
+            left_s = due - self._clock.monotonic()
+            if left_s <= 0:
+                return True
+            await self._clock.sleep(max(left_s, MOMENT_S))
+            if self._clock.monotonic() - due > LATE_S:
+                due = self._clock.monotonic() + LATE_S
+        return False
+
+    def _take_receipt(self, frames: int) -> None:
+        while self._without_receipt and self._receipts < frames:
+            self._without_receipt.popleft()
+            self._receipts += 1

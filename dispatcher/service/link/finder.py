@@ -1,0 +1,93 @@
+"""Finds the leader: the last entry of the log names it, or a process that was asked and does not lead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.ports import Clock, Connection, Ids, Log, Transport
+from dispatcher.service.authentication import sign_as_client
+from dispatcher.shard.codec import decode_entry
+
+CONNECT_S = 0.5
+WATCH_S = 0.05
+
+
+class Fleet(NamedTuple):
+    """What a process needs to reach the others. `secret`: the fleet's."""
+
+    log: Log
+    transport: Transport
+    clock: Clock
+    ids: Ids
+    secret: bytes
+
+
+class Leadership(NamedTuple):
+    """What the last entry says. `address`: empty if no process leads. `at`: its time in Unix seconds."""
+
+    address: str
+    epoch: int
+    position: int
+    at: float
+    by_leader: bool
+    """The leader wrote this entry itself."""
+
+
+NO_LEADER = Leadership("", 0, -1, 0.0, by_leader=False)
+
+
+async def read_leadership(log: Log) -> Leadership:
+    """Raises StoreUnavailable, LogCorrupt."""
+    last = await log.last()
+    if last is None:
+        return NO_LEADER
+    entry = decode_entry(last[1])
+    by_leader = bool(entry.leader) and entry.writer.startswith(f"{entry.leader}/")
+    return Leadership(entry.leader, entry.epoch, entry.position, entry.at, by_leader)
+
+
+async def connect(fleet: Fleet, address: str) -> Connection:
+    """Return a signed connection. Raises ConnectionLost; `refused` says that no process listens there."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            connection = await fleet.transport.connect(address)
+            return await sign_as_client(connection, fleet.secret, fleet.ids.secret())
+    except TimeoutError:
+        raise ConnectionLost(f"{address} does not answer.") from None
+
+
+class Finder:
+    """`redirect` is followed once: a process that does not lead answered with the leader that it knows."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.redirect = ""
+
+    async def connect(self) -> Connection | None:
+        """Return a connection to the leader; None if the log names none. Raises ConnectionLost, LogCorrupt.
+
+        While a leader does not answer, the log is watched: another one may take over.
+        """
+        redirect, self.redirect = self.redirect, ""
+        known = NO_LEADER._replace(address=redirect) if redirect else await self._read()
+        while known.address:
+            attempt = asyncio.create_task(connect(self._fleet, known.address))
+            try:
+                while not attempt.done():
+                    await asyncio.wait((attempt,), timeout=WATCH_S)
+                    if not attempt.done() and (now := await self._read()).address != known.address:
+                        break
+                else:
+                    return attempt.result()
+            finally:
+                attempt.cancel()
+            known = now
+        return None
+
+    async def _read(self) -> Leadership:
+        try:
+            return await read_leadership(self._fleet.log)
+        except StoreUnavailable as error:
+            raise ConnectionLost(error.message) from None

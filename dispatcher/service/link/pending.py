@@ -1,0 +1,52 @@
+"""The commands of a process that have no outcome yet, in the order in which they were given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dispatcher.model.commands import Command, Outcome
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.ports import Clock
+
+
+class PendingCommand(NamedTuple):
+    number: int
+    created_at: float
+    command: Command
+    outcome: asyncio.Future[Outcome]
+
+
+class Pending:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._commands: dict[int, PendingCommand] = {}
+        self._count = 0
+
+    def __iter__(self) -> Iterator[PendingCommand]:
+        return iter(list(self._commands.values()))
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def add(self, command: Command) -> PendingCommand:
+        self._count += 1
+        outcome = asyncio.get_running_loop().create_future()
+        pending = PendingCommand(self._count, self._clock.now(), command, outcome)
+        self._commands[pending.number] = pending
+        return pending
+
+    def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
+        """Give the command its outcome. A later one, of a repetition, is ignored."""
+        pending = self._commands.pop(number, None)
+        if pending is None or pending.outcome.done():
+            return
+        if isinstance(outcome, StoreUnavailable):
+            pending.outcome.set_exception(outcome)
+        else:
+            pending.outcome.set_result(outcome)
+
+    def drop(self, number: int) -> None:
+        """Wait for no outcome any more."""
+        self._commands.pop(number, None)

@@ -1,0 +1,90 @@
+"""News of the calls that a process holds. News that arrive before they are waited for are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from dispatcher.model.commands import Offer, Over, call_id, parse_call_id
+
+
+class _Call:
+    __slots__ = ("highest", "is_over", "news", "wakeup")
+
+    def __init__(self) -> None:
+        self.news: deque[Offer | Over] = deque()
+        self.highest = 0
+        """The highest attempt that was offered."""
+        self.is_over = False
+        self.wakeup = asyncio.Event()
+
+
+class Waiters:
+    """The calls of one process, by id, and the sequence numbers of its own ids."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._calls: dict[str, _Call] = {}
+        self._open: dict[int, None] = {}
+        """The own sequence numbers that are not forgotten, lowest first."""
+        self._next = 1
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The calls that are not over, as far as this process knows."""
+        return [name for name, call in self._calls.items() if not call.is_over]
+
+    @property
+    def floor(self) -> int:
+        """The lowest own sequence number that is not forgotten."""
+        return next(iter(self._open), self._next)
+
+    def new_id(self) -> str:
+        number, self._next = self._next, self._next + 1
+        self._open[number] = None
+        return call_id(self._process, number)
+
+    def expect(self, name: str) -> None:
+        """Keep news of the call from now on."""
+        if name not in self._calls:
+            self._calls[name] = _Call()
+
+    def seen(self, offer: Offer) -> None:
+        """An outcome was this offer: no news says it again."""
+        call = self._calls.get(offer.id)
+        if call is not None:
+            call.highest = max(call.highest, offer.attempt)
+            call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
+
+    def put(self, news: Offer | Over) -> None:
+        """Keep news, unless they are known: an offer of an attempt that is not above the highest is stale (rule 4)."""
+        call = self._calls.get(news.id)
+        if call is None or call.is_over:
+            return
+        if isinstance(news, Over):
+            call.is_over = True
+        elif news.attempt <= call.highest:
+            return
+        else:
+            call.highest = news.attempt
+        call.news.append(news)
+        call.wakeup.set()
+
+    async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
+        """Return the next news of the call, or None after `timeout_s` seconds. The end of a call is returned again."""
+        self.expect(name)
+        call = self._calls[name]
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not call.news:
+                    call.wakeup.clear()
+                    await call.wakeup.wait()
+        except TimeoutError:
+            return None
+        return call.news[0] if isinstance(call.news[0], Over) else call.news.popleft()
+
+    def forget(self, name: str) -> None:
+        self._calls.pop(name, None)
+        process, number = parse_call_id(name)
+        if process == self._process:
+            self._open.pop(number, None)

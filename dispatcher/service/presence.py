@@ -1,0 +1,179 @@
+"""Rule 6 and leases: which processes and workers this leader hears, and what follows for those that it does not.
+
+    process   its connection broke: silent at once, gone after 2 s without a return, or once its port refuses
+              its open connection is silent: silent after 3 s, gone after 10 s
+              never heard by this leader: like an open connection since the leader began
+    worker    its connection broke, or it is silent for 3 s: it gets no new work
+              silent in the log for a lease and a second: lost, its attempts are returned
+
+A loss counts from the moment at which the log says silent: whoever still hears the process or worker would have
+written that it is present. Nothing is lost while the leader's clock is doubtful or its leadership young (rule 10).
+All times are by this process's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dispatcher.model.commands import Command, Gone, Leave, Present, Silent
+from dispatcher.model.facts import Entry, ProcessSet, WorkerSet
+from dispatcher.ports import Clock
+from dispatcher.service.replica import Replica
+from dispatcher.service.sessions import Session
+
+SWEEP_S = 0.25
+SWEEP_LATE_S = 1.0
+"""A sweep that begins so late shows that this process was paused."""
+SILENT_S = 3.0
+GONE_BROKEN_S = 2.0
+GONE_SILENT_S = 10.0
+LEASE_S = 10.0
+"""A worker aborts its executions before its last answered report is so old."""
+LEASE_MARGIN_S = 1.0
+
+
+class Presence:
+    """`submit` brings a command into the next entry. Call `sweep` every SWEEP_S seconds."""
+
+    def __init__(self, replica: Replica, clock: Clock, submit: Callable[[Command], None]) -> None:
+        self._replica, self._clock, self._submit = replica, clock, submit
+        self._began_at = self._swept_at = clock.monotonic()
+        self._sessions: dict[str, Session] = {}
+        self._broken_at: dict[str, float] = {}
+        self._refused: set[str] = set()
+        self._heard_at: dict[str, float] = {}
+        """When an entry, or for a worker a report, last showed that it lives."""
+        self._silent_since: dict[str, float] = {}
+        """Since when the log calls a worker silent, as seen here."""
+        self._worker_sessions: dict[str, Session] = {}
+        self._asked: dict[Command, float] = {}
+        """What was submitted, and when: nothing is submitted again within a second."""
+
+    # What is heard
+
+    def joined(self, session: Session) -> None:
+        self._sessions[session.process] = session
+        self._broken_at.pop(session.process, None)
+        self._refused.discard(session.process)
+        self.heard(session)
+
+    def heard(self, session: Session) -> None:
+        """Note a frame. A process that the log calls silent is present again."""
+        session.heard()
+        process = self._replica.shard.state.processes.get(session.process)
+        if process is not None and process.silent:
+            self._ask(Present(session.process))
+
+    def reported(self, worker: str, session: Session) -> None:
+        self._heard_at[worker] = self._clock.monotonic()
+        self._silent_since.pop(worker, None)
+        self._worker_sessions[worker] = session
+
+    def left(self, session: Session) -> None:
+        """Note a broken connection."""
+        if self._sessions.get(session.process) is session:
+            del self._sessions[session.process]
+            self._broken_at[session.process] = self._clock.monotonic()
+            self._process_silent(session.process)
+        for worker in [name for name, its in self._worker_sessions.items() if its is session]:
+            del self._worker_sessions[worker]
+            self._worker_silent(worker)
+
+    def refused(self, process: str) -> None:
+        """Note that the process's port refuses connections: it is gone."""
+        if process in self._broken_at:
+            self._refused.add(process)
+
+    def entry(self, entry: Entry) -> None:
+        """Note an entry of another process: its writer lives, and so does what it says to be present."""
+        now = self._clock.monotonic()
+        self._heard_at[entry.writer.rpartition(":")[0]] = now
+        for fact in entry.facts:
+            if isinstance(fact, WorkerSet) and fact.state not in ("silent", "resting"):
+                self._heard_at[fact.worker] = now
+                self._silent_since.pop(fact.worker, None)
+            elif isinstance(fact, ProcessSet) and fact.state == "present":
+                self._heard_at[fact.process] = now
+
+    # What is not heard
+
+    @property
+    def must_read(self) -> bool:
+        """Something is about to be lost: read the tail first, it may say that it is present."""
+        return not self._replica.guard.is_calm and (any(self._gone()) or any(self._lost()))
+
+    def sweep(self) -> None:
+        """Submit what follows from silence."""
+        now = self._clock.monotonic()
+        if now - self._swept_at > SWEEP_S + SWEEP_LATE_S:
+            self._replica.guard.stay_calm()
+        self._swept_at = now
+        self._replica.guard.check()
+        if self._replica.guard.is_calm:
+            return
+        self._asked = {command: at for command, at in self._asked.items() if at > now - 1}
+        for process in list(self._replica.shard.state.processes):
+            if self._unheard_s(process) > SILENT_S:
+                self._process_silent(process)
+        for worker in list(self._replica.shard.state.workers):
+            if self._worker_unheard_s(worker) > SILENT_S:
+                self._worker_silent(worker)
+        for process in list(self._gone()):
+            self._ask(Gone(process))
+        for worker in list(self._lost()):
+            self._ask(Leave(worker))
+        self._forget()
+
+    def _gone(self) -> Iterator[str]:
+        now = self._clock.monotonic()
+        for name, process in self._replica.shard.state.processes.items():
+            if not process.calls or not process.silent:
+                continue
+            if name in self._refused or self._unheard_s(name) > GONE_SILENT_S:
+                yield name
+                continue
+            broken_at = self._broken_at.get(name)
+            if broken_at is not None and now - max(broken_at, self._heard_at.get(name, 0.0)) > GONE_BROKEN_S:
+                yield name
+
+    def _lost(self) -> Iterator[str]:
+        now = self._clock.monotonic()
+        for name, worker in self._replica.shard.state.workers.items():
+            if worker.config.state == "silent":
+                if now - self._silent_since.setdefault(name, now) > LEASE_S + LEASE_MARGIN_S:
+                    yield name
+            else:
+                self._silent_since.pop(name, None)
+
+    def _unheard_s(self, process: str) -> float:
+        session = self._sessions.get(process)
+        heard_at = session.heard_at if session else self._began_at
+        return self._clock.monotonic() - max(
+            heard_at, self._heard_at.get(process, 0.0), self._broken_at.get(process, 0.0)
+        )
+
+    def _worker_unheard_s(self, worker: str) -> float:
+        return self._clock.monotonic() - max(self._began_at, self._heard_at.get(worker, 0.0))
+
+    def _process_silent(self, name: str) -> None:
+        process = self._replica.shard.state.processes.get(name)
+        if process is not None and process.calls and not process.silent:
+            self._ask(Silent(name, False))
+
+    def _worker_silent(self, name: str) -> None:
+        worker = self._replica.shard.state.workers.get(name)
+        if worker is not None and worker.config.state != "silent":
+            self._ask(Silent(name, True))
+
+    def _ask(self, command: Command) -> None:
+        if command not in self._asked:
+            self._asked[command] = self._clock.monotonic()
+            self._submit(command)
+
+    def _forget(self) -> None:
+        """Drop what is known of processes and workers that the shard does not hold."""
+        state = self._replica.shard.state
+        known = state.processes.keys() | state.workers.keys()
+        self._broken_at = {name: at for name, at in self._broken_at.items() if name in known}
+        self._heard_at = {name: at for name, at in self._heard_at.items() if name in known}
+        self._refused &= known

@@ -1,0 +1,43 @@
+"""Questions about the state of a shard, answered by the leader or by a process's own replica, as JSON text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from dispatcher.model.errors import BadFrame
+from dispatcher.model.facts import WorkerSet
+from dispatcher.model.usage import UsageRow
+from dispatcher.service.codec.frames import WORKERS
+from dispatcher.shard.shard import Shard
+
+
+def answer(shard: Shard, topic: str, arguments: Sequence[str]) -> str:
+    """Return the answer. Raises BadFrame for an unknown question."""
+    match topic, list(arguments):
+        case "fleet", []:
+            return json.dumps([WORKERS.pack(worker) for worker in shard.fleet()])
+        case "usage", [tenant, first_hour, last_hour] if first_hour.isdecimal() and last_hour.isdecimal():
+            rows = usage(shard, tenant or None, int(first_hour), int(last_hour))
+            return json.dumps([astuple(row) for row in rows])
+    raise BadFrame(f"An unknown question: {topic[:40]}")
+
+
+def usage(shard: Shard, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
+    """Return the usage rows of the hours from `first_hour` to `last_hour`."""
+    rows = shard.usage_rows(0)
+    return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
+
+
+def read_fleet(answered: str) -> list[WorkerSet]:
+    """Return the workers of an answer. Raises BadFrame."""
+    return [WORKERS.unpack(item) for item in json.loads(answered)]
+
+
+def read_usage(answered: str) -> list[UsageRow]:
+    """Return the rows of an answer. Raises BadFrame."""
+    try:
+        return [UsageRow(*row) for row in json.loads(answered)]
+    except (TypeError, ValueError):
+        raise BadFrame("Usage rows of another version.") from None

@@ -1,0 +1,282 @@
+"""A process's copy of the shard's state, which it keeps up with the log and from which it can write the next entry.
+
+An append that loses its position returns the winner's entry. The replica folds it and decides again, so every decision
+that counts was made from the exact state before its entry. One method runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from zlib import crc32
+
+from dispatcher.model.commands import Command, Offer, Outcome, Over, Refused
+from dispatcher.model.errors import EntryTooLarge, LogCorrupt, LogGap, StoreUnavailable
+from dispatcher.model.facts import Entry, Fact
+from dispatcher.ports import Clock, InvocationStore, Log
+from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
+from dispatcher.service.kept_answers import ends_with_answer, keep_answers
+from dispatcher.shard.codec import decode_entry, encode_entry
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import load
+
+COMMANDS_MAX = 400
+"""Most commands that are decided for one entry."""
+ENTRY_FULL = 300_000
+"""Bytes of an entry above which its commands are split."""
+READ_MAX = 1000
+LOSSES_BEFORE_READ = 2
+"""After so many lost positions in a row the tail is read: there is probably more than one new entry."""
+REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses before an append without an answer is repeated."""
+
+
+class Delivery(NamedTuple):
+    """News for a process, from the entry at `position`. An empty `process`: no process holds the durable call."""
+
+    process: str
+    position: int
+    news: Offer | Over
+
+
+class Committed(NamedTuple):
+    outcomes: list[Outcome]
+    deliveries: list[Delivery]
+
+
+class Deposed(Exception):
+    """Another process leads since a later epoch. Nothing of these commands was written."""
+
+
+def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
+    """No part of this process follows the entries of others."""
+
+
+class Replica:
+    """`name`: of this process's incarnation. `answers`: where answers of durable calls are kept; None: nowhere.
+
+    `on_entry` is called with each entry of another process, and its news, after it was folded.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        settings: ShardSettings,
+        clock: Clock,
+        name: str,
+        *,
+        answers: InvocationStore | None = None,
+        guard: ClockGuard | None = None,
+    ) -> None:
+        self._log, self._settings, self._clock, self.name = log, settings, clock, name
+        self._answers = answers
+        self.guard = guard or ClockGuard(clock)
+        self.shard = Shard(settings)
+        self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
+        self.saved_position = 0
+        """The position of the last snapshot that this replica began at or wrote."""
+        self.unsaved_bytes = 0
+        """Bytes of the entries from there on."""
+        self._named: Moment | None = None
+        """When the read began that showed the shard's position to be the next; None: not read yet."""
+        self._entries_written = 0
+        self._corrupt: LogCorrupt | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._named is not None
+
+    async def catch_up(self) -> None:
+        """Fold all entries that were written before this call. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        async with self._lock:
+            await self._catch_up()
+
+    async def commit(self, commands: Sequence[Command], *, epoch: int | None = None) -> Committed:
+        """Write what the commands lead to, and return their outcomes, in order, once that is in the log.
+
+        `epoch`: of the leader that writes; raises Deposed if there is a later one. Raises StoreUnavailable if the log
+        cannot be read, or if it is not known whether the commands were written; LogCorrupt, LogGap.
+        """
+        async with self._lock:
+            outcomes: list[Outcome] = []
+            deliveries: list[Delivery] = []
+            for start in range(0, len(commands), COMMANDS_MAX):
+                part = await self._commit(list(commands[start : start + COMMANDS_MAX]), epoch)
+                outcomes += part.outcomes
+                deliveries += part.deliveries
+            return Committed(outcomes, deliveries)
+
+    async def take_over(self, address: str, epoch: int) -> bool:
+        """Write an entry that makes `address` the leader, unless the epoch is not `epoch` any more.
+
+        True: this process leads in epoch + 1.
+        """
+        async with self._lock:
+            await self._catch_up()
+            while self.shard.epoch == epoch:
+                at = self.guard.entry_time(self.shard.at)
+                self.shard.decide((), at)
+                if await self._write((), at, address, epoch + 1) is not None:
+                    self.guard.stay_calm()
+                    return True
+            return False
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Shard]:
+        """Keep the shard as it is for a while: nothing is folded or decided."""
+        async with self._lock:
+            yield self.shard
+
+    # Deciding and writing
+
+    async def _commit(self, commands: list[Command], epoch: int | None) -> Committed:
+        is_fresh = self._needs_reload()
+        if is_fresh:
+            await self._catch_up()
+        losses, kept = 0, False
+        while True:
+            if epoch is not None and self.shard.epoch != epoch:
+                raise Deposed()
+            now = self.guard.entry_time(self.shard.at)
+            outcomes, facts = self.shard.decide(commands, now)
+            if not facts:
+                self.shard.rollback()
+                if is_fresh or all(isinstance(outcome, Refused) for outcome in outcomes):
+                    return Committed(outcomes, [])
+                await self._catch_up()
+                is_fresh = True
+                continue
+            if not kept and self._answers and any(map(ends_with_answer, commands, outcomes)):
+                commands, kept = await self._keep(self._answers, commands, outcomes, now), True
+                continue
+            try:
+                deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
+                if deliveries is not None:
+                    return Committed(outcomes, deliveries)
+            except EntryTooLarge:
+                return await self._commit_split(commands, epoch)
+            losses, kept = losses + 1, False
+            if losses >= LOSSES_BEFORE_READ:
+                await self._catch_up()
+                is_fresh = True
+
+    async def _keep(
+        self, answers: InvocationStore, commands: list[Command], outcomes: list[Outcome], now: float
+    ) -> list[Command]:
+        """Keep answers, then go back to the state before the decision."""
+        try:
+            return await keep_answers(answers, commands, outcomes, now)
+        finally:
+            self.shard.rollback()
+
+    async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
+        if len(commands) == 1:
+            message = "This command does not fit into an entry of the log."
+            return Committed([Refused(getattr(commands[0], "id", ""), "too_large", message, 0.0)], [])
+        half = len(commands) // 2
+        first = await self._commit(commands[:half], epoch)
+        second = await self._commit(commands[half:], epoch)
+        return Committed(first.outcomes + second.outcomes, first.deliveries + second.deliveries)
+
+    async def _write(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> list[Delivery] | None:
+        """Write the decision as the entry at the shard's position, and return its news.
+
+        None: another entry stands there, and is folded now. The decision is undone unless news are returned.
+        """
+        self._entries_written += 1
+        writer = f"{self.name}:{self._entries_written}"
+        entry = Entry(self.shard.position, now, writer, leader, epoch, tuple(facts))
+        data = encode_entry(entry)
+        try:
+            if len(data) > ENTRY_FULL:
+                raise EntryTooLarge(f"The entry at position {entry.position} has {len(data)} bytes.")
+            stands = await self._append(entry.position, data)
+        except BaseException:
+            self.shard.rollback()
+            raise
+        if stands != data:
+            self.shard.rollback()
+            self._fold(stands)
+            return None
+        news = self.shard.confirm(entry)
+        self.unsaved_bytes += len(data)
+        return _deliveries(entry.position, news)
+
+    async def _append(self, position: int, data: bytes) -> bytes:
+        """Append until the position is occupied, and return what stands there."""
+        named, began, tries = self._named, Moment(self._clock), 0
+        while True:
+            try:
+                stands = await self._log.append(position, data)
+                break
+            except StoreUnavailable:
+                await self._clock.sleep(self._pause_s(tries))
+                tries += 1
+        if named is None or named.age_s() > POSITION_MAX_AGE_S:
+            self._named = None
+            raise StoreUnavailable("The table was away for so long that it is not known what was written.")
+        if stands == data:
+            self._named = began
+        return stands
+
+    def _pause_s(self, tries: int) -> float:
+        """Return a pause that differs between processes, without a random source."""
+        spread = crc32(f"{self.name}:{self._entries_written}:{tries}".encode()) / 2**32
+        return REPEAT_S[min(tries, len(REPEAT_S) - 1)] * (0.5 + spread)
+
+    # Reading
+
+    async def _catch_up(self) -> None:
+        while True:
+            if self._needs_reload():
+                await self._load()
+            named, began = self._named, Moment(self._clock)
+            try:
+                entries = await self._log.read(self.shard.position, READ_MAX)
+            except LogGap:
+                await self._load(above=self.shard.position)
+                continue
+            if named is None or named.age_s() > POSITION_MAX_AGE_S:
+                self._named = None
+                continue
+            for data in entries:
+                self._fold(data)
+            self._named = began
+            if len(entries) < READ_MAX:
+                return
+
+    def _needs_reload(self) -> bool:
+        if self._corrupt is not None:
+            raise self._corrupt
+        return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
+
+    async def _load(self, above: int = -1) -> None:
+        """Begin at the newest snapshot. Raises LogGap if it is not above a position that is missing."""
+        began = Moment(self._clock)
+        found = await self._log.load_snapshot()
+        position = 0 if found is None else found[0]
+        if position <= above:
+            raise LogGap(f"The log has no entry {above} and no snapshot above it.")
+        self.shard = Shard(self._settings) if found is None else load(found[1], self._settings)
+        if self.shard.position != position:
+            raise LogCorrupt(f"The snapshot of position {position} contains another position.")
+        self.saved_position, self.unsaved_bytes = position, 0
+        self._named = began
+
+    def _fold(self, data: bytes) -> None:
+        try:
+            entry = decode_entry(data)
+            news = self.shard.fold(entry)
+        except LogCorrupt as error:
+            self._corrupt = error
+            raise
+        self.unsaved_bytes += len(data)
+        self.on_entry(entry, _deliveries(entry.position, news))
+
+
+def _deliveries(position: int, news: Sequence[tuple[str, Offer | Over]]) -> list[Delivery]:
+    return [Delivery(process, position, item) for process, item in news]

@@ -1,0 +1,66 @@
+"""The leader's side of a connection: messages are sent together, and a client that does not read is disconnected."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from dispatcher.model.errors import ConnectionLost
+from dispatcher.ports import Clock, Connection
+from dispatcher.service.codec.frames import Hello, Message, encode_frames, encode_message
+
+UNSENT_MAX = 100_000
+"""Most messages that wait to be sent to one client."""
+
+
+class Session:
+    """A client that has greeted. `heard_at`: when its last frame arrived, by the monotonic clock."""
+
+    def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
+        self._connection, self._clock = connection, clock
+        self.process, self.role, self.address = hello.process, hello.role, hello.address
+        self.heard_at = clock.monotonic()
+        self.frames = 0
+        """Frames received."""
+        self.closed = False
+        self._unsent: list[bytes] = []
+        self._wakeup = asyncio.Event()
+        self._closing = False
+
+    def post(self, message: Message) -> None:
+        """Send the message soon, after those before it."""
+        if self.closed or self._closing:
+            return
+        if len(self._unsent) >= UNSENT_MAX:
+            self.close()
+            return
+        self._unsent.append(encode_message(message))
+        self._wakeup.set()
+
+    def heard(self) -> None:
+        self.heard_at = self._clock.monotonic()
+
+    def close(self) -> None:
+        self.closed = True
+        self._connection.close()
+        self._wakeup.set()
+
+    def close_soon(self) -> None:
+        """Close after the messages that were posted so far."""
+        self._closing = True
+        self._wakeup.set()
+
+    async def write(self) -> None:
+        """Send what is posted until the session is closed."""
+        with suppress(ConnectionLost):
+            while not self.closed:
+                if not self._unsent:
+                    if self._closing:
+                        break
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
+                    continue
+                unsent, self._unsent = self._unsent, []
+                for frame in encode_frames(unsent):
+                    await self._connection.send(frame)
+        self.close()

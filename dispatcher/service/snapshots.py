@@ -1,0 +1,67 @@
+"""Rule 12: snapshots and projections, by one follower, or by the leader if it is alone.
+
+A snapshot is due by the length of the log since the last one, and at most once a minute. After it the usage that
+changed and the tenants' rows are projected, and at last the log is cut below the snapshot before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from dispatcher.ports import Clock, Ids, Log, UsageStore
+from dispatcher.service.replica import Replica
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump
+
+BYTES = 1_000_000
+ENTRIES = 2_000
+INTERVAL_S = 60.0
+ROWS_PER_S = 50
+"""Rows that are projected in a second: two write units each at most, so at most 100 (rule 12)."""
+
+Offload = Callable[[Callable[[Shard], bytes], Shard], Awaitable[bytes]]
+
+
+async def at_once(work: Callable[[Shard], bytes], shard: Shard) -> bytes:
+    return work(shard)
+
+
+class Snapshots:
+    """`offload` runs the encoding of a state, in a thread where a pause of the event loop would matter."""
+
+    def __init__(
+        self, log: Log, projections: UsageStore, shard: str, clock: Clock, ids: Ids, offload: Offload = at_once
+    ) -> None:
+        self._log, self._projections, self._shard = log, projections, shard
+        self._clock, self._ids, self._offload = clock, ids, offload
+        self._written_at: float | None = None
+        self._projected = 0
+        """Usage below this position is projected."""
+        self.written = 0
+        """Snapshots that this process wrote."""
+
+    def is_due(self, replica: Replica) -> bool:
+        if self._written_at is not None and self._clock.monotonic() - self._written_at < INTERVAL_S:
+            return False
+        return replica.unsaved_bytes >= BYTES or replica.shard.position - replica.saved_position >= ENTRIES
+
+    async def write(self, replica: Replica) -> None:
+        """Write a snapshot of what the replica holds, then its projections, then cut. Raises StoreUnavailable."""
+        self._written_at, before = self._clock.monotonic(), replica.saved_position
+        async with replica.held() as shard:
+            position = shard.position
+            state = await self._offload(dump, shard)
+            usage, tenants = shard.usage_rows(self._projected), shard.tenant_rows()
+            unsaved = replica.unsaved_bytes
+        await self._log.save_snapshot(position, self._ids.new(), state)
+        replica.saved_position = position
+        replica.unsaved_bytes -= unsaved
+        for start in range(0, len(usage), ROWS_PER_S):
+            await self._projections.put_usage(usage[start : start + ROWS_PER_S])
+            await self._clock.sleep(1.0)
+        for start in range(0, len(tenants), ROWS_PER_S):
+            await self._projections.put_tenant_rows(self._shard, tenants[start : start + ROWS_PER_S])
+            await self._clock.sleep(1.0)
+        await self._log.cut(before)
+        self._projected = position
+        self.written += 1

@@ -1,0 +1,178 @@
+"""Signed connections, and frames over TCP, with real sockets on this machine."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.model.errors import BadFrame, ConnectionLost
+from dispatcher.service import tcp
+from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
+from dispatcher.service.tcp import TcpTransport
+
+SECRET = b"a secret of the whole fleet"
+
+
+class Pipe:
+    """ports.Connection to another Pipe."""
+
+    def __init__(self):
+        self.arrived = asyncio.Queue()
+        self.sent = []
+        self.other = None
+        self.closed = False
+
+    async def send(self, frame):
+        self.sent.append(frame)
+        await self.other.arrived.put(frame)
+
+    async def receive(self):
+        frame = await self.arrived.get()
+        if frame is None:
+            raise ConnectionLost()
+        return frame
+
+    def close(self):
+        self.closed = True
+        self.other.arrived.put_nowait(None)
+
+
+def pipes():
+    one, two = Pipe(), Pipe()
+    one.other, two.other = two, one
+    return one, two
+
+
+async def signed(secret=SECRET, other=SECRET):
+    one, two = pipes()
+    client, server = await asyncio.gather(
+        sign_as_client(one, secret, "client-nonce"), sign_as_server(two, other, "server-nonce")
+    )
+    return client, server, one, two
+
+
+async def test_both_directions_carry_frames():
+    client, server, *_ = await signed()
+    for frame in (b"one", b"", b"three"):
+        await client.send(frame)
+        assert await server.receive() == frame
+        await server.send(frame * 2)
+        assert await client.receive() == frame * 2
+
+
+async def test_the_client_refuses_a_server_with_another_secret():
+    with pytest.raises(BadFrame, match="secret"):
+        await signed(other=b"another")
+
+
+async def test_the_server_refuses_a_frame_of_another_secret():
+    one, two = pipes()
+    accepting = asyncio.create_task(sign_as_server(two, SECRET, "server-nonce"))
+    await one.send(b"headgate-gate-1 client-nonce")
+    await one.receive()
+    await one.send(b"x" * MAC_BYTES + b"[]")
+    with pytest.raises(BadFrame):
+        await (await accepting).receive()
+    assert two.closed
+
+
+@pytest.mark.parametrize("change", ["repeat", "flip", "swap", "reflect"])
+async def test_changed_frames_are_refused(change):
+    client, server, one, two = await signed()
+    await client.send(b"first")
+    await client.send(b"second")
+    first, second = await two.arrived.get(), await two.arrived.get()
+    if change == "flip":
+        two.arrived.put_nowait(first[:-1] + bytes([first[-1] ^ 1]))
+    elif change == "swap":
+        two.arrived.put_nowait(second)
+    elif change == "repeat":
+        two.arrived.put_nowait(first)
+        assert await server.receive() == b"first"
+        two.arrived.put_nowait(first)
+    else:
+        one.arrived.put_nowait(first)
+        with pytest.raises(BadFrame):
+            await client.receive()
+        return
+    with pytest.raises(BadFrame):
+        await server.receive()
+
+
+async def test_a_greeting_of_another_form_is_refused():
+    one, two = pipes()
+    accepting = asyncio.create_task(sign_as_server(two, SECRET, "nonce"))
+    await one.send(b"GET / HTTP/1.1")
+    with pytest.raises(BadFrame):
+        await accepting
+
+
+async def echo(connection):
+    while True:
+        await connection.send(await connection.receive())
+
+
+async def test_frames_over_tcp():
+    transport = TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", echo)
+    connection = await transport.connect(listener.address)
+    for size in (0, 1, 70_000, 1_000_000):
+        await connection.send(b"x" * size)
+        assert await connection.receive() == b"x" * size
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await connection.receive()
+    await listener.close()
+
+
+async def test_a_closed_listener_refuses_and_breaks_its_connections():
+    transport = TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", echo)
+    connection = await transport.connect(listener.address)
+    await connection.send(b"x")
+    await connection.receive()
+    await listener.close()
+    with pytest.raises(ConnectionLost):
+        await connection.receive()
+    with pytest.raises(ConnectionLost) as caught:
+        await transport.connect(listener.address)
+    assert caught.value.refused
+
+
+async def test_a_frame_above_the_bound_closes_the_connection():
+    transport = TcpTransport()
+    caught = []
+
+    async def serve(connection):
+        try:
+            await connection.receive()
+        except ConnectionLost as error:
+            caught.append(error)
+
+    listener = await transport.listen("127.0.0.1:0", serve)
+    connection = await transport.connect(listener.address)
+    await connection.send(b"x" * 1_000_100)
+    with pytest.raises(ConnectionLost):
+        await connection.receive()
+    assert isinstance(caught[0], BadFrame)
+    await listener.close()
+
+
+async def test_a_slow_reader_is_disconnected(monkeypatch):
+    monkeypatch.setattr(tcp, "UNSENT_MAX", 200_000)
+    transport = TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", lambda connection: asyncio.Event().wait())
+    connection = await transport.connect(listener.address)
+
+    async def flood():
+        for _ in range(200):
+            await connection.send(b"x" * 100_000)
+
+    with pytest.raises(ConnectionLost, match="does not read"):
+        await flood()
+    await listener.close()
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", "host:port", "host:70000"])
+async def test_an_address_is_host_and_port(address):
+    with pytest.raises(ConnectionLost):
+        await TcpTransport().connect(address)

@@ -1,0 +1,92 @@
+"""Frames: what is encoded is decoded, and what is no frame is refused."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.model import commands
+from dispatcher.model.errors import BadFrame
+from dispatcher.service.codec import frames
+from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
+
+TEXT = st.text(max_size=20)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+BY_TYPE = {
+    "str": TEXT,
+    "int": st.integers(-(2**53), 2**53),
+    "float": NUMBER,
+    "bool": st.booleans(),
+    "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
+}
+
+
+def records(*kinds):
+    return st.one_of(
+        [st.builds(kind, *[BY_TYPE[hint.__forward_arg__] for hint in kind.__annotations__.values()]) for kind in kinds]
+    )
+
+
+COMMANDS = records(*commands.Command.__args__)
+OUTCOMES = records(*commands.Outcome.__args__)
+NEWS = records(commands.Offer, commands.Over)
+NUMBERS = st.integers(0, 2**40)
+MESSAGES = st.one_of(
+    records(frames.Hello, frames.Ask, frames.Alive, frames.Receipt, frames.Reply, frames.Launch),
+    records(frames.NotLeader, frames.Heir),
+    st.builds(frames.Do, NUMBERS, NUMBER, COMMANDS),
+    st.builds(frames.Result, NUMBERS, OUTCOMES),
+    st.builds(frames.News, NEWS),
+)
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=6))
+def test_frames_carry_what_was_sent(messages):
+    received = [decode_frame(frame) for frame in encode_frames(map(encode_message, messages))]
+    assert [message for frame in received for message in frame] == messages
+
+
+def test_a_frame_ends_when_it_is_full():
+    messages = [frames.Reply(number, "x" * 100_000) for number in range(7)]
+    sent = list(encode_frames(map(encode_message, messages)))
+    assert [len(decode_frame(frame)) for frame in sent] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"[[]]",
+        b'[["z"]]',
+        b'[["r"]]',
+        b'[["r","1"]]',
+        b'[["r",true]]',
+        b'[["r",NaN]]',
+        b'[["h",1,"p","client"]]',
+        b'[["c",1,0.0,["a"]]]',
+        b'[["n",["d"]]]',
+        b'[["c",1,0.0,["c","id",[1]]]]',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_what_is_no_frame_is_refused(packed):
+    with pytest.raises(BadFrame):
+        decode_frame(packed)
+
+
+def test_a_list_field_holds_texts_only():
+    packed = frames.COMMANDS.pack(commands.Report("w", "u", "m", 1, 1, 1.0, 1.0, False, 0.0, 0, ("a#1",)))
+    packed[-1] = [1]
+    with pytest.raises(BadFrame):
+        decode_frame(json.dumps([["c", 1, 0.0, packed]]).encode())
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_another_error(packed):
+    with suppress(BadFrame):
+        decode_frame(packed)

@@ -1,0 +1,220 @@
+"""Replicas that write to the same log: each decision counts once, and all agree."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.model.commands import Offer, Over, Refused, Status, Unknown, Waiting
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
+from dispatcher.service.replica import Deposed
+from dispatcher.shard.snapshot import dump
+from tests.support.gate.service_world import World, accept, end, report, run_world
+
+
+async def joined(world, name, *workers):
+    replica = world.replica(name)
+    await replica.commit([report(*worker) for worker in workers])
+    return replica
+
+
+def test_interleaved_replicas_agree():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
+        now = world.clock.now()
+
+        async def busy(replica, name):
+            outcomes = []
+            for number in range(1, 21):
+                committed = await replica.commit([accept(f"{name}-{number}", name, now)])
+                outcomes += committed.outcomes
+            return outcomes
+
+        outcomes = await asyncio.gather(busy(one, "one"), busy(two, "two"))
+        assert sum(isinstance(outcome, Offer) for outcome in [*outcomes[0], *outcomes[1]]) == 3
+        await one.catch_up()
+        await two.catch_up()
+        assert dump(one.shard) == dump(two.shard) == dump((await world.folded()).shard)
+        assert one.shard.position == 41
+
+    run_world(scenario())
+
+
+def test_a_lost_reply_is_recognised():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        world.faults["one"].lost.append("append")
+        committed = await one.commit([accept("one-1", "one", world.clock.now())])
+        assert isinstance(committed.outcomes[0], Offer)
+        assert one.shard.position == 2
+        assert [delivery.process for delivery in committed.deliveries] == ["one"]
+
+    run_world(scenario())
+
+
+def test_a_lost_reply_whose_position_another_process_saw():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1",)), world.replica("two")
+        world.faults["one"].lost.append("append")
+        now = world.clock.now()
+        first, second = await asyncio.gather(
+            one.commit([accept("one-1", "one", now)]), two.commit([accept("two-1", "two", now)])
+        )
+        assert isinstance(first.outcomes[0], Offer)
+        assert isinstance(second.outcomes[0], Offer)
+        await one.catch_up()
+        await two.catch_up()
+        assert dump(one.shard) == dump(two.shard)
+
+    run_world(scenario())
+
+
+def test_answers_without_facts_come_from_the_tail():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1",)), world.replica("two")
+        await two.catch_up()
+        await one.commit([accept("one-1", "one", world.clock.now())])
+        assert isinstance((await two.commit([Status("one-1")])).outcomes[0], Offer)
+        await one.commit([end("one-1", 1)])
+        assert (await two.commit([end("one-1", 1)])).outcomes == [Over("one-1", 1, "done", 10, 20)]
+        assert isinstance((await two.commit([Status("one-9")])).outcomes[0], Unknown)
+
+    run_world(scenario())
+
+
+def test_a_refusal_needs_no_read():
+    async def scenario():
+        world = World()
+        one = world.replica("one")
+        await one.catch_up()
+        reads = world.faults["one"]
+        reads.away = True
+        refused = (await one.commit([accept("one-1", "one", world.clock.now())])).outcomes[0]
+        assert isinstance(refused, Refused)
+        assert refused.code == "no_worker"
+
+    run_world(scenario())
+
+
+def test_many_commands_are_split():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        now = world.clock.now()
+        committed = await one.commit([accept(f"one-{number}", "one", now) for number in range(1, 1001)])
+        assert sum(isinstance(outcome, Offer) for outcome in committed.outcomes) == 4
+        assert sum(isinstance(outcome, Waiting) for outcome in committed.outcomes) == 996
+        assert one.shard.position == 4
+
+    run_world(scenario())
+
+
+def test_a_position_older_than_an_hour_does_not_count():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1",)), world.replica("two")
+        await two.catch_up()
+        position = two.shard.position
+        await one.commit([accept("one-1", "one", world.clock.now())])
+        await world.store("one").log("pool").save_snapshot(one.shard.position, "nonce", dump(one.shard))
+        await asyncio.sleep(POSITION_MAX_AGE_S + 1)
+        log = world.data.logs["pool"]
+        log.expire(range(log.end))
+        committed = await two.commit([accept("two-1", "two", world.clock.now())])
+        assert isinstance(committed.outcomes[0], Offer)
+        assert two.shard.position == one.shard.position + 1
+        assert position not in log.entries
+
+    run_world(scenario())
+
+
+def test_a_table_that_was_away_for_over_an_hour():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        world.faults["one"].away = True
+        commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
+        await asyncio.sleep(POSITION_MAX_AGE_S + 1)
+        world.faults["one"].away = False
+        with pytest.raises(StoreUnavailable):
+            await commit
+        assert isinstance((await one.commit([Status("one-1")])).outcomes[0], Offer)
+
+    run_world(scenario())
+
+
+def test_a_cancelled_commit_leaves_the_state_as_it_was():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
+        await asyncio.sleep(0.003)
+        commit.cancel()
+        await asyncio.gather(commit, return_exceptions=True)
+        await one.commit([accept("one-2", "one", world.clock.now())])
+        assert dump(one.shard) == dump((await world.folded()).shard)
+
+    run_world(scenario())
+
+
+def test_a_leader_is_deposed_by_a_later_epoch():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1",)), world.replica("two")
+        assert await one.take_over("one:1", 0)
+        assert not await two.take_over("two:1", 0)
+        assert await two.take_over("two:1", 1)
+        with pytest.raises(Deposed):
+            await one.commit([accept("one-1", "one", world.clock.now())], epoch=1)
+        assert one.shard.leader == "two:1"
+        assert not one.shard.state.calls
+
+    run_world(scenario())
+
+
+def test_the_answer_of_a_durable_call_is_kept_before_its_end():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        now = world.clock.now()
+        await world.store("one").create(
+            Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, False, "{}")
+        )
+        await one.commit([accept("one-1", "one", now, durable=True)])
+        over = await one.commit([end("one-1", 1)._replace(answer='{"text":"hello","reason":"stop"}')])
+        assert over.outcomes == [Over("one-1", 1, "done", 10, 20)]
+        kept = await world.store("one").get("one-1")
+        assert kept.answer.body == '{"text":"hello","reason":"stop"}'
+
+    run_world(scenario())
+
+
+def test_an_answer_of_an_earlier_attempt_stands():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        now, store = world.clock.now(), world.store("one")
+        await store.create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, False, "{}"))
+        await one.commit([accept("one-1", "one", now, durable=True)])
+        await store.answer("one-1", Answer("done", 0, 7, 9, "{}", now))
+        await one.commit([end("one-1", 1)._replace(answer='{"text":"late"}')])
+        row = one.shard.usage_rows(0)[0]
+        assert (row.input_tokens, row.output_tokens) == (7, 9)
+
+    run_world(scenario())
+
+
+def test_a_clock_that_is_off_writes_nothing():
+    async def scenario():
+        world = World()
+        one = await joined(world, "one", ("w1",))
+        one.guard._skew_s = lambda: 3.0
+        with pytest.raises(StoreUnavailable, match="clock"):
+            await one.commit([accept("one-1", "one", world.clock.now())])
+
+    run_world(scenario())
