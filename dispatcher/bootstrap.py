@@ -20,6 +20,9 @@ from dispatcher.ports import Clock, GateLink, Launcher, Store
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
+    from dispatcher.service.gate_process import GateProcess
+    from dispatcher.service.link.finder import Fleet
+
 SECRET_CHARS_MIN = 16
 NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
 NAME_CHARS = 12
@@ -122,9 +125,35 @@ def worker_secret(config: Config) -> bytes:
     return secret.encode()
 
 
-def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> GateLink:  # noqa: ARG001
-    """Return this process's way to the shard."""
-    raise ConfigurationError("the gate's link is not in this version")
+def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> GateLink:
+    """Return this process's way to the shard. Raises ConfigurationError."""
+    from dispatcher.service.link.link import Link
+
+    return Link(
+        RealIds().new(),
+        _fleet(config, store, clock),
+        config.shard_settings(),
+        mailboxes=store.mailboxes,
+        launcher=launcher,
+        answers=store,
+    )
+
+
+def make_gate_process(config: Config) -> GateProcess:
+    """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError."""
+    from dispatcher.service.gate_process import GateProcess, GateStores
+
+    store, clock = make_store(config), RealClock()
+    stores = GateStores(store.mailboxes, store, store, make_launcher(config))
+    fleet = _fleet(config, store, clock)
+    return GateProcess(fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread)
+
+
+def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
+    from dispatcher.service.link.finder import Fleet
+    from dispatcher.service.tcp import TcpTransport
+
+    return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), worker_secret(config))
 
 
 def make_context(

@@ -34,6 +34,8 @@ class Config(BaseModel):
     holds is executed by a process that the leader knows, or waits for one."""
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """The pool that this process drains and sweeps."""
+    gate_address: str = Field(default="", pattern=r"^([^\s/]+:[0-9]{1,5})?$")
+    """The "host:port" at which other processes reach this gate process; empty: the host and port that it listens at."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
     worker_secret: str = ""

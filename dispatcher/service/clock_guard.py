@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 
-SKEW_MAX_S = 2.0
-"""A process that is further off the store's clock does not write."""
 JUMP_S = 1.0
 """The wall clock jumped if it moved so much more or less than the monotonic one."""
 CALM_S = 5.0
 """For so long after a takeover, a jump or a pause no deadline and no loss is decided."""
 POSITION_MAX_AGE_S = 3600.0
 """A position that was read longer ago may have been written and have expired since (rule 1)."""
-
-
-def no_skew() -> float:
-    return 0.0
 
 
 class Moment:
@@ -38,18 +29,15 @@ class Moment:
 
 
 class ClockGuard:
-    """`skew_s`: by how much this process's clock is ahead of the store's, as its last reply showed."""
+    """The store refuses the appends of a process whose clock is off its own (stores/dynamodb/server_time.py)."""
 
-    def __init__(self, clock: Clock, skew_s: Callable[[], float] = no_skew) -> None:
-        self._clock, self._skew_s = clock, skew_s
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._last = Moment(clock)
         self._calm_until = 0.0
 
     def entry_time(self, previous: float) -> float:
-        """Return the time of a new entry. Raises StoreUnavailable if this process's clock is wrong."""
-        skew = self._skew_s()
-        if abs(skew) > SKEW_MAX_S:
-            raise StoreUnavailable(f"This process's clock is {skew:+.1f} s off the table's. It writes nothing.")
+        """Return the time of a new entry."""
         self.check()
         return max(previous, self._clock.now())
 

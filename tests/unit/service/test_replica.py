@@ -207,14 +207,3 @@ def test_an_answer_of_an_earlier_attempt_stands():
         assert (row.input_tokens, row.output_tokens) == (7, 9)
 
     run_world(scenario())
-
-
-def test_a_clock_that_is_off_writes_nothing():
-    async def scenario():
-        world = World()
-        one = await joined(world, "one", ("w1",))
-        one.guard._skew_s = lambda: 3.0
-        with pytest.raises(StoreUnavailable, match="clock"):
-            await one.commit([accept("one-1", "one", world.clock.now())])
-
-    run_world(scenario())

@@ -1,0 +1,60 @@
+"""`python -m dispatcher`: a gate process. It leads its pool's shard, or follows the process that does.
+
+Prints one JSON line, `{"url", "role"}`, when it listens. Ends with exit code 0 after SIGTERM or SIGINT. Exit code 2 and
+one line on standard error: it cannot be started. Exit code 1: the shard's log cannot be used, and the line says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+
+from dispatcher.bootstrap import make_gate_process
+from dispatcher.config import load_config
+from dispatcher.model.errors import HeadgateError, LogError
+
+FAILED, NOT_STARTED = 1, 2
+
+
+def main() -> None:
+    options = _options()
+    try:
+        asyncio.run(_serve(options))
+    except LogError as error:
+        _end(FAILED, error)
+    except HeadgateError as error:
+        _end(NOT_STARTED, error)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    """Listen, then lead or follow until SIGTERM."""
+    config = load_config()
+    if options.pool:
+        config = config.model_copy(update={"pool": options.pool})
+    process = make_gate_process(config)
+    address = await process.listen(f"{options.host}:{options.port}", config.gate_address)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, process.stop)
+    sys.stdout.write(json.dumps({"url": address, "role": "gate"}) + "\n")
+    sys.stdout.flush()
+    await process.run()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m dispatcher", description="A gate process of a pool.")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen at; 0: a free one")
+    parser.add_argument("--pool", default="", help="the pool whose shard it serves; without it HEADGATE_POOL")
+    return parser.parse_args()
+
+
+def _end(code: int, error: HeadgateError) -> None:
+    sys.stderr.write(f"dispatcher: {error}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
