@@ -1,6 +1,7 @@
 """The choice of a slot, and of the queue that gets it.
 
-slot       of the serving workers of the model, the one with the smallest part of its slots in use, then by name
+slot       of the serving workers of the model, the one with the smallest part of its slots in use, then by name; last
+           the one that lost the call's last attempt
 queue      without tiers: the order's first
            with tiers: of a tier that is owed its floor, else the most urgent tier with a guarantee that covers a
            dispatch now, else the most urgent tier; within a tier the order's first
@@ -16,12 +17,15 @@ from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import owed_most
 
 
-def free_worker(state: State, model: str) -> Worker | None:
-    """Return the worker that gets the next call of the model, or None if no slot is free."""
-    best, least = None, 1.0
-    for worker in state.workers.values():
+def free_worker(state: State, model: str, lost_on: str = "") -> Worker | None:
+    """Return the worker that gets the next call of the model, or None if no slot is free.
+
+    `lost_on`: the worker that lost the call's last attempt. It gets the call only if no other has a free slot.
+    """
+    best, least = None, 2.0
+    for name, worker in state.workers.items():
         if worker.config.model == model and worker.free > 0:
-            load = len(worker.running) / worker.config.slots
+            load = len(worker.running) / worker.config.slots + (name == lost_on)
             if best is None or load < least:
                 best, least = worker, load
     return best

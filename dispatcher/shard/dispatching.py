@@ -21,7 +21,7 @@ def dispatch_next(decision: Decision) -> bool:
 def dispatch(decision: Decision, call: Call) -> bool:
     """Dispatch the call, if a slot of its model is free."""
     state, tenant = decision.state, call.tenant
-    worker = free_worker(state, call.model)
+    worker = free_worker(state, call.model, call.lost_on)
     if worker is None:
         return False
     charge = state.order.charged(tenant, call.cost, state.at, state.virtual_time, state.scale(), state.lowest_vft())

@@ -135,9 +135,10 @@ def _dispatched(state: State, fact: Dispatched) -> list[News]:
 
 def _returned(state: State, fact: Returned) -> None:
     call = state.calls[fact.id]
-    _release(state, call, fact.attempt, failed=fact.reason not in NOT_COUNTED)
     if fact.counted:
         state.set_call(call, "counted", call.counted + 1)
+        state.set_call(call, "lost_on", call.worker)
+    _release(state, call, fact.attempt, failed=fact.reason not in NOT_COUNTED)
     state.set_clocks(call.tenant, fact.clocks)
     process = state.processes.get(call.process)
     if process is not None and process.silent:

@@ -26,8 +26,8 @@ class Call:
 
     __slots__ = (
         "app", "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s",
-        "charge_weight", "cost", "counted", "deadline_at", "dispatched_at", "durable", "id", "interaction", "model",
-        "priority", "process", "queued", "tenant", "watchers", "worker",
+        "charge_weight", "cost", "counted", "deadline_at", "dispatched_at", "durable", "id", "interaction", "lost_on",
+        "model", "priority", "process", "queued", "tenant", "watchers", "worker",
     )  # fmt: skip
 
     def __init__(self, call_id: str, tenant: Tenant, model: str, cost: float, arrival: int, priority: float) -> None:
@@ -43,6 +43,8 @@ class Call:
         self.counted = 0
         """Attempts that count towards ATTEMPTS_MAX."""
         self.worker = ""
+        self.lost_on = ""
+        """The worker of its last attempt that counted and was returned: another one is tried first."""
         self.charge_in_profile = False
         self.charge_rate_per_s = 0.0
         self.charge_weight = 1.0
