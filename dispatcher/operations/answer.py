@@ -51,12 +51,12 @@ async def progress_of(context: Context, invocation: Invocation) -> Progress:
         outcome = await context.link.do(Status(invocation.id))
         if isinstance(outcome, Offer):
             return Progress("running", invocation)
-        if isinstance(outcome, Over | Unknown):
+        is_late = isinstance(outcome, Unknown) and context.clock.now() >= invocation.deadline_at
+        if isinstance(outcome, Over) or is_late:
             invocation = await answered(context, invocation, outcome)
-    if invocation.answer is not None:
-        return Progress(STATUS_OF[invocation.answer.outcome], invocation)
-    is_late = context.clock.now() >= invocation.deadline_at
-    return Progress("expired" if is_late else "queued", invocation)
+    if invocation.answer is None:  # it waits, or is about to be accepted
+        return Progress("queued", invocation)
+    return Progress(STATUS_OF[invocation.answer.outcome], invocation)
 
 
 def done(invocation: Invocation) -> Answer:

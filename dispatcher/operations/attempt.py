@@ -13,6 +13,9 @@ from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder, WorkRefused
 from dispatcher.ports import WorkerClient
 
+NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
+"""Refusals before the worker takes the attempt: it neither begins nor reports it."""
+
 logger = logging.getLogger("headgate.gate")
 
 
@@ -21,6 +24,7 @@ class LastEvent:
     """The worker ended its stream as the protocol says: the log knows how the attempt ended."""
 
     attempt: int
+    worker: str
     event: Finished | WorkRefused
 
 
@@ -46,7 +50,7 @@ async def run_attempt(
         async with aclosing(workers.execute(offer, order)) as events:
             async for event in events:
                 if isinstance(event, Finished | WorkRefused):
-                    report(LastEvent(offer.attempt, event))
+                    report(LastEvent(offer.attempt, offer.worker, event))
                     return
                 await deliver(event)
     except WorkerFailed as error:

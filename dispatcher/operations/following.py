@@ -25,11 +25,11 @@ from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.operations.attempt import Broken, LastEvent, run_attempt
+from dispatcher.operations.attempt import NOT_TAKEN, Broken, LastEvent, run_attempt
 from dispatcher.operations.calls import Call, Collected, accept_of, order_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import error_of, error_of_outcome
+from dispatcher.operations.results import answer_of_outcome, error_of, error_of_outcome
 
 EVENTS_AHEAD_MAX = 64
 """Most events that are read from the worker before the caller reads them."""
@@ -38,7 +38,6 @@ LATE_S = 2.0
 LAST_EVENT_S = 3.0
 """The gate reported the end of the running attempt: its last event arrives within this time, or never."""
 CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
-ANSWER_LOST = "The connection to the worker broke at the end of the answer."
 
 
 class _Signal(Enum):
@@ -99,9 +98,10 @@ class Following:
         if self.error is not None:
             raise self.error
 
-    def join(self) -> None:
-        """Add a caller that waits for the end of the call and does not read its events."""
-        self._callers += 1
+    def join(self) -> bool:
+        """Add a caller that waits for the end and does not read the events. False if the call is over or let go."""
+        self._callers += not self._is_over
+        return not self._is_over
 
     def leave(self, *, reader: bool = False) -> None:
         """Take one caller away. Each caller leaves once, also after the end. `reader`: it was reading the events."""
@@ -149,7 +149,7 @@ class Following:
         elif isinstance(item, Unknown):
             self._end(StoreUnavailable("The gate does not know this request. Send it again."))
         elif isinstance(item, LastEvent):
-            await self._on_last_event(item)
+            return await self._on_last_event(item)
         elif isinstance(item, Broken):
             return await self._on_broken(item)
         elif item is _Signal.LATE:
@@ -205,20 +205,21 @@ class Following:
         await self._link.do(End(call.id, offer.attempt, "failed", *counts, tenant=call.tenant.name, answer=answer))
         self._end(error)
 
-    async def _on_last_event(self, last: LastEvent) -> None:
-        if last.attempt != self._highest:
-            return
-        await self._stop_attempt()
+    async def _on_last_event(self, last: LastEvent) -> Outcome | None:
         event = last.event
-        if isinstance(event, Finished) and event.reason != "aborted":
+        if last.attempt != self._highest:
+            return None
+        await self._stop_attempt()
+        if isinstance(event, Finished):
             self._events.put_nowait(event)
             self._end(None)
-        elif isinstance(event, Finished):
-            self._end(DeadlineExceeded())
         elif event.final:
             self._end(error_of_refusal(event))
         elif self._over is not None:
             await self._end_by(self._over)
+        elif event.code in NOT_TAKEN:
+            return await self._give_back(last.attempt, last.worker)
+        return None
 
     async def _on_broken(self, broken: Broken) -> Outcome | None:
         if broken.attempt != self._highest:
@@ -227,11 +228,16 @@ class Following:
         if self._over is not None:
             await self._end_by(self._over)
         elif not broken.began:
-            outcome = await self._link.do(Return(self.call.id, broken.attempt, "unreachable", broken.worker))
-            if isinstance(outcome, Unknown):  # perhaps only the attempt is unknown
-                return await self._link.do(Status(self.call.id))
-            return None if isinstance(outcome, Refused) else outcome
+            return await self._give_back(broken.attempt, broken.worker)
         return None
+
+    async def _give_back(self, attempt: int, worker: str) -> Outcome | None:
+        """Return an attempt that the worker did not begin and that this process alone could begin."""
+        outcome = await self._link.do(Return(self.call.id, attempt, "unreachable", worker))
+        if isinstance(outcome, Refused):
+            return None
+        # After a return, and also if only this attempt is unknown, the gate knows whether there is a next one.
+        return await self._link.do(Status(self.call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
     async def _stop_attempt(self) -> None:
         """Close the stream of the running attempt, if there is one."""
@@ -252,7 +258,7 @@ class Following:
 
     async def _end_by(self, over: Over) -> None:
         """End the call as the log says, for a caller that did not get the worker's last event."""
-        answer = await self._kept_answer()
+        answer = await self._kept_answer(over)
         if answer is None:
             self._end(self._error_without_answer(over))
         elif answer.outcome != "done":
@@ -260,22 +266,22 @@ class Following:
         else:
             self._end(self._deliver_rest(answer))
 
-    async def _kept_answer(self) -> Answer | None:
-        item = await self._context.store.get(self.call.id) if self.call.is_durable else None
-        return None if item is None else item.answer
+    async def _kept_answer(self, over: Over) -> Answer | None:
+        """Return the kept answer of a durable call. An end that came without an answer is kept now."""
+        if not self.call.is_durable:
+            return None
+        return await self._context.store.answer(self.call.id, answer_of_outcome(over, self._context.clock.now()))
 
     def _error_without_answer(self, over: Over) -> AnsweredError:
-        if over.outcome == "done":
-            return WorkerFailed(ANSWER_LOST)
         if over.outcome == "cancelled" and not self.call.is_durable:
             return WorkerFailed(CUT_OFF)
         return error_of_outcome(over.outcome)
 
-    def _deliver_rest(self, answer: Answer) -> WorkerFailed | None:
+    def _deliver_rest(self, answer: Answer) -> AnsweredError | None:
         """Give the caller what it did not get of a kept answer. Return an error if it got another text."""
         body, got = json.loads(answer.body), self._delivered.text
         if not body["text"].startswith(got):
-            return WorkerFailed(ANSWER_LOST)
+            return error_of_outcome("done")
         self._events.put_nowait(Token(body["text"][len(got) :], answer.output_tokens))
         self._events.put_nowait(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
         return None
@@ -284,13 +290,13 @@ class Following:
         is_running = self._attempt is not None
         if is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
             return
-        await self._stop_attempt()
         self._end(DeadlineExceeded())
+        await self._stop_attempt()
         await self._cancel("expired")
 
     async def _on_left(self) -> None:
+        self._end(None)  # at once: no caller joins it any more
         await self._stop_attempt()
-        self._end(None)
         if not self.call.is_durable:
             await self._cancel("cancelled")
             return
@@ -305,12 +311,15 @@ class Following:
             cancelled = await self._link.do(Status(self.call.id))
         if isinstance(cancelled, Offer) and cancelled.attempt > self._highest:
             await self._link.do(Return(self.call.id, cancelled.attempt, "declined", cancelled.worker))
+        elif isinstance(cancelled, Over):
+            await self._kept_answer(cancelled)
 
     def _end(self, error: AnsweredError | None) -> None:
         """Note the end. The first one counts."""
         if not self._is_over:
             self._is_over = True
             self.error = error
+            self._events.put_nowait(_Signal.END)
 
     def _release(self) -> None:
         if self._waiting is not None:
@@ -328,7 +337,6 @@ class Following:
             self._first.set_exception(self.error or StoreUnavailable())
             self._first.exception()  # a caller that has left does not read it
         self.ended.set()
-        self._events.put_nowait(_Signal.END)
 
 
 def error_of_refused(refused: Refused) -> AnsweredError:

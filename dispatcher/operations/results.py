@@ -1,13 +1,16 @@
-"""The kept end of a durable call: an error as a body, and back; and which error an end without an answer means."""
+"""The kept end of a durable call: its error, and which error an end without an answer means."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+from dispatcher.model.commands import Over
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
 from dispatcher.model.invocation import Answer
+from dispatcher.model.refusals import error_body
 
+ANSWER_LOST = "The connection to the worker broke at the end of the answer."
 _OURS: dict[str, Callable[[str], AnsweredError]] = {
     "worker_failed": WorkerFailed,
     "deadline_exceeded": DeadlineExceeded,
@@ -30,9 +33,7 @@ def cancelled() -> TenantError:
 
 def error_of(answer: Answer) -> AnsweredError:
     """Return the error of an answer that is not "done"."""
-    body = json.loads(answer.body) if answer.body else {}
-    if "error" not in body:
-        return error_of_outcome(answer.outcome)
+    body = json.loads(answer.body)
     fields, status = body["error"], body["status"]
     if fields["code"] in _OURS:
         return _OURS[fields["code"]](fields["message"])
@@ -41,9 +42,16 @@ def error_of(answer: Answer) -> AnsweredError:
 
 
 def error_of_outcome(outcome: str) -> AnsweredError:
-    """Return the error of a call that ended with `outcome` and without an answer."""
+    """Return the error of a call that ended with `outcome`, for a caller that did not get its answer."""
     if outcome == "expired":
         return DeadlineExceeded()
     if outcome == "cancelled":
         return cancelled()
-    return WorkerFailed()
+    return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
+
+
+def answer_of_outcome(over: Over, now: float) -> Answer:
+    """Return the answer of a durable call that ended without one: in its queue, or after its last attempt was lost."""
+    body = error_body(error_of_outcome(over.outcome))
+    outcome = "failed" if over.outcome == "done" else over.outcome
+    return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)

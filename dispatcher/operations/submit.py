@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dispatcher.model.commands import Offer, Outcome, Over, Refused, Unknown, Waiting
+from dispatcher.model.commands import Offer, Outcome, Over, Refused, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
     IdempotencyConflict,
     InvalidRequest,
-    RequestTooLarge,
     StoreUnavailable,
 )
 from dispatcher.model.invocation import Answer, Invocation
@@ -25,12 +24,10 @@ from dispatcher.operations.calls import Call, item_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import is_retryable
+from dispatcher.operations.results import answer_of_outcome, is_retryable
 
 RETRIES_PER_KEY_MAX = 16
 """Most new tries of one key after a retryable error. Later ones get the last such error again."""
-BODY_BYTES_MAX = 350_000
-"""Longest request that is kept. An item of DynamoDB holds 400 KB with everything in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 
 
 async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
-    body = _body_of(call.request)
+    body = call.request.to_json()
     for number in range(RETRIES_PER_KEY_MAX):
         submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
         earlier = submitted.invocation.answer if isinstance(submitted, Known) else None
@@ -136,10 +133,13 @@ async def _accepted(context: Context, following: Following) -> Accepted:
 
 async def _joined(context: Context, call: Call, item: Invocation) -> Known:
     """Follow a durable call that is not over: with its callers in this process, or as its holder from now on."""
-    running = context.durable_calls.get(item.id)
-    if running is not None:
-        running.join()
-        return Known(item, running)
+    while (running := context.durable_calls.get(item.id)) is not None:
+        if running.join():
+            return Known(item, running)
+        await running.ended.wait()
+        item = await context.store.get(item.id) or item
+    if item.answer is not None:
+        return Known(item)
     again = replace(call, id=item.id, created_at=item.created_at, deadline_at=item.deadline_at)
     following = Following(context, again, None, unread=True)
     try:
@@ -153,23 +153,29 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
         following.leave()
         raise
     following.leave()
-    if isinstance(outcome, Unknown):  # its process stopped before the gate accepted it, or long ago
-        await _answer_refusal(context, item.id, StoreUnavailable("The request was lost before the gate accepted it."))
     return Known(await answered(context, item, outcome))
 
 
 async def answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
-    """Return a call that is over with its answer. If the item has none yet, the outcome in the log is the answer."""
-    current = await context.store.get(item.id) or item
-    if current.answer is not None or not isinstance(outcome, Over):
-        return current
-    return replace(current, answer=Answer(outcome.outcome, outcome.attempt, 0, 0, "", context.clock.now()))
+    """Return a call that the gate does not hold any more with its answer, and keep one if it has none.
+
+    A call that the gate does not know was lost before it was accepted. Until its deadline its key is free for a new
+    try; after that it has expired, because the log does not remember its end for ever.
+    """
+    now = context.clock.now()
+    if isinstance(outcome, Over):
+        answer = answer_of_outcome(outcome, now)
+    elif now >= item.deadline_at:
+        answer = answer_of_outcome(Over(item.id, 0, "expired"), now)
+    else:
+        lost = StoreUnavailable("The request was lost before the gate accepted it. Send it again.")
+        answer = Answer("failed", 0, 0, 0, error_body(lost), now)
+    return replace(item, answer=await context.store.answer(item.id, answer) or answer)
 
 
 async def _answer_refusal(context: Context, call_id: str, error: AnsweredError) -> None:
     """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try."""
-    answer = Answer("failed", 0, 0, 0, error_body(error), context.clock.now())
-    await context.store.answer(call_id, answer)
+    await context.store.answer(call_id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 
 
 async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
@@ -215,10 +221,3 @@ def _size_of(call: Call) -> tuple[str, int, int]:
 
 def max_tokens_of(context: Context, tenant: Tenant, request: Request) -> int:
     return request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)
-
-
-def _body_of(request: Request) -> str:
-    body = request.to_json()
-    if len(body.encode()) > BODY_BYTES_MAX:
-        raise RequestTooLarge(f"A request whose answer is kept may have at most {BODY_BYTES_MAX} bytes.")
-    return body

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.model.old_fleet import Worker
-from dispatcher.model.old_invocation import Invocation, State
+from dispatcher.model.facts import Ended
+from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import Tenant
-from dispatcher.old_operations.context import Context, GateSettings
-from dispatcher.old_operations.directory import Directory, new_key
-from dispatcher.old_stores.memory.store import MemoryStore
+from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.directory import new_key
+from dispatcher.operations.limits import LimitSettings
 from dispatcher.policies.clocks import Share
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.asgi import Caller
+from tests.support.gate.in_process import InProcessGate, InProcessLink
 from tests.support.gate.worker_client import ScriptedWorkers
 
 POOL = "default"
@@ -30,7 +33,7 @@ class CountingIds:
         self._numbers = itertools.count(1)
 
     def new(self) -> str:
-        return f"id-{next(self._numbers)}"
+        return f"id{next(self._numbers):010d}"
 
     def secret(self) -> str:
         return f"{next(self._numbers):012d}" + "s" * 32
@@ -38,16 +41,17 @@ class CountingIds:
 
 @dataclass
 class FakeLauncher:
-    launched: list[tuple[str, str, int]] = field(default_factory=list)
+    launched: list[tuple[str, int]] = field(default_factory=list)
 
-    async def launch(self, tenant: str, invocation_id: str, attempt: int) -> None:
-        self.launched.append((tenant, invocation_id, attempt))
+    async def launch(self, invocation_id: str, attempt: int) -> None:
+        self.launched.append((invocation_id, attempt))
 
 
 @dataclass
 class Gate:
     clock: LoopClock
     store: MemoryStore
+    shard: InProcessGate
     workers: ScriptedWorkers
     launcher: FakeLauncher
     ids: CountingIds
@@ -58,19 +62,23 @@ class Gate:
     def context(self) -> Context:
         return self.contexts[0]
 
-    def process(self, order: str = "bwfq", **settings: Any) -> Context:
-        """Start another gate process: it shares the table and the workers, nothing else."""
+    def process(self, limits: LimitSettings | None = None, **settings: Any) -> Context:
+        """Start another front: it shares the shard, the table and the workers, nothing else."""
         context = Context(
+            link=self.shard.link(f"p{len(self.contexts)}"),
             store=self.store,
-            directory=Directory(self.store, self.clock, order),
             workers=self.workers,
             launcher=self.launcher,
             clock=self.clock,
             ids=self.ids,
             settings=GateSettings(**settings),
+            limit_settings=limits or LimitSettings(),
         )
         self.contexts.append(context)
         return context
+
+    def link(self, context: Context | None = None) -> InProcessLink:
+        return self.shard.links[(context or self.context).link.process]
 
     def caller(self, tenant: str | None = "a", context: Context | None = None) -> Caller:
         app = make_app()
@@ -84,67 +92,56 @@ class Gate:
         await self.store.put_key(record)
         return tenant
 
-    async def add_worker(self, name: str = "w", slots: int = 2, alive_s: float = 1e6, **more: Any) -> Worker:
-        fields: dict[str, Any] = {"model": MODEL, "alive_until": self.clock.now() + alive_s, **more}
-        seated = await self.store.register(Worker(name, POOL, f"http://{name}", slots=slots, **fields))
-        assert seated is not None
-        return seated
+    def add_worker(self, name: str = "w", slots: int = 2, **more: Any) -> None:
+        self.shard.report(name, slots=slots, **more)
 
-    async def worker(self) -> Worker:
-        """Return the worker in the first seat."""
-        return (await self.store.workers(POOL))[0]
-
-    async def heartbeat(self, worker: Worker, **changes: Any) -> Worker:
-        """Write the worker's heartbeat: the executions that it runs, and the test's `changes`."""
-        live = frozenset(name for name, on in self.workers.live.items() if on == worker.id)
-        stored = await self.store.heartbeat(replace(worker, **{"live": live, **changes}))
-        assert stored is not None
-        return stored
-
-    async def invocation(self, tenant: str, invocation_id: str) -> Invocation:
-        found = await self.store.get(tenant, invocation_id)
+    async def item(self, tenant: str, key: str) -> Invocation:
+        found = await self.store.find(tenant, key)
         assert found is not None
         return found
 
-    async def ended(self, tenant: str, invocation_id: str, state: State) -> Invocation:
-        found = await self.invocation(tenant, invocation_id)
-        assert found.state is state
-        return found
+    async def ended(self, tenant: str, key: str, outcome: str) -> Answer:
+        """Return the answer under a key, which must have this outcome."""
+        answer = (await self.item(tenant, key)).answer
+        assert answer is not None
+        assert answer.outcome == outcome
+        return answer
 
-    async def spent(self, tenant: str) -> float:
-        return (await self.store.snapshot(POOL, tenant)).queue.spent
+    def ends(self, outcome: str) -> list[Ended]:
+        return [fact for fact in self.shard.facts if isinstance(fact, Ended) and fact.outcome == outcome]
 
-    async def leases(self) -> dict[tuple[str, int], str]:
-        """Return {(worker, slot): execution}."""
-        workers = await self.store.workers(POOL)
-        return {(each.id, number): lease.execution for each in workers for number, lease in each.leases.items()}
+    def spent(self, tenant: str) -> float:
+        return sum(row.service for row in self.shard.shard.usage_rows() if row.tenant == tenant)
 
     async def quiet(self) -> None:
-        """Wait for all background tasks of the gate processes and the workers."""
+        """Wait for all background tasks of the fronts and the workers."""
         for _ in range(3):
             for context in self.contexts:
                 await context.finish()
             await self.workers.wound_up()
+            await self.shard.settled()
             await asyncio.sleep(0)
 
     async def at_rest(self) -> None:
-        """Check that no slot is taken, nothing waits, nothing is reserved and nothing runs."""
+        """Check that no call is left, at the gate, at a worker, or in a front."""
         await self.quiet()
-        assert await self.leases() == {}
+        assert self.shard.shard.state.calls == {}
         assert self.workers.live == {}
-        for name in [*self.keys, "everybody"]:
-            queue = (await self.store.snapshot(POOL, name)).queue
-            assert (queue.waiting, queue.reserved) == (0, 0.0), queue
-        assert all(context.wakeups.waiting == 0 for context in self.contexts)
+        for context in self.contexts:
+            link, limits = self.link(context), context.limits
+            assert (dict(link.waiting), link.open_ids, context.durable_calls) == ({}, [], {})
+            budgets = (limits.requests, limits.waiting_items, limits.waiting_bytes, limits.waiting_tokens, limits.keys)
+            assert [budget.total for budget in budgets] == [0] * 5
 
 
-async def make_gate(slots: int = 2) -> Gate:
+async def make_gate(slots: int = 2, settings: ShardSettings | None = None) -> Gate:
     """Return a gate with the tenants a and b and one worker."""
     clock = LoopClock()
-    store = MemoryStore(clock)
-    gate = Gate(clock, store, ScriptedWorkers(store, clock), FakeLauncher(), CountingIds())
+    store, launcher = MemoryStore(clock), FakeLauncher()
+    shard = InProcessGate(store, clock, launcher, settings or ShardSettings())
+    gate = Gate(clock, store, shard, ScriptedWorkers(shard, clock), launcher, CountingIds())
     gate.process()
     await gate.add_tenant("a")
     await gate.add_tenant("b")
-    await gate.add_worker(slots=slots)
+    gate.add_worker(slots=slots)
     return gate

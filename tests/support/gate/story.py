@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
+from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.old_invocation import Result
-from dispatcher.model.old_outcomes import Dispatched, Queued, Submitted
 from dispatcher.model.requests import Request
-from dispatcher.old_operations.answer import answer
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.execute import Collected
-from dispatcher.old_operations.submit import Submission, submit
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.context import Context
+from dispatcher.operations.submit import Accepted, Known, Submission, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 
@@ -21,50 +18,56 @@ def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL)
     return Request(model, False, prompt, None, max_tokens, 1.0, None, ())
 
 
-def kept(collected: Collected) -> Result:
-    return Result(200, json.dumps({"text": collected.text}))
-
-
-async def submission(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submission:
+async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Submission:
     """Return a submission with the tenant in the configuration that the process of `context` knows."""
     context: Context = more.pop("context", gate.context)
-    fields: dict[str, Any] = {"deadline_s": 300.0, "keep_body": False, **more}
+    fields: dict[str, Any] = {"deadline_s": 300.0, **more}
     request = fields.pop("request", None) or asked(max_tokens=fields.pop("max_tokens", 3))
-    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, invocation_id, **fields)
+    return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
 
 
-async def submitted(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Submitted:
+async def submitted(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted | Known:
     context = more.get("context", gate.context)
-    return await submit(context, await submission(gate, tenant, invocation_id, **more))
+    return await submit(context, await submission(gate, tenant, key, **more))
 
 
-async def queued(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Queued:
-    accepted = await submitted(gate, tenant, invocation_id, **more)
-    assert isinstance(accepted, Queued)
-    return accepted
+async def accepted(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+    found = await submitted(gate, tenant, key, **more)
+    assert isinstance(found, Accepted)
+    return found
 
 
-async def dispatched(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Dispatched:
-    accepted = await submitted(gate, tenant, invocation_id, **more)
-    assert isinstance(accepted, Dispatched)
-    return accepted
+async def queued(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+    found = await accepted(gate, tenant, key, **more)
+    assert isinstance(found.outcome, Waiting)
+    return found
 
 
-async def followed(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> Collected | AnsweredError:
-    """Submit and follow to the end. An error is returned, not raised."""
-    context = more.get("context", gate.context)
-    asking = await submission(gate, tenant, invocation_id, **more)
+async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> Accepted:
+    found = await accepted(gate, tenant, key, **more)
+    assert isinstance(found.outcome, Offer)
+    return found
+
+
+async def read(found: Accepted) -> Collected:
+    """Read an answer to its end."""
     collected = Collected()
     try:
-        accepted = await submit(context, asking)
-        assert isinstance(accepted, Dispatched | Queued)
-        async for event in answer(context, asking, accepted, kept if asking.keep_answer else None):
+        async for event in found.following.events():
             collected.note(event)
-    except AnsweredError as error:
-        return error
+    finally:
+        found.leave()
     return collected
 
 
-def begun(gate: Gate, tenant: str, invocation_id: str, **more: Any) -> asyncio.Task[Collected | AnsweredError]:
+async def followed(gate: Gate, tenant: str, key: str = "", **more: Any) -> Collected | AnsweredError:
+    """Submit and follow to the end. An error is returned, not raised."""
+    try:
+        return await read(await accepted(gate, tenant, key, **more))
+    except AnsweredError as error:
+        return error
+
+
+def begun(gate: Gate, tenant: str, key: str = "", **more: Any) -> asyncio.Task[Collected | AnsweredError]:
     """Do the same in a task beside the test."""
-    return asyncio.ensure_future(followed(gate, tenant, invocation_id, **more))
+    return asyncio.ensure_future(followed(gate, tenant, key, **more))

@@ -1,21 +1,27 @@
-"""Workers as the gate sees them, scripted: the test decides what they deliver, refuse and break; nothing is mocked.
+"""Workers as a front sees them, scripted: the test decides what they deliver, refuse and break; nothing is mocked.
 
-Like the real ones they run an execution once, never more of them than they have slots, stop at the deadline, and settle
-by themselves what their gate left in the middle.
+Like the real ones they begin an attempt once, never run more of them than they have slots, stop at the deadline, and
+report every end to the gate before the last event goes to the front. An offer that is not begun in time is returned.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
+from dispatcher.model.commands import End, Offer, Over, Return
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.old_fleet import Worker
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
-from dispatcher.old_operations.settle import settle_lost
-from dispatcher.old_ports import Clock, Store
+from dispatcher.model.refusals import error_body, error_of_refusal
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
+from dispatcher.ports import Clock
+from tests.support.gate.in_process import OFFER_S, InProcessGate
+
+LOST_AFTER_S = 1.0
+"""After this time the gate learns that a worker which died runs nothing any more."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +34,15 @@ class Act:
     """Before it says that it started."""
     token_s: float = 0.1
     breaks_after: int | None = None
-    """The worker dies after so many tokens; its execution is not settled."""
+    """The worker dies after so many tokens; its execution is lost."""
     drops_after: int | None = None
     """The worker ends it after so many tokens, to make room for more urgent work."""
     aborts_after: int | None = None
-    """The worker ends it by itself (draining, lease lost) and says so."""
+    """The worker ends it by itself (draining) and returns it."""
     ends_silently_after: int | None = None
-    """The stream ends without its last event."""
+    """The stream ends without its last event, and the worker dies."""
+    cut_at_end: bool = False
+    """The end is in the log, and the connection breaks before the last event."""
     word: str = "x"
     input_tokens: int = 10
     reason: str = "length"
@@ -43,9 +51,7 @@ class Act:
 WELL = Act()
 UNREACHABLE = Act(unreachable=True)
 FULL = Act(refuses=WorkRefused(503, "worker_full", "All slots of this worker are taken."))
-
-
-SHED = Act(refuses=WorkRefused(429, "overloaded", "Overloaded.", 7.0))
+SHED = Act(refuses=WorkRefused(429, "overloaded", "Overloaded.", 7.0, final=True))
 
 
 def dies_after(tokens: int) -> Act:
@@ -53,14 +59,14 @@ def dies_after(tokens: int) -> Act:
 
 
 def refuses(status: int, code: str = "some_code", message: str = "Some message.") -> Act:
-    return Act(refuses=WorkRefused(status, code, message))
+    return Act(refuses=WorkRefused(status, code, message, final=status < 500 and status != 401))
 
 
 @dataclass
 class ScriptedWorkers:
     """ports.WorkerClient. `acts` are taken from the front, one an execution; then all goes well."""
 
-    store: Store
+    gate: InProcessGate
     clock: Clock
     acts: deque[Act] = field(default_factory=deque)
     orders: list[tuple[str, WorkOrder]] = field(default_factory=list)
@@ -71,80 +77,167 @@ class ScriptedWorkers:
     """Executions that the gate left in the middle."""
     most_live: Counter[str] = field(default_factory=Counter)
     dead: set[str] = field(default_factory=set)
-    """Workers that were killed: their executions are lost and not settled."""
-    tried: Counter[str] = field(default_factory=Counter)
-    """Calls by execution, without those that found it running already."""
-    overlaps: list[str] = field(default_factory=list)
-    """Executions that were still running in a slot when another was to be put into it."""
-    _slot_of: dict[str, int] = field(default_factory=dict)
-    _settling: set[asyncio.Task[object]] = field(default_factory=set)
+    """Workers that were killed: their executions are lost."""
+    not_begun: list[str] = field(default_factory=list)
+    """Offers that were returned because no order for them came."""
+    seen: set[str] = field(default_factory=set)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    async def execute(self, worker: Worker, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        self.orders.append((worker.id, order))
-        act = self.acts.popleft() if self.acts else WELL
-        is_again = order.execution in self.live and not act.unreachable
-        self.tried[order.execution] += not is_again
-        if act.unreachable or worker.id in self.dead:
-            raise WorkerFailed()
-        self.overlaps += [] if is_again else self._in_slot(worker.id, order.slot)
-        refusal = self._refusal(worker, order) or act.refuses
-        if refusal is not None:
-            yield refusal
+    def __post_init__(self) -> None:
+        self.gate.on_offer = self._offered
+
+    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        self.orders.append((offer.worker, order))
+        if order.execution in self.seen:
+            yield WorkRefused(409, "seen_already", "This attempt reached this worker before.")
             return
-        self.live[order.execution] = worker.id
-        self._slot_of[order.execution] = order.slot
-        self.most_live[worker.id] = max(self.most_live[worker.id], self._live_on(worker))
-        done, reason = 0, act.reason
+        act = self.acts.popleft() if self.acts else WELL
+        if act.unreachable or offer.worker in self.dead:
+            raise WorkerFailed(began=False)
+        self.seen.add(order.execution)
+        if act.refuses is not None:
+            yield await self._refused(offer, order, act.refuses)
+            return
+        run = _Execution(self, offer, order, act)
+        self._begin(offer.worker, order.execution)
         try:
-            await asyncio.sleep(act.start_s)
-            yield Started(act.input_tokens)
-            while done < order.max_tokens:
-                await asyncio.sleep(act.token_s)
-                if done == act.breaks_after or worker.id in self.dead:
-                    raise WorkerFailed()
-                if done == act.ends_silently_after:
-                    return
-                if done == act.drops_after:
-                    yield WorkRefused(503, "preempted", "Evicted.", 12.0)
-                    return
-                if done == act.aborts_after or self.clock.now() >= order.deadline_at:
-                    reason = "aborted"
-                    break
-                done += 1
-                yield Token(act.word, done)
+            async for event in run.events():
+                yield event
         except (GeneratorExit, asyncio.CancelledError):
             self.closed.append(order.execution)
-            if worker.id not in self.dead:
-                self._settle(order, act.input_tokens, done)
+            self._spawn(run.left())
             raise
         finally:
-            self.live.pop(order.execution, None)  # before its end is read, because it waits for no reader
-        yield Finished(reason, act.input_tokens, done)
+            if not order.durable or run.is_over:
+                self.live.pop(order.execution, None)
+        if run.last is not None:
+            yield run.last
 
     async def wound_up(self) -> None:
-        while self._settling:
-            await asyncio.gather(*self._settling, return_exceptions=True)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _in_slot(self, worker: str, slot: int) -> list[str]:
-        return [name for name, on in self.live.items() if (on, self._slot_of[name]) == (worker, slot)]
+    def _begin(self, worker: str, execution: str) -> None:
+        self.live[execution] = worker
+        live = sum(held == worker for held in self.live.values())
+        self.most_live[worker] = max(self.most_live[worker], live)
 
-    def _refusal(self, worker: Worker, order: WorkOrder) -> WorkRefused | None:
-        if order.execution in self.live:
-            return WorkRefused(409, "running_already", "This execution is running already.")
-        if self._live_on(worker) >= worker.slots:
-            return WorkRefused(503, "worker_full", "All slots of this worker are taken.")
-        return None
+    async def _refused(self, offer: Offer, order: WorkOrder, refusal: WorkRefused) -> WorkRefused:
+        if refusal.status == 401:
+            self.seen.discard(order.execution)
+            return WorkRefused(401, "grant_refused", refusal.message)
+        if not refusal.final:
+            reason = "failed" if refusal.status == 500 else "refused"
+            await self.gate.do(Return(order.invocation, order.attempt, reason, offer.worker))
+            return refusal
+        await self.gate.do(_end(order, "failed", 0, 0, refusal))
+        return refusal
 
-    def _live_on(self, worker: Worker) -> int:
-        return sum(held == worker.id for held in self.live.values())
+    def _offered(self, offer: Offer) -> None:
+        asyncio.get_running_loop().call_later(OFFER_S, lambda: self._spawn(self._fence(offer)))
 
-    def _settle(self, order: WorkOrder, input_tokens: int, output_tokens: int) -> None:
-        counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-        lost = settle_lost(self.store, self.clock, order.tenant, order.invocation, order.attempt, **counts)
-        task = asyncio.ensure_future(lost)
-        self._settling.add(task)
-        task.add_done_callback(self._settled)
+    async def _fence(self, offer: Offer) -> None:
+        """Return an offer that is not begun in time. Its order is refused from then on."""
+        name = execution_name(offer.id, offer.attempt)
+        call = self.gate.shard.state.calls.get(offer.id)
+        is_held = call is not None and call.worker == offer.worker and call.attempt == offer.attempt
+        if is_held and name not in self.seen:
+            self.seen.add(name)
+            self.not_begun.append(name)
+            await self.gate.do(Return(offer.id, offer.attempt, "not_begun", offer.worker))
 
-    def _settled(self, task: asyncio.Task[object]) -> None:
-        self._settling.discard(task)
-        task.cancelled() or task.exception()  # a worker that cannot reach the table leaves it to the reaper
+    def lost(self, offer: Offer) -> None:
+        """The attempt's worker died: the gate learns it later."""
+        self._spawn(self._lose(offer))
+
+    async def _lose(self, offer: Offer) -> None:
+        await asyncio.sleep(LOST_AFTER_S)
+        await self.gate.do(Return(offer.id, offer.attempt, "lost", offer.worker))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Execution:
+    """One execution. `last`: the last event, when the gate has the end."""
+
+    def __init__(self, workers: ScriptedWorkers, offer: Offer, order: WorkOrder, act: Act) -> None:
+        self.last: WorkEvent | None = None
+        self.is_over = False
+        self._workers, self._offer, self._order, self._act = workers, offer, order, act
+        self._done = 0
+        self._texts: list[str] = []
+
+    async def events(self) -> AsyncGenerator[WorkEvent, None]:
+        act, order = self._act, self._order
+        await asyncio.sleep(act.start_s)
+        yield Started(act.input_tokens)
+        while self._done < order.max_tokens:
+            await asyncio.sleep(act.token_s)
+            if self._done in (act.breaks_after, act.ends_silently_after) or self._offer.worker in self._workers.dead:
+                self._workers.lost(self._offer)
+                self._over()
+                if self._done == act.ends_silently_after:
+                    return
+                raise WorkerFailed()
+            if self._done == act.drops_after:
+                self.last = await self._ended("failed", WorkRefused(503, "preempted", "Evicted.", 12.0, final=True))
+                return
+            if self._done == act.aborts_after:
+                self.last = await self._returned()
+                return
+            if self._workers.clock.now() >= order.deadline_at:
+                late = WorkRefused(504, "deadline_exceeded", "Late.", final=True)
+                self.last = await self._ended("expired", late)
+                return
+            self._done += 1
+            self._texts.append(act.word)
+            yield Token(act.word, self._done)
+        self.last = await self._ended("done", None)
+
+    async def left(self) -> None:
+        """The front closed the stream: a durable call runs to its end, any other is cancelled."""
+        if self.is_over:
+            return
+        if self._offer.worker in self._workers.dead:
+            self._over()
+        elif not self._order.durable:
+            self._over()
+            await self._workers.gate.do(_end(self._order, "cancelled", self._act.input_tokens, self._done, None))
+        else:
+            while self._done < self._order.max_tokens:
+                await asyncio.sleep(self._act.token_s)
+                self._done += 1
+                self._texts.append(self._act.word)
+            await self._ended("done", None)
+
+    async def _ended(self, outcome: str, refusal: WorkRefused | None) -> WorkEvent | None:
+        self._over()
+        act = self._act
+        read = act.input_tokens if self._done or outcome != "failed" else 0
+        answer = json.dumps({"text": "".join(self._texts), "reason": act.reason})
+        end = _end(self._order, outcome, read, self._done, refusal, answer)
+        over = await self._workers.gate.do(end)
+        if not isinstance(over, Over) or over.outcome != outcome or act.cut_at_end:
+            raise WorkerFailed()
+        return refusal or Finished(act.reason, act.input_tokens, self._done)
+
+    async def _returned(self) -> WorkEvent:
+        self._over()
+        refusal = WorkRefused(503, "draining", "This worker stops.")
+        if self._done and not self._order.durable:
+            await self._workers.gate.do(_end(self._order, "failed", self._act.input_tokens, self._done, refusal))
+            return WorkRefused(503, "draining", "This worker stops.", final=True)
+        await self._workers.gate.do(Return(self._order.invocation, self._order.attempt, "refused", self._offer.worker))
+        return refusal
+
+    def _over(self) -> None:
+        self.is_over = True
+        self._workers.live.pop(self._order.execution, None)
+
+
+def _end(order: WorkOrder, outcome: str, read: int, done: int, refusal: WorkRefused | None, answer: str = "") -> End:
+    kept = error_body(error_of_refusal(refusal)) if refusal is not None else answer
+    return End(order.invocation, order.attempt, outcome, read, done, order.tenant, kept if order.durable else "")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.model.old_invocation import State
+from dispatcher.model.commands import Leave, Silent
+from dispatcher.operations.detached import execute_detached
+from dispatcher.operations.fleet import FRESH_S
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
@@ -31,9 +33,9 @@ def texts(reply: Reply) -> list[str]:
 
 
 async def test_models_are_those_that_live_workers_serve_and_the_tenant_may_use(gate: Gate) -> None:
-    await gate.add_worker("other", model="n")
-    await gate.add_worker("dead", model="gone", alive_s=5)
-    await asyncio.sleep(6)
+    gate.add_worker("other", model="n")
+    gate.add_worker("dead", model="gone")
+    gate.shard.decide(Silent("dead", is_worker=True))
     await gate.add_tenant("narrow", models=("n", "never"))
     every = (await gate.caller("a").get("/v1/models")).json()
     assert [model["id"] for model in every["data"]] == ["m", "n"]
@@ -59,7 +61,7 @@ async def test_a_whole_chat_answer(gate: Gate) -> None:
     assert (choice["message"]["role"], choice["message"]["content"]) == ("assistant", "xxx")
     assert choice["finish_reason"] == "length"
     assert body["usage"] == {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
-    assert await gate.spent("a") == 10 + 2 * 3
+    assert gate.spent("a") == 10 + 2 * 3
 
 
 async def test_a_whole_completion(gate: Gate) -> None:
@@ -219,15 +221,15 @@ async def test_fields_that_cannot_be_honoured_are_named(gate: Gate, body: Any, p
 async def test_an_unknown_model_is_404_and_no_worker_at_all_503(gate: Gate) -> None:
     reply = await gate.caller().post(CHAT, chat(model="none"))
     assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
-    worker = await gate.worker()
-    await gate.store.leave(worker)
+    gate.shard.decide(Leave("w"))
+    await asyncio.sleep(FRESH_S)
     reply = await gate.caller().post(CHAT, chat())
     assert (reply.status, reply.error["code"], reply.error["type"]) == (503, "no_worker", "server_error")
     assert int(reply.headers["retry-after"]) >= 1
 
 
 async def test_a_prompt_over_the_models_context(gate: Gate) -> None:
-    await gate.add_worker("small", model="s", context_tokens=50, bytes_per_token=1.0)
+    gate.add_worker("small", model="s", context_tokens=50, bytes_per_token=1.0)
     reply = await gate.caller().post(COMPLETION, completion(model="s", prompt="p" * 48))
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "prompt")
 
@@ -253,7 +255,7 @@ async def test_what_a_worker_sheds_is_429_with_its_time(gate: Gate, stream: bool
     reply = await gate.caller().post(CHAT, chat(stream=stream))
     assert (reply.status, reply.headers["retry-after"]) == (429, "7")
     assert reply.error == {"message": "Overloaded.", "type": "rate_limit_error", "param": None, "code": "overloaded"}
-    assert await gate.spent("a") == 0
+    assert gate.spent("a") == 0
 
 
 async def test_what_a_worker_drops_is_503_with_its_time(gate: Gate) -> None:
@@ -261,7 +263,7 @@ async def test_what_a_worker_drops_is_503_with_its_time(gate: Gate) -> None:
     reply = await gate.caller().post(CHAT, chat())
     assert (reply.status, reply.headers["retry-after"]) == (503, "12")
     assert (reply.error["code"], reply.error["type"]) == ("preempted", "server_error")
-    assert await gate.spent("a") == 10 + 2 * 2
+    assert gate.spent("a") == 10 + 2 * 2
 
 
 async def test_and_in_a_stream_an_event_before_its_end(gate: Gate) -> None:
@@ -272,7 +274,7 @@ async def test_and_in_a_stream_an_event_before_its_end(gate: Gate) -> None:
     assert done == "[DONE]"
     assert (error["error"]["code"], error["retry_after_s"]) == ("preempted", 12.0)
     assert texts(reply)[-2:] == ["x", "x"]
-    assert await gate.spent("a") == 10 + 2 * 2
+    assert gate.spent("a") == 10 + 2 * 2
 
 
 async def test_a_shed_key_asks_again_and_is_served_and_then_given_the_same(gate: Gate) -> None:
@@ -310,14 +312,14 @@ async def test_an_idempotency_key_that_is_none(gate: Gate, key: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("act", [UNREACHABLE, dies_after(0), FULL, refuses(500), Act(ends_silently_after=0)])
 async def test_a_worker_lost_before_the_first_token_is_not_seen(gate: Gate, stream: bool, act: Act) -> None:
-    await gate.add_worker("v")
+    gate.add_worker("v")
     gate.workers.acts.append(act)
     reply = await gate.caller().post(CHAT, chat(stream=stream), idempotency_key="k")
     assert reply.status == 200
     assert ("".join(texts(reply)) if stream else reply.json()["choices"][0]["message"]["content"]) == "xxx"
     (first, _), (second, order) = gate.workers.orders
     assert (first != second, order.attempt) == (True, 2)
-    assert await gate.spent("a") == 16.0
+    assert gate.spent("a") == 16.0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -330,7 +332,7 @@ async def test_three_lost_attempts_are_502_and_free(gate: Gate, stream: bool) ->
         assert (reply.status, reply.error["code"]) == (502, "worker_failed")
     assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
     await gate.quiet()
-    assert await gate.spent("a") == 0.0
+    assert gate.spent("a") == 0.0
 
 
 async def test_a_worker_lost_in_the_middle_of_a_stream_ends_it_with_an_error(gate: Gate) -> None:
@@ -341,14 +343,14 @@ async def test_a_worker_lost_in_the_middle_of_a_stream_ends_it_with_an_error(gat
     assert [item["choices"][0]["delta"].get("content") for item in chunks] == ["", "x", "x"]
     assert (error["error"]["code"], done) == ("worker_failed", "[DONE]")
     assert len(gate.workers.orders) == 1
-    assert await gate.spent("a") == 10 + 2 * 2
+    assert gate.spent("a") == 10 + 2 * 2
 
 
 async def test_a_worker_lost_in_the_middle_of_a_whole_answer_is_502(gate: Gate) -> None:
     gate.workers.acts.append(dies_after(2))
     reply = await gate.caller().post(CHAT, chat())
     assert (reply.status, reply.error["code"]) == (502, "worker_failed")
-    assert await gate.spent("a") == 10 + 2 * 2
+    assert gate.spent("a") == 10 + 2 * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -356,7 +358,7 @@ async def test_what_the_worker_finds_impossible_is_the_tenants_error(gate: Gate,
     gate.workers.acts.append(refuses(400, "context_length_exceeded", "Too long."))
     reply = await gate.caller().post(CHAT, chat(stream=stream))
     assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
-    assert await gate.spent("a") == 0.0
+    assert gate.spent("a") == 0.0
 
 
 async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
@@ -367,10 +369,10 @@ async def test_the_deadline_passes_while_it_waits(gate: Gate) -> None:
     reply = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
     assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
     await gate.quiet()
-    await gate.ended("a", "k", State.EXPIRED)
+    await gate.ended("a", "k", "expired")
     again = await gate.caller("a", context).post(CHAT, chat(), idempotency_key="k")
     assert (again.status, again.body) == (reply.status, reply.body)
-    assert (await gate.store.snapshot("default", "a")).queue.waiting == 0
+    assert "a" not in {running.tenant.name for running in gate.shard.shard.state.calls.values()}
     for call in busy:
         await call.finished()
 
@@ -379,20 +381,20 @@ async def test_the_deadline_passes_while_it_runs(gate: Gate) -> None:
     context = gate.process(deadline_s=0.25)
     reply = await gate.caller("a", context).post(CHAT, chat(max_tokens=50), idempotency_key="k")
     assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
-    ended = await gate.ended("a", "k", State.FAILED)
-    assert ended.served == 10 + 2 * ended.output_tokens > 10
+    ended = await gate.ended("a", "k", "expired")
+    assert gate.spent("a") == 10 + 2 * ended.output_tokens > 10
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after_s", [0.0, 0.001, 0.15])
 async def test_a_disconnect_aborts_what_runs(gate: Gate, stream: bool, after_s: float) -> None:
-    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=stream), idempotency_key="k")
+    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=stream))
     await asyncio.sleep(after_s)
     call.hang_up()
     await asyncio.wait({call.task})
     await gate.quiet()
-    assert gate.workers.closed == ["a/k#1"]
-    ended = await gate.ended("a", "k", State.CANCELLED)
+    assert len(gate.workers.closed) == 1
+    (ended,) = gate.ends("cancelled")
     assert ended.output_tokens == (1 if after_s > 0.1 else 0)
 
 
@@ -400,7 +402,7 @@ async def test_a_disconnect_aborts_what_runs(gate: Gate, stream: bool, after_s: 
 async def test_a_disconnect_while_not_reading_aborts_what_runs(gate: Gate, spec_version: str) -> None:
     """The stream is stopped while it sends, not while it waits for a token."""
     asked = chat(max_tokens=100, stream=True)
-    call = gate.caller().start("POST", CHAT, asked, spec_version=spec_version, idempotency_key="k")
+    call = gate.caller().start("POST", CHAT, asked, spec_version=spec_version)
     await asyncio.sleep(0.05)
     call.reading.clear()
     await asyncio.sleep(1.0)
@@ -409,34 +411,63 @@ async def test_a_disconnect_while_not_reading_aborts_what_runs(gate: Gate, spec_
         call.task.cancel()
     await asyncio.wait({call.task})
     await gate.quiet()
-    assert gate.workers.closed == ["a/k#1"]
-    await gate.ended("a", "k", State.CANCELLED)
+    assert len(gate.workers.closed) == 1
+    assert len(gate.ends("cancelled")) == 1
 
 
 async def test_a_disconnect_before_the_first_byte(gate: Gate) -> None:
     """The answer's headers are ready, and the caller has left."""
-    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=True), idempotency_key="k")
+    call = gate.caller().start("POST", CHAT, chat(max_tokens=100, stream=True))
     call.reading.clear()
     await asyncio.sleep(1.0)
     call.task.cancel()
     await asyncio.wait({call.task})
     await gate.quiet()
-    assert gate.workers.closed == ["a/k#1"]
+    assert len(gate.workers.closed) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_disconnect_while_waiting_leaves_the_queue(gate: Gate, stream: bool) -> None:
     busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
     await asyncio.sleep(0.01)
+    call = gate.caller().start("POST", CHAT, chat(stream=stream))
+    await asyncio.sleep(0.05)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    assert all(running.tenant.name == "b" for running in gate.shard.shard.state.calls.values())
+    for other in busy:
+        await other.finished()
+    await gate.quiet()
+    assert len(gate.workers.orders) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.15])
+async def test_what_runs_under_a_key_goes_on_without_its_caller(gate: Gate, stream: bool, after_s: float) -> None:
     call = gate.caller().start("POST", CHAT, chat(stream=stream), idempotency_key="k")
+    await asyncio.sleep(after_s)
+    call.hang_up()
+    await asyncio.wait({call.task})
+    again = await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    assert (again.status, again.json()["choices"][0]["message"]["content"]) == (200, "xxx")
+    assert gate.spent("a") == 16.0
+    assert len({order.execution for _, order in gate.workers.orders}) == 1
+
+
+async def test_what_waits_under_a_key_is_executed_without_its_caller(gate: Gate) -> None:
+    busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    call = gate.caller().start("POST", CHAT, chat(), idempotency_key="k")
     await asyncio.sleep(0.05)
     call.hang_up()
     await asyncio.wait({call.task})
     for other in busy:
         await other.finished()
     await gate.quiet()
-    await gate.ended("a", "k", State.CANCELLED)
-    assert len(gate.workers.orders) == 2
+    ((call_id, attempt),) = gate.launcher.launched
+    assert await execute_detached(gate.context, call_id)
+    again = await gate.caller().post(CHAT, chat(), idempotency_key="k")
+    assert (again.status, again.json()["choices"][0]["message"]["content"], attempt) == (200, "xxx", 1)
 
 
 # ── The same again ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -452,11 +483,13 @@ async def test_the_same_key_again_is_the_same_answer_at_one_charge(
     for reply, streamed in ((first, first_stream), (again, then_stream)):
         text = "".join(texts(reply)) if streamed else reply.json()["choices"][0]["message"]["content"]
         assert text == "xxx"
-        assert (reply.events[0] if streamed else reply.json())["id"] == "chatcmpl-k"
+        assert reply.headers["x-request-id"] == first.headers["x-request-id"]
+        name = (reply.events[0] if streamed else reply.json())["id"]
+        assert name == f"chatcmpl-{first.headers['x-request-id']}"
     if not first_stream and not then_stream:
         assert first.json() == again.json()
     assert len(gate.workers.orders) == 1
-    assert await gate.spent("a") == 16.0
+    assert gate.spent("a") == 16.0
 
 
 async def test_the_same_key_at_the_same_time_is_one_invocation(gate: Gate) -> None:
@@ -466,7 +499,7 @@ async def test_the_same_key_at_the_same_time_is_one_invocation(gate: Gate) -> No
     assert {"".join(texts(reply)) for reply in replies[1::2]} == {"xxx"}
     assert {reply.body for reply in replies[2::2]} == {replies[0].body}
     assert len(gate.workers.orders) == 1
-    assert await gate.spent("a") == 16.0
+    assert gate.spent("a") == 16.0
 
 
 async def test_a_replayed_stream_has_usage_where_asked(gate: Gate) -> None:
@@ -497,13 +530,3 @@ async def test_the_same_key_after_a_failure_is_the_same_failure(gate: Gate) -> N
     again = await gate.caller().post(CHAT, chat(), idempotency_key="k")
     assert (first.status, first.body) == (again.status, again.body)
     assert len(gate.workers.orders) == 1
-
-
-async def test_the_same_key_after_its_caller_hung_up_says_so(gate: Gate) -> None:
-    call = gate.caller().start("POST", CHAT, chat(max_tokens=100), idempotency_key="k")
-    await asyncio.sleep(0.15)
-    call.hang_up()
-    await asyncio.wait({call.task})
-    await gate.quiet()
-    reply = await gate.caller().post(CHAT, chat(max_tokens=100), idempotency_key="k")
-    assert (reply.status, reply.error["code"]) == (409, "cancelled")

@@ -13,19 +13,17 @@ from typing import Any
 import pytest
 
 from dispatcher.bootstrap import Runtime
+from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import NoWorker, WorkerFailed
-from dispatcher.model.old_invocation import State
-from dispatcher.model.old_outcomes import Dispatched
-from dispatcher.old_operations.answer import wait_or_detach
-from dispatcher.old_operations.settle import settle
+from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.submit import Accepted
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result
 from functions.sweep import handler as sweep
 from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.memory_gate import CHAT, Gate, make_gate
-from tests.support.gate.store_faults import Unreachable
-from tests.support.gate.story import dispatched, queued
+from tests.support.gate.story import begun, dispatched, queued
 from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after, refuses
 
 
@@ -56,9 +54,14 @@ class Sandbox:
     def gate_now(self) -> float:
         return self.runner.get_loop().time()
 
-    async def end(self, running: list[Dispatched]) -> None:
+    async def busy(self) -> list[Accepted]:
+        """Take both slots, from another process, until `end`."""
+        other = self.gate.process()
+        return [await dispatched(self.gate, "b", context=other) for _ in range(2)]
+
+    async def end(self, running: list[Accepted]) -> None:
         for one in running:
-            await settle(self.gate.context, one.invocation, State.DONE)
+            one.leave()
         await self.gate.quiet()
 
     def payload(self, **more: Any) -> dict[str, Any]:
@@ -77,14 +80,20 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     made.runner.close()
 
 
-def message(tenant: str, invocation_id: str, attempt: int, message_id: str = "1") -> dict[str, Any]:
-    body = json.dumps({"tenant": tenant, "id": invocation_id, "attempt": attempt})
+def message(invocation_id: str, attempt: int, message_id: str = "1") -> dict[str, Any]:
+    body = json.dumps({"id": invocation_id, "attempt": attempt})
     return {"messageId": message_id, "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
 
 
-async def let_go(gate: Gate, invocation_id: str = "k") -> None:
-    """One that is detached, and dispatched."""
-    await dispatched(gate, "a", invocation_id, keep_body=True, keep_answer=True, detached=True)
+async def let_go(gate: Gate, key: str = "k") -> str:
+    """Leave a durable call that is dispatched and not begun, and return its id."""
+    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = await queued(gate, "a", key)
+    waiting.leave()
+    await asyncio.gather(*busy)
+    await gate.quiet()
+    return waiting.call.id
 
 
 def test_invoke_answers_and_result_gives_it_again(sandbox: Sandbox) -> None:
@@ -100,62 +109,58 @@ def test_invoke_answers_and_result_gives_it_again(sandbox: Sandbox) -> None:
 def test_invoke_answers_users_errors_and_raises_ours(sandbox: Sandbox) -> None:
     assert invoke.handler({"model": "m"}, LambdaContext())["status"] == 401
     assert invoke.handler("x", LambdaContext())["status"] == 400
-    worker = sandbox.runner.run(sandbox.gate.store.workers("default"))[0]
-    sandbox.runner.run(sandbox.gate.store.leave(worker))
+
+    async def left_alone() -> None:
+        sandbox.gate.shard.decide(Leave("w"))
+        await asyncio.sleep(FRESH_S)
+
+    sandbox.runner.run(left_alone())
     with pytest.raises(NoWorker):
         invoke.handler(sandbox.payload(), LambdaContext())
 
 
 def test_invoke_leaves_itself_time_to_let_go(sandbox: Sandbox) -> None:
-    async def full() -> list[Any]:
-        return [await dispatched(sandbox.gate, "b", f"{n}") for n in range(2)]
-
-    running = sandbox.runner.run(full())
+    sandbox.gate.workers.acts.extend([Act(start_s=100.0)] * 2)
+    running = sandbox.runner.run(sandbox.busy())
     started = sandbox.gate_now()
     answers = invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=12_000))
     assert answers == {"id": "request-1", "status": "queued"}
     assert sandbox.gate_now() - started == pytest.approx(12 - invoke.MARGIN_S, abs=0.1)
     sandbox.runner.run(sandbox.end(running))
     execute.handler({"Records": [message(*launched) for launched in sandbox.gate.launcher.launched]}, LambdaContext())
-    sandbox.runner.run(sandbox.gate.ended("a", "request-1", State.DONE))
+    sandbox.runner.run(sandbox.gate.ended("a", "request-1", "done"))
 
 
 def test_execute_runs_what_a_message_names_and_ignores_what_is_done(sandbox: Sandbox) -> None:
-    sandbox.runner.run(let_go(sandbox.gate))
-    event = {"Records": [message("a", "k", 1, "1"), message("a", "k", 1, "2"), message("a", "never", 1, "3")]}
+    call_id = sandbox.runner.run(let_go(sandbox.gate))
+    event = {"Records": [message(call_id, 1, "1"), message(call_id, 1, "2"), message("never-1", 1, "3")]}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": []}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": []}
-    ended = sandbox.runner.run(sandbox.gate.ended("a", "k", State.DONE))
-    assert ended.result is not None
-    assert json.loads(ended.result.body)["choices"][0]["text"] == "xxx"
-    assert len(sandbox.gate.workers.orders) == 1
+    answer = sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
+    assert json.loads(answer.body)["text"] == "xxx"
+    assert [order.tenant for _, order in sandbox.gate.workers.orders].count("a") == 1
 
 
-def test_execute_sends_back_only_what_failed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox.runner.run(let_go(sandbox.gate))
-    poison = {**message("a", "k", 1, "poison"), "body": "{}"}
-    event = {"Records": [poison, message("a", "k", 1, "good")]}
+def test_execute_sends_back_only_what_failed(sandbox: Sandbox) -> None:
+    call_id = sandbox.runner.run(let_go(sandbox.gate))
+    poison = {**message(call_id, 1, "poison"), "body": "{}"}
+    event = {"Records": [poison, message(call_id, 1, "good")]}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": [{"itemIdentifier": "poison"}]}
 
-    sandbox.runner.run(let_go(sandbox.gate, "later"))
-    monkeypatch.setattr(sandbox.gate.store, "faults", Unreachable())
+    later = sandbox.runner.run(let_go(sandbox.gate, "later"))
+    sandbox.gate.shard.down = True
     with contextlib.suppress(Exception):
-        execute.handler({"Records": [message("a", "later", 1)]}, LambdaContext())
-    monkeypatch.setattr(sandbox.gate.store, "faults", None)
-    execute.handler({"Records": [message("a", "later", 1)]}, LambdaContext())
-    sandbox.runner.run(sandbox.gate.ended("a", "later", State.DONE))
+        execute.handler({"Records": [message(later, 1)]}, LambdaContext())
+    sandbox.gate.shard.down = False
+    execute.handler({"Records": [message(later, 1)]}, LambdaContext())
+    sandbox.runner.run(sandbox.gate.ended("a", "later", "done"))
 
 
-def test_sweep_says_what_it_did(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADGATE_POOL", "default")
-
-    async def left_behind() -> None:
-        await dispatched(sandbox.gate, "a", "k")
-        await asyncio.sleep(20)
-
-    sandbox.runner.run(left_behind())
+def test_sweep_is_a_tick(sandbox: Sandbox) -> None:
     event = {"id": "e", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
-    assert sweep.handler(event, LambdaContext()) == {"reaped": 1, "expired": 0, "dispatched": 0}
+    assert sweep.handler(event, LambdaContext()) == {"ticks": 1}
+    assert sandbox.gate.shard.commands[-1] == Tick()
+    assert sandbox.gate.link().rests
 
 
 CANARIES = ("canary-prompt-8842", "canary-answer-1177", "canary-system-3321")
@@ -180,8 +185,7 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
     answers.append(invoke.handler({**asked, "api_key": gate.keys["a"] + "x"}, LambdaContext()))
     answers.append(result.handler({"api_key": gate.keys["a"], "id": "r0"}, LambdaContext()))
     sandbox.runner.run(_faces(gate, prompt, system, answer))
-    sandbox.runner.run(let_go(gate))
-    execute.handler({"Records": [message("a", "k", 1)]}, LambdaContext())
+    execute.handler({"Records": [message(sandbox.runner.run(let_go(gate)), 1)]}, LambdaContext())
     out = capsys.readouterr()
     written = out.out + out.err + "".join(record.getMessage() + repr(record.__dict__) for record in caplog.records)
     assert "invocation ended" in written
@@ -214,16 +218,9 @@ async def _faces(gate: Gate, prompt: str, system: str, answer: str) -> None:
 
 
 def test_a_queued_request_is_let_go_and_its_prompt_dropped_at_the_end(sandbox: Sandbox) -> None:
-    async def story() -> None:
-        gate = sandbox.gate
-        running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
-        waiting = await queued(gate, "a", "k", keep_body=True, keep_answer=True)
-        assert await wait_or_detach(gate.context, waiting.invocation, 1.0) is None
-        assert (await gate.invocation("a", "k")).body is not None
-        await sandbox.end(running)
-        await gate.quiet()
-
-    sandbox.runner.run(story())
-    ((tenant, name, attempt),) = sandbox.gate.launcher.launched
-    execute.handler({"Records": [message(tenant, name, attempt)]}, LambdaContext())
-    assert sandbox.runner.run(sandbox.gate.ended("a", "k", State.DONE)).body is None
+    call_id = sandbox.runner.run(let_go(sandbox.gate))
+    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is not None
+    assert sandbox.gate.launcher.launched == [(call_id, 1)]
+    execute.handler({"Records": [message(call_id, 1)]}, LambdaContext())
+    assert sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
+    assert sandbox.runner.run(sandbox.gate.item("a", "k")).body is None

@@ -1,0 +1,192 @@
+"""A gate in one process: one shard, whose decisions need no log, and links of several processes to it.
+
+What the leader does is here as short as it can be: it decides a command, keeps the answer of an end before the end,
+sends the news to the process that holds the call, launches a durable call that no process holds, and ticks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from dispatcher.model.commands import (
+    Accept,
+    Command,
+    End,
+    Offer,
+    Outcome,
+    Over,
+    Report,
+    Tick,
+    call_id,
+)
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.facts import Entry, Fact, WorkerSet
+from dispatcher.model.invocation import Answer
+from dispatcher.model.usage import UsageRow
+from dispatcher.ports import Clock, InvocationStore, Launcher
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+
+OFFER_S = 2.0
+"""An offer that its worker does not begin within this time is returned."""
+
+
+@dataclass
+class InProcessGate:
+    """`delay_s`: how long a command takes before it is decided. `down`: no command is decided."""
+
+    store: InvocationStore
+    clock: Clock
+    launcher: Launcher
+    settings: ShardSettings = field(default_factory=ShardSettings)
+    delay_s: float = 0.0
+    down: bool = False
+    commands: list[Command] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    links: dict[str, InProcessLink] = field(default_factory=dict)
+    on_offer: Callable[[Offer], None] = lambda _: None
+    """Called with each offer, for the workers."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tick: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.shard = Shard(self.settings)
+
+    def link(self, process: str) -> InProcessLink:
+        self.links[process] = InProcessLink(self, process)
+        return self.links[process]
+
+    async def do(self, command: Command) -> Outcome:
+        await asyncio.sleep(self.delay_s)
+        if self.down:
+            raise StoreUnavailable("The gate is down.")
+        if isinstance(command, End) and command.answer and self._is_running(command):
+            command = await self._kept(command)
+        return self.decide(command)
+
+    def decide(self, command: Command) -> Outcome:
+        self.commands.append(command)
+        (outcome,), facts = self.shard.decide([command], self.clock.now())
+        self.facts += facts
+        entry = Entry(self.shard.position, self.shard.at, "gate", "", 0, facts) if facts else None
+        for process, news in self.shard.confirm(entry):
+            self._deliver(process, news)
+        self._tick_when_due()
+        return outcome
+
+    def report(self, worker: str, **changes: object) -> None:
+        """Report a worker that runs well, with the test's changes."""
+        well = Report(worker, f"http://{worker}", "m", 2, 0, 1.0, 0.0, False, 0.0, 0, ())
+        self.decide(well._replace(**changes))
+
+    async def settled(self) -> None:
+        while self.tasks:
+            await asyncio.gather(*self.tasks)
+
+    def _deliver(self, process: str, news: Offer | Over) -> None:
+        if isinstance(news, Offer):
+            self.on_offer(news)
+        if process:
+            self.links[process].put(news)
+        elif isinstance(news, Offer):
+            task = asyncio.ensure_future(self.launcher.launch(news.id, news.attempt))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _kept(self, end: End) -> End:
+        """Rule 15: the answer is kept before the end. An answer of an earlier attempt stands."""
+        counts = end.input_tokens, end.output_tokens
+        answer = Answer(end.outcome, end.attempt, *counts, end.answer, self.clock.now())
+        stands = await self.store.answer(end.id, answer) or answer
+        counts_of = {"input_tokens": stands.input_tokens, "output_tokens": stands.output_tokens}
+        return end._replace(outcome=stands.outcome, answer=stands.body, **counts_of)
+
+    def _is_running(self, end: End) -> bool:
+        call = self.shard.state.calls.get(end.id)
+        return call is not None and bool(call.worker) and call.attempt == end.attempt
+
+    def _tick_when_due(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        due = self.shard.next_tick()
+        if due < inf:
+            delay_s = max(0.0, due - self.clock.now())
+            self._tick = asyncio.get_running_loop().call_later(delay_s, self.decide, Tick())
+
+
+class InProcessLink:
+    """ports.GateLink. `cut_off`: commands fail, and no news arrive."""
+
+    def __init__(self, gate: InProcessGate, process: str) -> None:
+        self.process = process
+        self.cut_off = False
+        self.waiting: dict[str, deque[Offer | Over]] = defaultdict(deque)
+        self.launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.rests = 0
+        self._gate = gate
+        self._count = 0
+        self._open: dict[int, str] = {}
+        self._woken: dict[str, asyncio.Event] = {}
+
+    @property
+    def floor(self) -> int:
+        return min(self._open, default=self._count + 1)
+
+    @property
+    def open_ids(self) -> list[str]:
+        return list(self._open.values())
+
+    def new_id(self) -> str:
+        self._count += 1
+        self._open[self._count] = call_id(self.process, self._count)
+        return self._open[self._count]
+
+    async def do(self, command: Command) -> Outcome:
+        if self.cut_off:
+            raise StoreUnavailable("This process is cut off.")
+        if isinstance(command, Accept):
+            self.waiting[command.id]  # news are kept from now on
+        return await self._gate.do(command)
+
+    async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
+        news = self.waiting[call_id]
+        woken = self._woken[call_id] = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not news:
+                    woken.clear()
+                    await woken.wait()
+        except TimeoutError:
+            return None
+        return news[0] if isinstance(news[0], Over) else news.popleft()
+
+    def put(self, news: Offer | Over) -> None:
+        if news.id in self.waiting and not self.cut_off:
+            self.waiting[news.id].append(news)
+            if news.id in self._woken:
+                self._woken[news.id].set()
+
+    def forget(self, call_id: str) -> None:
+        self.waiting.pop(call_id, None)
+        self._woken.pop(call_id, None)
+        self._open = {number: name for number, name in self._open.items() if name != call_id}
+
+    async def launched(self) -> tuple[str, int]:
+        return await self.launches.get()
+
+    async def fleet(self) -> Sequence[WorkerSet]:
+        if self.cut_off or self._gate.down:
+            raise StoreUnavailable("This process is cut off.")
+        return self._gate.shard.fleet()
+
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+        rows = self._gate.shard.usage_rows()
+        return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
+
+    async def rest(self) -> None:
+        self.rests += 1
