@@ -15,12 +15,15 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 COMMANDS = {
+    "serve": ("headgate.cli.serve", "Serve OpenAI's API from this machine with fair shares, without AWS."),
     "demo": ("headgate.cli.demo", "Show the effect: play one workload without headgate's policies and with them."),
     "simulate": ("headgate.cli.simulate.command", "Simulate a policy on a workload, in virtual time."),
     "reproduce": ("headgate.cli.reproduce", "Run the papers' experiments again and check their claims."),
     "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
     "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
+    "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
+    "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 
 

@@ -1,32 +1,35 @@
-"""`headgate tenants` manages tenants in the table of AWS, or of the local stack that AWS_ENDPOINT_URL names."""
+"""`headgate tenants` manages tenants: in the folder of `headgate serve` (--data), on AWS, or in a local stack."""
 
 from __future__ import annotations
 
-import asyncio
 import json as json_module
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealClock, RealIds, old_make_store
-from dispatcher.config import load_config
-from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.config import Config
+from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
-from dispatcher.old_operations import tenants as operations
-from dispatcher.old_ports import Store
+from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
+from dispatcher.ports import Store
+from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
+from headgate.monitor.follower import open_follower
+from headgate.monitor.render import tenant_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
-T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
+LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
+        "first_token_p50_s", "first_token_p99_s")  # fmt: skip
+"""The fields of the tenant's state now that `show` prints; the last minute's figures among them."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Settings:
     model: Annotated[
         list[str] | None, typer.Option(help="Model that the tenant may use; repeat for several; default: all.")
     ] = None
+    data: Data = None
     json: Json = False
 
     def changed(self, tenant: Tenant) -> Tenant:
@@ -77,20 +81,20 @@ def create(settings: Settings) -> None:
     """Create a tenant and print its API key. The key is shown only now; it cannot be read later."""
     name = settings.name
 
-    async def run(store: Store) -> tuple[str, operations.Booking]:
+    async def run(store: Store, config: Config) -> tuple[str, operations.Booking]:
         tenant = settings.changed(Tenant(name, name))
         key = await operations.create(store, RealIds(), RealClock(), tenant)
-        return key, await operations.booking(store, RealClock(), tenant.pool)
+        return key, await _booking(store, config)
 
-    key, booked = _with_store(run)
+    key, booked = with_store(settings.data, run)
     _print({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
     _warn(booked)
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
+def list_(data: Data = None, json: Json = False) -> None:
     """List all tenants."""
-    tenants = _with_store(lambda store: store.list_tenants())
+    tenants = with_store(data, lambda store, _: store.list_tenants())
     if json:
         _print({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
@@ -106,16 +110,18 @@ def list_(json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Name, json: Json = False) -> None:
-    """Show one tenant and the prefixes of its keys."""
+def show(name: Name, data: Data = None, json: Json = False) -> None:
+    """Show one tenant: its configuration, the prefixes of its keys, and its clocks, credit and queue now."""
 
-    async def run(store: Store) -> dict[str, Any]:
+    async def run(store: Store, config: Config) -> dict[str, Any]:
         tenant = await operations.existing(store, name)
-        return {**_as_json(tenant), "keys": [key.prefix for key in await store.keys_of(name)]}
+        keys = [key.prefix for key in await store.keys_of(name)]
+        return {**_as_json(tenant), "keys": keys, "now": await _now(store, config, name)}
 
-    shown = _with_store(run)
+    shown = with_store(data, run)
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
     fields["keys"] = ", ".join(shown["keys"])
+    fields.update(_live_fields(fields.pop("now")))
     del fields["terms"]
     _print(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
 
@@ -125,48 +131,50 @@ def show(name: Name, json: Json = False) -> None:
 def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
-    async def run(store: Store) -> tuple[Tenant, operations.Booking]:
+    async def run(store: Store, config: Config) -> tuple[Tenant, operations.Booking]:
         tenant = await operations.change(store, settings.name, settings.changed)
-        return tenant, await operations.booking(store, RealClock(), tenant.pool)
+        return tenant, await _booking(store, config)
 
-    tenant, booked = _with_store(run)
+    tenant, booked = with_store(settings.data, run)
     _print(_as_json(tenant), settings.json, f"{settings.name}: changed")
     _warn(booked)
 
 
 @app.command("rotate-key")
-def rotate_key(name: Name, json: Json = False) -> None:
+def rotate_key(name: Name, data: Data = None, json: Json = False) -> None:
     """Create and print a new key. The newest old key stays valid; older keys are deleted."""
-    key = _with_store(lambda store: operations.rotate_key(store, RealIds(), RealClock(), name))
+    key = with_store(data, lambda store, _: operations.rotate_key(store, RealIds(), RealClock(), name))
     _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
 @app.command()
-def delete(name: Name, json: Json = False) -> None:
+def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
-    _with_store(lambda store: operations.delete(store, name))
+    with_store(data, lambda store, _: operations.delete(store, name))
     _print({"tenant": name, "deleted": True}, json, f"{name}: deleted")
 
 
-def _with_store(run: Callable[[Store], Awaitable[T]]) -> T:
-    """Run it against the table that the environment names. Raises ConfigurationError."""
-    from botocore.exceptions import BotoCoreError
+async def _booking(store: Store, config: Config) -> operations.Booking:
+    """Return the guarantees of the pool and the capacity of its workers, as the log knows them."""
+    follower = open_follower(store, config, RealClock())
+    await follower.catch_up()
+    return await operations.booking(store, follower.workers(), config.pool)
 
-    config = load_config()
-    try:
-        store = old_make_store(config)
-    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
-        raise ConfigurationError(
-            f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
-        ) from None
 
-    async def work() -> T:
-        return await run(store)
+async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None:
+    """Return what the log says of the tenant; None while it is idle."""
+    follower, now = open_follower(store, config, RealClock()), RealClock().now()
+    await follower.catch_up()
+    tenant = follower.picture(now).tenant(name)
+    return None if tenant is None else {field: value for field, value in tenant_json(tenant).items() if field in LIVE}
 
-    try:
-        return asyncio.run(work())
-    except StoreUnavailable as error:
-        raise ConfigurationError(f"table {config.table!r}: {error}") from None
+
+def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what `show` prints for people of the tenant's state."""
+    if now is None:
+        return {"now": "idle"}
+    clocks = ", ".join(f"{clock:.3f}" for clock in now["clocks"])
+    return {**{field: value for field, value in now.items() if value is not None}, "clocks": clocks}
 
 
 def _as_json(tenant: Tenant) -> dict[str, Any]:

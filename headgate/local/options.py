@@ -1,9 +1,9 @@
-"""Options of the local stack, validated."""
+"""Options of the processes on one machine, validated: for `headgate local`, `headgate demo` and `headgate serve`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,49 +11,81 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
 
 SMALL_MODEL = "random:8x384"
-"""Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine. A smaller model
-would be faster than the local DynamoDB can feed it."""
+"""Layers x width. On a CPU it makes some 200 tokens a second, so tenants compete for the engine."""
 START_TIMEOUT_S = 90.0
 """In this time, a worker on a slow machine imports torch and builds its model."""
 DEMO_TENANTS = ("quiet", "flood")
+PORT_MAX = 65535
 
 
-class StackOptions(BaseModel):
+class FleetOptions(BaseModel):
+    """What the fronts, gates and workers of one machine share."""
+
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     engine: Literal["transformers", "modelled", "vllm"] = "transformers"
     model: str | None = None
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL)."""
+    fronts: int = Field(default=1, ge=1, le=16)
     workers: int = Field(default=1, ge=1, le=8)
-    slots: int = Field(default=8, ge=1, le=64)
+    slots: int = Field(default=8, ge=1, le=1024)
     """Slots of a worker. More than its batch, so that the engine's queue has requests to order."""
-    order: Literal["bwfq", "fcfs"] = "bwfq"
+    batch: int | None = Field(default=None, ge=1, le=4096)
+    """Sequences in the engine's batch at most; None: the worker's default."""
+    swap_gib: float = Field(default=0.0, ge=0, le=99_999)
+    """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
+    worker_tiers: Path | None = None
+    """YAML file of the worker's tiers (examples/worker-tiers.yaml)."""
+    order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order."""
     policy: Literal["vtc", "fcfs", "tiered:vtc"] = "tiered:vtc"
     """The policy of the engine's queue. With tiered:vtc a request's tier comes before its tenant's counter."""
     host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=65535)
-    """Port of the HTTP front; 0 takes a free port."""
-    aws_port: int = Field(default=0, ge=0, le=65535)
-    """Port of the AWS endpoint; 0 takes a free port."""
-    tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
-    queue_items_max: int = Field(default=1000, ge=0)
-    store: Literal["moto", "dynamodb-local"] = "moto"
-    """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
+    port: int = Field(default=8080, ge=0, le=PORT_MAX)
+    """Port of the first front; the others take the following ports. 0: every front takes a free port."""
     start_timeout_s: float = Field(default=START_TIMEOUT_S, gt=0)
     """Seconds that each process may take to start."""
     home: Path
     """Folder for logs and the built model."""
 
 
-def stack_options(**values: object) -> StackOptions:
+class StackOptions(FleetOptions):
+    """Options of the stand-in for AWS."""
+
+    aws_port: int = Field(default=0, ge=0, le=PORT_MAX)
+    """Port of the AWS endpoint; 0 takes a free port."""
+    tenants: dict[str, Share] = Field(default_factory=lambda: {name: Share() for name in DEMO_TENANTS})
+    queue_items_max: int = Field(default=1000, ge=0)
+    store: Literal["moto", "dynamodb-local"] = "moto"
+    """The local DynamoDB: moto, or Amazon's DynamoDB Local, which needs Java and its npm package."""
+
+
+Options = TypeVar("Options", bound=FleetOptions)
+
+
+def validated(kind: type[Options], **values: object) -> Options:
     """Validate options from the command line. Raises ConfigurationError, which names the option."""
     try:
-        return StackOptions.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         finding = error.errors(include_url=False)[0]
         option = "--" + ".".join(str(part).removesuffix("_s") for part in finding["loc"]).replace("_", "-")
         raise ConfigurationError(f"{option}: {finding['msg']}") from None
+
+
+def stack_options(**values: object) -> StackOptions:
+    return validated(StackOptions, **values)
+
+
+class ProcessAddress(BaseModel):
+    """One process of a running stack. `role`: front, gate, worker, moto, dynamodb-local, lambda or executor."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: str
+    pid: int
+    url: str | None
+    """Its own address, if it listens."""
 
 
 class Addresses(BaseModel):
@@ -62,5 +94,9 @@ class Addresses(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     openai_base_url: str
+    openai_base_urls: list[str]
+    """Of each front; the first is `openai_base_url`."""
     aws_endpoint_url: str
     api_keys: dict[str, str]
+    processes: list[ProcessAddress]
+    """The processes at the time when the stack was ready. Lambda environments come and go later."""

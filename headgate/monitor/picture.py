@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.model.usage import TenantRow
 from headgate.monitor.recent import IDLE, TenantRecent
@@ -56,6 +56,14 @@ class Picture:
         return next((tenant for tenant in self.tenants if tenant.row.tenant == name), None)
 
 
-def tenants_of(rows: Sequence[TenantRow], recent: dict[str, TenantRecent]) -> tuple[TenantPicture, ...]:
-    """Return the tenants by name."""
-    return tuple(TenantPicture(row, recent.get(row.tenant, IDLE)) for row in sorted(rows, key=lambda row: row.tenant))
+def tenants_of(rows: Sequence[TenantRow], recent: dict[str, TenantRecent], now: float) -> tuple[TenantPicture, ...]:
+    """Return the tenants by name, each with its credit at `now`."""
+    by_name = sorted(rows, key=lambda row: row.tenant)
+    return tuple(TenantPicture(_at(row, now), recent.get(row.tenant, IDLE)) for row in by_name)
+
+
+def _at(row: TenantRow, now: float) -> TenantRow:
+    """Return the row with the credit that its tenant has earned since the last entry."""
+    if row.credit is None or now <= row.at:
+        return row
+    return replace(row, credit=min(row.burst, row.credit + (now - row.at) * row.rate_per_s), at=now)

@@ -27,7 +27,7 @@ def headgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 def test_help_and_version() -> None:
     ended = headgate("--help")
     assert ended.returncode == 0
-    assert all(name in ended.stdout for name in ("demo", "local", "invoke", "tenants"))
+    assert all(name in ended.stdout for name in ("serve", "demo", "local", "invoke", "tenants", "top", "usage"))
     assert headgate("--version").returncode == 0
 
 
@@ -39,6 +39,12 @@ def test_help_and_version() -> None:
         (("demo", "--engine", "steam"), "--engine"),
         (("local", "--port", "99999"), "--port"),
         (("local", "--slots", "0"), "--slots"),
+        (("local", "--fronts", "0"), "--fronts"),
+        (("local", "--order", "steam"), "--order"),
+        (("serve", "--engine", "steam"), "--engine"),
+        (("serve", "--tenants", "nowhere.yaml"), "nowhere.yaml"),
+        (("top", "--once", "--data", "nowhere"), "headgate serve --data nowhere"),
+        (("usage", "--from", "soon"), "--from"),
         (("demo", "--quiet", "nowhere.csv"), "nowhere.csv"),
         (("invoke", "hello"), "HEADGATE_BASE_URL"),
         (("invoke",), "prompt"),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import boto3
 import pytest
 
-from dispatcher.old_stores.dynamodb.store import create_table
+from dispatcher.stores.dynamodb.store import create_table
 from tests.support.local.moto_server import moto_server
 from tests.unit.cli.command import headgate
+from tests.unit.cli.gate_log import make_folder, write_history
 
 JSON_KEYS = {
-    "name", "line", "pool", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys",
+    "name", "line", "pool", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys", "now",
 }  # fmt: skip
 """Of `tenants show --json`: a public face, whatever the fields of the class are called."""
 Output = pytest.CaptureFixture[str]
@@ -48,13 +50,13 @@ def test_a_tenants_life(capsys: Output) -> None:
     assert created["tenant"] == "acme"
     shown = output(capsys, "show", "acme")
     assert shown["terms"] == {"weight": 1.0, "rate_per_s": 100.0, "burst": 50.0}
-    assert (shown["tier"], shown["models"], shown["version"]) == ("premium", ["m"], 1)
+    assert (shown["tier"], shown["models"], shown["now"]) == ("premium", ["m"], None)
     assert set(shown) == JSON_KEYS
     assert first not in json.dumps(shown)
 
     changed = output(capsys, "set", "acme", "--weight", "2")
     assert changed["terms"] == {"weight": 2.0, "rate_per_s": 100.0, "burst": 50.0}
-    assert (changed["tier"], changed["version"]) == ("premium", 2)
+    assert (changed["tier"], changed["version"]) == ("premium", int(str(shown["version"])) + 1)
 
     second = str(output(capsys, "rotate-key", "acme")["api_key"])
     third = str(output(capsys, "rotate-key", "acme")["api_key"])
@@ -74,7 +76,7 @@ def test_for_people(capsys: Output) -> None:
     assert capsys.readouterr().out.startswith("acme: hg-")
     assert headgate("tenants", "show", "acme") == 0
     shown = capsys.readouterr().out.splitlines()
-    assert {"name: acme", "weight: 1.0", "models: all"} <= set(shown)
+    assert {"name: acme", "weight: 1.0", "models: all", "now: idle"} <= set(shown)
     assert headgate("tenants", "list") == 0
     assert "acme" in capsys.readouterr().out
 
@@ -124,3 +126,24 @@ def test_variables_that_lead_nowhere(
     monkeypatch.setenv(variable, value)
     assert headgate("tenants", "list") == 2
     assert expected in capsys.readouterr().err
+
+
+class TestDataFolder:
+    """`--data`: the folder of `headgate serve`."""
+
+    def test_a_tenants_state_is_live(self, capsys: Output, tmp_path: Path) -> None:
+        folder = make_folder(tmp_path)
+        data = ("--data", str(tmp_path))
+        assert set(output(capsys, "create", "a", "--rate", "50", "--burst", "100", *data)) == {"tenant", "api_key"}
+        write_history(folder)
+        now = output(capsys, "show", "a", *data)["now"]
+        assert isinstance(now, dict)
+        assert (now["waiting"], now["running"], now["spent"], now["reserved"]) == (1, 1, 18.0, 20.0)
+        assert len(now["clocks"]) == 2
+        assert headgate("tenants", "show", "a", *data) == 0
+        assert {"waiting: 1", "running: 1", "spent: 18.0"} <= set(capsys.readouterr().out.splitlines())
+
+    def test_overbooking_is_measured_against_the_workers_of_the_log(self, capsys: Output, tmp_path: Path) -> None:
+        write_history(make_folder(tmp_path))
+        assert headgate("tenants", "create", "big", "--rate", "100", "--data", str(tmp_path)) == 0
+        assert "100 service units per second, the workers serve 90" in capsys.readouterr().err

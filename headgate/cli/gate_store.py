@@ -1,0 +1,57 @@
+"""The store of a command: that of `--data DIR`, else the one that HEADGATE_STORE and AWS's variables name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from dispatcher.bootstrap import make_store
+from dispatcher.config import Config, load_config
+from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
+from dispatcher.ports import Store
+from headgate.serve.folder import DataFolder
+
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Data folder of `headgate serve`; default: the store that HEADGATE_STORE names."),
+]
+T = TypeVar("T")
+
+
+def gate_config(data: Path | None) -> Config:
+    """Return the gate's configuration. Raises ConfigurationError, also for a folder without a database."""
+    if data is None:
+        return load_config()
+    return load_config({**os.environ, "HEADGATE_STORE": DataFolder(data).existing().store})
+
+
+def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:
+    """Run it against the store, and close the store. Raises ConfigurationError."""
+    from botocore.exceptions import BotoCoreError
+
+    config = gate_config(data)
+
+    async def work() -> T:
+        try:
+            store = make_store(config)
+        except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
+            raise ConfigurationError(
+                f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+            ) from None
+        try:
+            return await run(store, config)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(work())
+    except StoreUnavailable as error:
+        place = f"table {config.table!r}" if config.store == "dynamodb" else config.store
+        raise ConfigurationError(f"{place}: {error}") from None
+    except LogError as error:
+        raise ConfigurationError(f"the log of pool {config.pool!r} cannot be read: {error}") from None

@@ -1,0 +1,75 @@
+"""`headgate top` shows shares, guarantees, waiting, latencies, workers and leader, live or once."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from dispatcher.bootstrap import RealClock
+from dispatcher.config import Config
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.ports import Store
+from headgate.cli.gate_store import Data, with_store
+from headgate.cli.signals import either, interrupted
+from headgate.monitor.follower import LogFollower, open_follower
+from headgate.monitor.render import as_json, view
+
+
+def top(
+    data: Data = None,
+    every: Annotated[float, typer.Option(help="Seconds between two views.", min=0.1, max=3600)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each view as a line of JSON.")] = False,
+) -> None:
+    """Show the gate as its log describes it, until Ctrl-C. Reads the log only; it needs no running process."""
+
+    async def run(store: Store, config: Config) -> None:
+        clock = RealClock()
+        follower = open_follower(store, config, clock)
+        await follower.catch_up()
+        if once or json:
+            _print(follower, clock.now(), json)
+        if not once:
+            watching = _stream(follower, clock, every) if json else _live(follower, clock, every)
+            task = asyncio.ensure_future(watching)
+            await either(task, interrupted())
+            if not task.cancelled():
+                task.result()
+
+    with_store(data, run)
+
+
+def _print(follower: LogFollower, now: float, json: bool) -> None:
+    picture = follower.picture(now)
+    if json:
+        sys.stdout.write(json_module.dumps(as_json(picture)) + "\n")
+        sys.stdout.flush()
+    else:
+        Console().print(view(picture, now))
+
+
+async def _stream(follower: LogFollower, clock: RealClock, every_s: float) -> None:
+    while True:
+        await clock.sleep(every_s)
+        await follower.catch_up()
+        _print(follower, clock.now(), json=True)
+
+
+async def _live(follower: LogFollower, clock: RealClock, every_s: float) -> None:
+    """Redraw until cancelled. A store that does not answer leaves the last view, with a note."""
+    with Live(auto_refresh=False, screen=True) as live:
+        problem = ""
+        while True:
+            live.update(view(follower.picture(clock.now()), clock.now(), problem), refresh=True)
+            await clock.sleep(every_s)
+            try:
+                await follower.catch_up()
+                problem = ""
+            except StoreUnavailable as error:
+                problem = str(error)

@@ -1,0 +1,102 @@
+"""`headgate usage`: what each tenant was served, per application and hour, exact to the token."""
+
+from __future__ import annotations
+
+import csv
+import json as json_module
+import math
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dispatcher.bootstrap import RealClock
+from dispatcher.config import Config
+from dispatcher.model.usage import HOUR_S, UsageRow
+from dispatcher.ports import Store
+from headgate.cli.gate_store import Data, with_store
+from headgate.monitor.follower import open_follower
+from headgate.monitor.usage import usage_rows
+
+COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service")
+DEFAULT_SPAN_S = 24 * HOUR_S
+MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
+"""As GET /v1/usage takes them."""
+
+
+def usage(
+    data: Data = None,
+    tenant: Annotated[str | None, typer.Option(help="One tenant; default: all.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help=f"Count from this hour on: {MOMENT}; default: 24 hours before --to.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Count the hours that begin before it; default: with the current hour.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print tokens and service per tenant, application and hour, exact to the token."""
+    if as_csv and json:
+        raise typer.BadParameter("--csv and --json do not go together")
+    hours = _hours(start, end, RealClock().now())
+
+    async def run(store: Store, config: Config) -> Sequence[UsageRow]:
+        follower = open_follower(store, config, RealClock())
+        return await usage_rows(store, follower, tenant, *hours)
+
+    rows = with_store(data, run)
+    if as_csv:
+        _csv(rows)
+    elif json:
+        cells = [dict(zip(COLUMNS, _values(row), strict=True)) for row in rows]
+        sys.stdout.write(json_module.dumps({"usage": cells}) + "\n")
+    else:
+        _table(rows)
+
+
+def _hours(start: str | None, end: str | None, now: float) -> tuple[int, int]:
+    """Return the first and the last hour (Unix seconds // 3600). `now`: Unix seconds."""
+    until = (now // HOUR_S + 1) * HOUR_S if end is None else _seconds(end, "--to")
+    since = until - DEFAULT_SPAN_S if start is None else _seconds(start, "--from")
+    first, last = int(since // HOUR_S), math.ceil(until / HOUR_S) - 1
+    if first > last:
+        raise typer.BadParameter("--from must be before --to")
+    return first, last
+
+
+def _seconds(text: str, option: str) -> float:
+    """Read a moment, in UTC where no zone is given. Raises BadParameter."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{option}: {text[:40]!r} is no moment; give {MOMENT}") from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _values(row: UsageRow) -> tuple[str, str, str, int, int, int, float]:
+    hour = datetime.fromtimestamp(row.hour * HOUR_S, UTC).strftime("%Y-%m-%dT%H:00:00Z")
+    return hour, row.tenant, row.app, row.requests, row.input_tokens, row.output_tokens, row.service
+
+
+def _csv(rows: Sequence[UsageRow]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_values(row) for row in rows)
+
+
+def _table(rows: Sequence[UsageRow]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for number, heading in enumerate(COLUMNS):
+        table.add_column(heading.replace("_", " "), justify="right" if number > 2 else "left")
+    for row in rows:
+        hour, tenant, app, *counts, service = _values(row)
+        table.add_row(str(hour), str(tenant), str(app), *(f"{count:,}" for count in counts), f"{service:,.0f}")
+    total = (sum(r.requests for r in rows), sum(r.input_tokens for r in rows), sum(r.output_tokens for r in rows))
+    table.add_section()
+    table.add_row("total", "", "", *(f"{cell:,}" for cell in total), f"{sum(r.service for r in rows):,.0f}")
+    Console().print(table)

@@ -1,0 +1,68 @@
+"""A reader of a shard's log: a replica that never writes, and the window of what happened last.
+
+It needs the store only, no running process, and shows the state after every entry that was written before `catch_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.config import Config
+from dispatcher.model.facts import WorkerSet
+from dispatcher.model.usage import UsageRow
+from dispatcher.ports import Clock, Log, Store
+from dispatcher.service.replica import Replica
+from dispatcher.shard.settings import ShardSettings
+from headgate.monitor.picture import Picture, WorkerPicture, tenants_of
+from headgate.monitor.recent import Recent
+
+
+def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
+    """Return a follower of the pool's log, at its beginning."""
+    return LogFollower(store.log(config.shard), config.shard_settings(), clock)
+
+
+class LogFollower:
+    """Call `catch_up` before the first look. Pictures show the state as of the last one."""
+
+    def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
+        self._recent = Recent()
+        self._replica = Replica(log, settings, clock, name="")
+        self._replica.on_entry = lambda entry, _: self._recent.note(entry)
+
+    async def catch_up(self) -> None:
+        """Fold all entries written so far. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        await self._replica.catch_up()
+
+    def picture(self, now: float) -> Picture:
+        """Return the state, and the window that ends at `now` (Unix seconds)."""
+        shard = self._replica.shard
+        return Picture(
+            position=shard.position,
+            at=shard.at,
+            leader=shard.leader,
+            epoch=shard.epoch,
+            tenants=tenants_of(shard.tenant_rows(), self._recent.of_tenants(now), now),
+            workers=tuple(self._worker(worker) for worker in self.workers()),
+        )
+
+    def workers(self) -> Sequence[WorkerSet]:
+        """Return the workers that the log names, ordered by name."""
+        return sorted(self._replica.shard.fleet(), key=lambda worker: worker.worker)
+
+    def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
+        """Return the totals that the shard holds, of a tenant or of all (None), both hours included."""
+        rows = self._replica.shard.usage_rows()
+        return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
+
+    def _worker(self, worker: WorkerSet) -> WorkerPicture:
+        return WorkerPicture(
+            worker=worker.worker,
+            url=worker.url,
+            model=worker.model,
+            state=worker.state,
+            slots=worker.slots,
+            running=len(self._replica.shard.state.workers[worker.worker].running),
+            service_per_s=worker.service_per_s,
+            bytes_per_token=worker.bytes_per_token,
+        )

@@ -1,0 +1,20 @@
+"""Usage that is exact now: the projection in the store, and the totals of the log beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.model.usage import UsageRow
+from dispatcher.operations.usage import merged
+from dispatcher.ports import UsageStore
+from headgate.monitor.follower import LogFollower
+
+
+async def usage_rows(
+    store: UsageStore, follower: LogFollower, tenant: str | None, first_hour: int, last_hour: int
+) -> Sequence[UsageRow]:
+    """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant and application."""
+    # In this order: a row that the shard drops because it was projected is then in the second read.
+    await follower.catch_up()
+    held = follower.usage(tenant, first_hour, last_hour)
+    return merged([*await store.usage(tenant, first_hour, last_hour), *held])

@@ -1,0 +1,133 @@
+"""`headgate top` and `headgate usage` on the log of a data folder: exact counts, stable keys, one line for mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.serve.folder import DataFolder
+from tests.unit.cli.command import headgate
+from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_history
+
+Output = pytest.CaptureFixture[str]
+TENANT_KEYS = {
+    "tenant", "tier", "weight", "guarantee_per_s", "burst", "waiting", "running", "reserved", "spent", "credit",
+    "clocks", "share", "service_per_s", "wait_p50_s", "wait_p99_s", "first_token_p50_s", "first_token_p99_s",
+}  # fmt: skip
+TOP_KEYS = {"at", "position", "leader", "epoch", "capacity_per_s", "guaranteed_per_s", "tenants", "workers"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    return make_folder(tmp_path / "data")
+
+
+def output(capsys: Output, *arguments: str) -> dict[str, Any]:
+    assert headgate(*arguments) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def top(capsys: Output, folder: DataFolder) -> dict[str, Any]:
+    return output(capsys, "top", "--once", "--json", "--data", str(folder.path))
+
+
+def usage(capsys: Output, folder: DataFolder, *options: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = output(capsys, "usage", "--json", "--data", str(folder.path), *options)["usage"]
+    return rows
+
+
+class TestTop:
+    def test_tenants_and_workers_as_the_log_has_them(self, capsys: Output, folder: DataFolder) -> None:
+        write_history(folder)
+        found = top(capsys, folder)
+        assert set(found) == TOP_KEYS
+        a, b = found["tenants"]
+        assert set(a) == TENANT_KEYS
+        assert (a["tenant"], a["waiting"], a["running"], a["spent"]) == ("a", 1, 1, 18.0)
+        assert (b["tenant"], b["waiting"], b["running"], b["tier"]) == ("b", 0, 1, "premium")
+        assert (a["share"], b["share"]) == (1.0, 0.0)
+        assert a["first_token_p99_s"] == pytest.approx(a["wait_p99_s"] + FIRST_TOKEN_S)
+        assert a["credit"] is not None
+        assert a["credit"] < 100.0
+        assert b["credit"] is None
+        (worker,) = found["workers"]
+        assert (worker["worker"], worker["running"], worker["slots"], worker["state"]) == ("w-1", 2, SLOTS, "serving")
+        assert (found["capacity_per_s"], found["guaranteed_per_s"], found["leader"]) == (90.0, 50.0, None)
+
+    def test_an_empty_log(self, capsys: Output, folder: DataFolder) -> None:
+        found = top(capsys, folder)
+        assert (found["position"], found["tenants"], found["workers"]) == (0, [], [])
+
+    def test_for_people(self, capsys: Output, folder: DataFolder) -> None:
+        write_history(folder)
+        assert headgate("top", "--once", "--data", str(folder.path)) == 0
+        shown = capsys.readouterr().out
+        assert "log position" in shown
+        assert "w-1" in shown
+        assert headgate("top", "--once", "--data", str(make_folder(folder.path / "other").path)) == 0
+        assert "The log is empty" in capsys.readouterr().out
+
+
+class TestUsage:
+    def test_exact_to_the_token(self, capsys: Output, folder: DataFolder) -> None:
+        hours = [_hour()]
+        write_history(folder)
+        hours.append(_hour())
+        (row,) = usage(capsys, folder)
+        assert set(row) == {"hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service"}
+        assert [row[key] for key in ("tenant", "application", "requests")] == ["a", "chat", 1]
+        assert [row[key] for key in ("input_tokens", "output_tokens", "service")] == [10, 4, 18.0]
+        assert row["hour"] in hours
+        assert usage(capsys, folder, "--tenant", "a") == [row]
+        assert usage(capsys, folder, "--tenant", "b") == []
+
+    def test_csv(self, capsys: Output, folder: DataFolder) -> None:
+        write_history(folder)
+        assert headgate("usage", "--csv", "--data", str(folder.path)) == 0
+        (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert (row["tenant"], row["input_tokens"], row["output_tokens"]) == ("a", "10", "4")
+
+    def test_for_people(self, capsys: Output, folder: DataFolder) -> None:
+        write_history(folder)
+        assert headgate("usage", "--data", str(folder.path)) == 0
+        assert "total" in capsys.readouterr().out
+
+    def test_a_span_without_calls(self, capsys: Output, folder: DataFolder) -> None:
+        write_history(folder)
+        assert usage(capsys, folder, "--from", "2020-01-01", "--to", "2020-01-02") == []
+        assert len(usage(capsys, folder, "--from", datetime.now(UTC).strftime("%Y-%m-%d"))) == 1
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            (("--from", "soon"), "soon"),
+            (("--from", "2026-02-30"), "2026-02-30"),
+            (("--from", "2026-11-22", "--to", "2026-11-21"), "before"),
+            (("--csv", "--json"), "--csv"),
+        ],
+    )
+    def test_mistakes(self, capsys: Output, folder: DataFolder, options: tuple[str, ...], expected: str) -> None:
+        assert headgate("usage", "--data", str(folder.path), *options) == 2
+        ended = capsys.readouterr()
+        assert (ended.out, ended.err.count("\n")) == ("", 1)
+        assert expected in ended.err
+
+
+@pytest.mark.parametrize("command", [("top", "--once"), ("usage",), ("tenants", "list"), ("tenants", "show", "a")])
+def test_a_folder_without_a_database(capsys: Output, tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert headgate(*command, "--data", str(tmp_path)) == 2
+    ended = capsys.readouterr()
+    assert (ended.out, ended.err.count("\n")) == ("", 1)
+    assert "headgate serve --data" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def _hour() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:00:00Z")
