@@ -93,7 +93,7 @@ async def bench(store_name: str) -> AsyncIterator[Bench]:
         if store_name == "moto":
             url = await _started(children, "moto", "headgate.local.moto.server", environment)
         else:
-            url = await dynamodb_local.start(children)
+            _, url = await dynamodb_local.start(children)
         worker_url = await _started(children, "worker", "benchmarks.instant_worker", environment)
         await make_table(url)
         client, counter = dynamodb(url), Counter()

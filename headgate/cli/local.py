@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
+from headgate.cli.signals import either, interrupted
 from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
 from headgate.local.stack import Stack
 
@@ -23,6 +22,7 @@ def local(
     port: Annotated[
         int, typer.Option(help="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.")
     ] = 8080,
+    fronts: Annotated[int, typer.Option(help="Number of HTTP fronts, on --port and the ports after it.")] = 1,
     aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
     workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 1,
     engine: Annotated[
@@ -32,7 +32,9 @@ def local(
         str | None, typer.Option(help="Folder of a Hugging Face model; default: a small one, built here.")
     ] = None,
     slots: Annotated[int, typer.Option(help="Requests that a worker takes at a time.")] = 8,
-    order: Annotated[str, typer.Option(help="Order of dispatch at the gate: bwfq or fcfs.")] = "bwfq",
+    order: Annotated[
+        str, typer.Option(help="Order of dispatch at the gate: bwfq, sfq, fcfs, ratio or ratio+wake.")
+    ] = "bwfq",
     policy: Annotated[str, typer.Option(help="Order of the engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
     store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",
     start_timeout: Annotated[
@@ -45,45 +47,31 @@ def local(
 ) -> None:
     """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C."""
     options = stack_options(
-        port=port, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots, order=order,
-        policy=policy, store=store, start_timeout_s=start_timeout,
+        port=port, fronts=fronts, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots,
+        order=order, policy=policy, store=store, start_timeout_s=start_timeout,
         home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
     )  # fmt: skip
     asyncio.run(_serve(options, json))
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigurationError if the stack does not start or a process of it ends."""
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError if the stack does not start, or can serve no more."""
     messages = Console(stderr=True)
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, over.set)
-    stack = Stack(options)
+    over = interrupted()
+    stack = Stack(options, on_loss=lambda line: messages.print(line, markup=False, highlight=False, soft_wrap=True))
     try:
         starting = asyncio.ensure_future(stack.start(lambda step: messages.print(f"[dim]{step}[/]")))
-        await _either(starting, over)
+        await either(starting, over)
         if over.is_set():
             return
         _show(starting.result(), stack.model, options, json)
         failing = asyncio.ensure_future(stack.failed())
-        await _either(failing, over)
+        await either(failing, over)
         if not over.is_set():
             raise ConfigurationError(failing.result())
     finally:
         messages.print("[dim]stopping…[/]")
         await stack.stop()
-
-
-async def _either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
-    """Wait until the work is done or a signal came; then cancel the work."""
-    stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
-    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-    stop.cancel()
-    if over.is_set() and not work.done():
-        work.cancel()
-        await asyncio.wait({work})
 
 
 def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -> None:
@@ -92,10 +80,13 @@ def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -
         sys.stdout.flush()
         return
     table = Table(title="headgate local", title_justify="left", show_header=False)
-    table.add_row("OpenAI base URL", addresses.openai_base_url)
+    for url in addresses.openai_base_urls:
+        table.add_row("OpenAI base URL", url)
     table.add_row("AWS endpoint", addresses.aws_endpoint_url)
     for tenant, key in addresses.api_keys.items():
         table.add_row(f"key of {tenant}", key)
+    for process in addresses.processes:
+        table.add_row(f"{process.role}, process {process.pid}", process.url or "")
     table.add_row("logs", str(options.home))
     console = Console()
     console.print(table)

@@ -10,18 +10,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.model.old_fleet import Snapshot
-from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.demo.measure import Sample
+from headgate.monitor.picture import Picture
 
 RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TenantNow:
-    """A row of the view. `credit`: service units, None without a guarantee. `service_rate`: service units a second."""
+    """A row of the view. `waiting`, `running`: at the gate. `credit`: service units, None without a guarantee.
+    `service_rate`: service units a second."""
 
     name: str
     waiting: int
@@ -34,32 +34,21 @@ class TenantNow:
     answered: int
 
 
-def credit(snapshot: Snapshot, share: Share, now: float) -> float | None:
-    """Return the rest of the tenant's bucket: at most the burst, negative if it used more than its guarantee."""
-    if share.rate_per_s == 0:
-        return None
-    return min(share.burst, (now - snapshot.queue.clocks.tat) * share.rate_per_s)
-
-
-def tenant_now(
-    name: str, samples: Sequence[Sample], snapshot: Snapshot | None, share: Share, now: float, elapsed_s: float
-) -> TenantNow:
-    """Make a tenant's row. `now`: the stack's clock. `elapsed_s`: seconds since the play began."""
+def tenant_now(name: str, samples: Sequence[Sample], picture: Picture | None, elapsed_s: float) -> TenantNow:
+    """Make a tenant's row. `picture`: the gate; None if it is not known. `elapsed_s`: seconds since the play began."""
     own = [sample for sample in samples if sample.tenant == name]
     ttfts = [sample.ttft_s for sample in own if sample.ttft_s is not None]
-    leases = [lease for worker in snapshot.workers for lease in worker.leases.values()] if snapshot else []
-    running = sum(lease.tenant == name for lease in leases)
-    unanswered = sum(sample.end_s is None for sample in own)
+    found = picture.tenant(name) if picture else None
     return TenantNow(
         name=name,
-        waiting=max(0, unanswered - running),
-        running=running,
-        credit=credit(snapshot, share, now) if snapshot else None,
+        waiting=found.row.waiting if found else 0,
+        running=found.row.running if found else 0,
+        credit=found.row.credit if found else None,
         service_rate=_service_rate(own, elapsed_s),
         ttft_last_s=ttfts[-1] if ttfts else None,
         ttft_p99_s=percentile(ttfts, 0.99),
         sent=len(own),
-        answered=len(own) - unanswered,
+        answered=sum(sample.end_s is not None for sample in own),
     )
 
 

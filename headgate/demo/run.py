@@ -63,13 +63,13 @@ async def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Ru
     async with running(plain, console, "without headgate's policies") as (stack, addresses):
         capacity = await measure_capacity(stack, addresses, flood, options.sources.seed, console)
         scene = compose(quiet, flood, capacity, options.seconds)
-        runs = {"fcfs": await play(stack, addresses, scene, {}, "without headgate: first come, first served", console)}
+        runs = {"fcfs": await play(stack, addresses, scene, "without headgate: first come, first served", console)}
     share = Share(rate_per_s=GUARANTEE * capacity, burst=GUARANTEE * capacity * BURST_S)
     tenants = {QUIET: share, FLOOD: share}
     fair = options.stack.model_copy(update={"order": "bwfq", "policy": "vtc", "tenants": tenants})
     async with running(fair, console, "with headgate") as (stack, addresses):
         await measure_capacity(stack, addresses, flood, options.sources.seed, console)
-        runs["headgate"] = await play(stack, addresses, scene, tenants, "with headgate: BWFQ and VTC", console)
+        runs["headgate"] = await play(stack, addresses, scene, "with headgate: BWFQ and VTC", console)
     return runs, judge(runs["fcfs"], runs["headgate"], QUIET)
 
 
@@ -107,12 +107,10 @@ async def measure_capacity(
     return capacity
 
 
-async def play(
-    stack: Stack, addresses: Addresses, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
-) -> RunReport:
+async def play(stack: Stack, addresses: Addresses, scene: Scene, title: str, console: Console) -> RunReport:
     """Play the scene once, with a live view."""
     player = _player(stack, addresses, LAMBDA_EVERY)
-    watching = asyncio.ensure_future(_watch(stack, player, scene, tenants, title, console))
+    watching = asyncio.ensure_future(_watch(stack, player, scene, title, console))
     try:
         samples = await player.play(scene.arrivals)
     finally:
@@ -150,16 +148,11 @@ def _player(stack: Stack, addresses: Addresses, lambda_every: Mapping[str, int])
     )
 
 
-async def _watch(
-    stack: Stack, player: Player, scene: Scene, tenants: Mapping[str, Share], title: str, console: Console
-) -> None:
-    """Redraw until cancelled. While the table does not answer, the view shows no credit."""
+async def _watch(stack: Stack, player: Player, scene: Scene, title: str, console: Console) -> None:
+    """Redraw until cancelled. While the table does not answer, the view shows no queues and no credit."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
-            rows = []
-            for name in (QUIET, FLOOD):
-                snapshot = await stack.snapshot(name)
-                share = tenants.get(name, Share())
-                rows.append(tenant_now(name, player.samples, snapshot, share, stack.now(), player.elapsed_s()))
+            picture = await stack.picture()
+            rows = [tenant_now(name, player.samples, picture, player.elapsed_s()) for name in (QUIET, FLOOD)]
             live.update(view(title, rows, len(player.samples), len(scene.arrivals), player.elapsed_s()))
             await asyncio.sleep(LIVE_EVERY_S)

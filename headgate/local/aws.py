@@ -17,7 +17,7 @@ from functools import partial
 import httpx
 
 from dispatcher.bootstrap import RealClock, RealIds
-from dispatcher.old_ports import Clock, Ids
+from dispatcher.ports import Clock, Ids
 from headgate.local.aws_gateway import Gateway
 from headgate.local.aws_lambda.functions import function_specs
 from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec, LambdaAnswer, LambdaRequest

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 
 from headgate.local.options import START_TIMEOUT_S
+from headgate.local.ports import usable
 from headgate.local.processes import Child, ChildDied, Children
 
 PLACE_VARIABLE = "HEADGATE_DYNAMODB_LOCAL"
@@ -40,25 +40,20 @@ def command(jar: Path, port: int) -> list[str]:
     return ["java", f"-Xmx{HEAP_MAX}", library, "-jar", str(jar), *options]
 
 
-async def start(children: Children, timeout_s: float = START_TIMEOUT_S) -> str:
-    """Start it and return its URL once it answers.
+async def start(children: Children, timeout_s: float = START_TIMEOUT_S) -> tuple[Child, str]:
+    """Start it and return the process and its URL once it answers.
 
     Raises ChildDied if it is not installed or ends, TimeoutError if it does not answer within `timeout_s`.
     """
     jar = find()
     if jar is None:
         raise ChildDied(f"DynamoDB Local is not installed: {HOW_TO_INSTALL}")
-    port = _free_port()
+    port = usable("127.0.0.1", 0)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     child = await children.spawn("dynamodb-local", command(jar, port), environment=environment, cwd=jar.parent)
     url = f"http://127.0.0.1:{port}"
     await _until_it_answers(child, url, timeout_s)
-    return url
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    return child, url
 
 
 async def _until_it_answers(child: Child, url: str, timeout_s: float) -> None:

@@ -80,6 +80,10 @@ class Child:
     def log_tail(self) -> str:
         return self.log_path.read_text(errors="replace")[-LOG_TAIL_CHARS:]
 
+    def ending(self) -> str:
+        """Return a line that says how the child ended and where its log is."""
+        return f"{self.name} ended with status {self.returncode}; its log is {self.log_path}"
+
     def _kill_group(self) -> None:
         try:
             os.killpg(self.pid, signal.SIGKILL)
@@ -184,6 +188,10 @@ class Children:
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
         return child
+
+    async def spawn_python(self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str]) -> Child:
+        """Start a child with this process's Python."""
+        return await self.spawn(name, [sys.executable, *arguments], environment=environment)
 
     def survivors(self) -> list[int]:
         """Return the ids of processes that carry the mark; none after `stop`."""

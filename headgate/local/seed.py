@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import boto3
 
-from dispatcher.bootstrap import RealIds
+from dispatcher.bootstrap import RealClock, RealIds, real_random
 from dispatcher.model.tenants import Tenant
-from dispatcher.old_operations.directory import new_key
-from dispatcher.old_ports import TenantStore
-from dispatcher.old_stores.dynamodb.store import client_config, create_table
+from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
+from dispatcher.ports import TenantStore
+from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -45,6 +45,11 @@ def dynamodb(endpoint_url: str) -> DynamoDBClient:
 
 async def make_table(endpoint_url: str) -> None:
     await asyncio.to_thread(create_table, dynamodb(endpoint_url), TABLE)
+
+
+def table_store(endpoint_url: str) -> DynamoStore:
+    """Return this process's own store: with the local stack's credentials, whatever the environment has."""
+    return DynamoStore(dynamodb(endpoint_url), TABLE, clock=RealClock(), random=real_random())
 
 
 async def make_queue(endpoint_url: str) -> str:

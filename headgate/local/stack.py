@@ -1,12 +1,14 @@
-"""The local stack: the real handlers and a real engine behind unmodified SDKs, with local services in place of AWS.
+"""The local stack: everything that headgate runs on AWS, as processes on one machine.
 
-    this process        the AWS endpoint (routes by service), Lambda's Invoke API, the SQS poller, the schedule
-    moto                DynamoDB, SQS, CloudWatch            (or Amazon's DynamoDB Local for DynamoDB)
-    front               functions.http_api.app under uvicorn, the app that Lambda runs behind the Web Adapter
+    moto                DynamoDB, SQS, CloudWatch            (`--store dynamodb-local`: DynamoDB Local for the table)
+    this process        AWS endpoint: forwards to moto, runs Lambda functions (awslambdaric), polls the queue, sweeps
+    front-0 …           OpenAI's API, the same app that Lambda runs behind the Web Adapter
+    gate-0 …            python -m dispatcher, one beside every worker
     worker-0 …          python -m gpu_worker
     lambda-…            awslambdaric, a process for each Lambda environment, started when it is needed
 
-The processes end with this one, however it ends (processes.py).
+A front, a gate or a worker may be killed: the stack reports it and goes on. The processes end with this one, however
+it ends (processes.py).
 """
 
 from __future__ import annotations
@@ -14,40 +16,44 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
-import sys
 from collections.abc import Callable, Mapping
 
-import httpx
-
-from dispatcher.bootstrap import RealClock, RealIds, real_random
+from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.model.old_fleet import Snapshot, Worker
-from dispatcher.old_stores.dynamodb.store import DynamoStore
+from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
-from headgate.local.options import SMALL_MODEL, Addresses, StackOptions
+from headgate.local.fleet import Fleet
+from headgate.local.options import Addresses, ProcessAddress, StackOptions
+from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
-from headgate.local.seed import CREDENTIALS, TABLE, dynamodb, make_queue, make_table, make_tenants
+from headgate.local.seed import CREDENTIALS, TABLE, make_queue, make_table, make_tenants, table_store
+from headgate.monitor.follower import LogFollower, open_follower
+from headgate.monitor.picture import Picture, WorkerPicture
 
 STOP_GRACE_S = 3.0
 POOL = "default"
+REGISTERED_EVERY_S = 0.1
 
 Step = Callable[[str], None]
 
 
 class Stack:
-    """One stack. Call `start` once, and `stop` in any case."""
+    """One stack. Call `start` once, and `stop` in any case. `on_loss`: called with a line when a process is lost."""
 
-    def __init__(self, options: StackOptions) -> None:
+    def __init__(self, options: StackOptions, on_loss: Step = lambda _: None) -> None:
         self.options = options
         self._children = Children(RealIds().new(), options.home / "logs", on_death=self._died)
         self._aws: LocalAws | None = None
-        self._store: DynamoStore | None = None
+        self._fleet: Fleet | None = None
+        self._store: Store | None = None
+        self._follower: LogFollower | None = None
         self._clock = RealClock()
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._worker: Worker | None = None
-        self._first_to_stop: list[Child] = []
-        """The front and the workers: they sign off at the table, so they end before it."""
+        self._worker: WorkerPicture | None = None
+        self._on_loss = on_loss
+        self._services: list[ProcessAddress] = []
+        """The processes that the stack cannot do without."""
 
     @property
     def model(self) -> str:
@@ -58,15 +64,12 @@ class Stack:
     def bytes_per_token(self) -> float:
         return self._ready_worker().bytes_per_token
 
-    def now(self) -> float:
-        return self._clock.now()
-
     async def start(self, on_step: Step = lambda _: None) -> Addresses:
         """Start all processes and return once they answer. Raises ConfigurationError, one line, if they do not."""
-        front_port = _port(self.options.host, self.options.port)
-        aws_port = _port(self.options.host, self.options.aws_port)
+        ports = front_ports(self.options.host, self.options.port, self.options.fronts)
+        aws_port = usable(self.options.host, self.options.aws_port)
         try:
-            return await self._start(front_port, aws_port, on_step)
+            return await self._start(ports, aws_port, on_step)
         except (ChildDied, TimeoutError) as error:
             reason = str(error) or _too_slow(self.options)
             raise ConfigurationError(f"the local stack did not start: {reason}") from None
@@ -76,30 +79,36 @@ class Stack:
         if self._aws is not None:
             await self._aws.stop()
             self._aws = None
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._first_to_stop))
+        if self._fleet is not None:
+            await self._fleet.stop(STOP_GRACE_S)
         await self._children.stop()
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
 
     async def failed(self) -> str:
-        """Wait until a process of the stack ends by itself, and return its name, status and log."""
+        """Wait until the stack can serve no more, and return the reason."""
         return await asyncio.shield(self._death)
 
-    async def snapshot(self, queue: str) -> Snapshot | None:
-        """Return a tenant's queue and the pool as the gate sees them; None while the table does not answer."""
-        if self._store is None:
+    async def picture(self) -> Picture | None:
+        """Return what the log says of tenants and workers; None while the table does not answer."""
+        if self._follower is None:
             return None
         try:
-            return await self._store.snapshot(POOL, queue)
+            await self._follower.catch_up()
         except StoreUnavailable:
             return None
+        return self._follower.picture(self._clock.now())
 
-    async def _start(self, front_port: int, aws_port: int, on_step: Step) -> Addresses:
+    async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, SQS and CloudWatch (moto)")
-        moto_url = await self._announced("moto", ["-m", "headgate.local.moto.server"], base_environment())
+        moto_url = await self._service("moto", ["-m", "headgate.local.moto.server"])
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
-        self._store = DynamoStore(dynamodb(dynamodb_url), TABLE, clock=self._clock, random=real_random())
+        config = load_config(environment)
+        self._store = table_store(dynamodb_url)
         keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
         on_step("Lambda endpoint")
         self._aws = LocalAws(
@@ -112,11 +121,22 @@ class Stack:
             wiring=headgate_wiring(environment, options.start_timeout_s),
         )
         aws_url = await self._aws.start()
-        on_step(f"HTTP front, and {options.workers} worker(s) with the {options.engine} engine")
-        workers = [self._start_worker(number, environment) for number in range(options.workers)]
-        front_url, *_ = await asyncio.gather(self._start_front(front_port, environment), *workers)
+        on_step(f"{options.fronts} HTTP front(s), {options.workers} worker(s) with the {options.engine} engine")
+        self._fleet = Fleet(options, self._children, environment, POOL)
+        await self._fleet.start(ports)
+        self._follower = open_follower(self._store, config, self._clock)
         await self._registered(on_step)
-        return Addresses(openai_base_url=f"{front_url}/v1", aws_endpoint_url=aws_url, api_keys=keys)
+        return self._addresses(self._fleet, aws_url, keys)
+
+    def _addresses(self, fleet: Fleet, aws_url: str, keys: dict[str, str]) -> Addresses:
+        base_urls = [f"{url}/v1" for url in fleet.urls("front")]
+        return Addresses(
+            openai_base_url=base_urls[0],
+            openai_base_urls=base_urls,
+            aws_endpoint_url=aws_url,
+            api_keys=keys,
+            processes=[*fleet.addresses, *self._services],
+        )
 
     async def _dynamodb_url(self, moto_url: str, on_step: Step) -> str:
         if self.options.store == "moto":
@@ -124,63 +144,48 @@ class Stack:
         from headgate.local import dynamodb_local
 
         on_step("Amazon's DynamoDB Local")
-        return await dynamodb_local.start(self._children, self.options.start_timeout_s)
-
-    async def _start_front(self, port: int, environment: Mapping[str, str]) -> str:
-        options = ["--host", self.options.host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
-        command = [sys.executable, "-m", "uvicorn", "functions.http_api.app:app", *options]
-        self._first_to_stop.append(await self._children.spawn("front", command, environment=environment))
-        url = f"http://{self.options.host}:{port}"
-        await self._answering(f"{url}/health")
+        child, url = await dynamodb_local.start(self._children, self.options.start_timeout_s)
+        self._services.append(ProcessAddress(role="dynamodb-local", pid=child.pid, url=url))
         return url
 
-    async def _start_worker(self, number: int, environment: Mapping[str, str]) -> str:
-        options = self.options
-        command = ["-m", "gpu_worker", "--engine", options.engine, "--policy", options.policy]
-        command += ["--slots", str(options.slots), "--host", options.host, "--port", "0", "--pool", POOL]
-        command += ["--home", str(options.home)]
-        if options.engine == "transformers" or options.model is not None:
-            command += ["--model", options.model or SMALL_MODEL]
-        child = await self._children.spawn(f"worker-{number}", [sys.executable, *command], environment=environment)
-        self._first_to_stop.append(child)
-        return str((await child.announcement(self.options.start_timeout_s))["url"])
-
-    async def _announced(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> str:
-        """Start a child and return the URL that it announces."""
-        child = await self._children.spawn(name, [sys.executable, *arguments], environment=environment)
-        return str((await child.announcement(self.options.start_timeout_s))["url"])
-
-    async def _answering(self, url: str) -> None:
-        async with httpx.AsyncClient() as client, asyncio.timeout(self.options.start_timeout_s):
-            while not self._death.done():
-                try:
-                    if (await client.get(url)).is_success:
-                        return
-                except httpx.TransportError:
-                    await asyncio.sleep(0.1)
-        raise ChildDied(self._death.result())
+    async def _service(self, name: str, arguments: list[str]) -> str:
+        """Start a service of the stack and return the URL that it announces."""
+        child = await self._children.spawn_python(name, arguments, environment=base_environment())
+        url = str((await child.announcement(self.options.start_timeout_s))["url"])
+        self._services.append(ProcessAddress(role=name, pid=child.pid, url=url))
+        return url
 
     async def _registered(self, on_step: Step) -> None:
-        """Wait until the gate sees every worker."""
+        """Wait until the log names every worker."""
         on_step("waiting for the workers to register")
         async with asyncio.timeout(self.options.start_timeout_s):
             while not self._death.done():
-                snapshot = await self.snapshot("")
-                alive = [worker for worker in snapshot.workers if worker.takes_work(self.now())] if snapshot else []
-                if len(alive) >= self.options.workers:
-                    self._worker = alive[0]
+                picture = await self.picture()
+                serving = [worker for worker in picture.workers if worker.state == "serving"] if picture else []
+                if len(serving) >= self.options.workers:
+                    self._worker = serving[0]
                     return
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(REGISTERED_EVERY_S)
         raise ChildDied(self._death.result())
 
-    def _ready_worker(self) -> Worker:
+    def _ready_worker(self) -> WorkerPicture:
         if self._worker is None:
             raise RuntimeError("the stack has not started")
         return self._worker
 
     def _died(self, child: Child) -> None:
+        line = child.ending()
+        if self._fleet is None or self._fleet.member_of(child) is None:
+            self._fail(line)
+            return
+        self._on_loss(line)
+        missing = self._fleet.missing_role()
+        if missing is not None:
+            self._fail(f"no {missing} is left: {line}")
+
+    def _fail(self, reason: str) -> None:
         if not self._death.done():
-            self._death.set_result(f"{child.name} ended with status {child.returncode}; its log is {child.log_path}")
+            self._death.set_result(reason)
 
 
 def _too_slow(options: StackOptions) -> str:
@@ -193,12 +198,13 @@ def base_environment() -> dict[str, str]:
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
 
 
-def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> dict[str, str]:
+def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> Mapping[str, str]:
     return {
         **base_environment(),
         "AWS_ENDPOINT_URL": moto_url,
         "AWS_ENDPOINT_URL_DYNAMODB": dynamodb_url,
         "AWS_EC2_METADATA_DISABLED": "true",
+        "HEADGATE_STORE": "dynamodb",
         "HEADGATE_TABLE": TABLE,
         "HEADGATE_QUEUE_URL": queue_url,
         "HEADGATE_POOL": POOL,
@@ -209,16 +215,3 @@ def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_
         "POWERTOOLS_TRACE_DISABLED": "true",
         "OMP_NUM_THREADS": "1",
     }
-
-
-def _port(host: str, port: int) -> int:
-    """Return the port, or a free one for 0. Raises ConfigurationError if it is in use."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {port} on {host} cannot be used: {error.strerror}; choose another"
-            ) from None
-        return int(probe.getsockname()[1])

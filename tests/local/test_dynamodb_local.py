@@ -21,7 +21,7 @@ def test_absent_is_none(tmp_path: Path) -> None:
 async def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
     children = Children("mark-" + tmp_path.name, tmp_path)
     try:
-        url = await dynamodb_local.start(children, HANG_S)
+        _, url = await dynamodb_local.start(children, HANG_S)
         assert (await call(aws_client("dynamodb", url).list_tables))["TableNames"] == []
     finally:
         await children.stop()

@@ -21,7 +21,7 @@ import psutil
 
 from gpu_worker.engines.models.tiny import BUILT_MODEL_NAME
 from tests.support.hang_guard import HANG_S
-from tests.support.local.stack import Running, eventually, line_state, start, stop
+from tests.support.local.stack import Running, eventually, running, start, stop, usage
 
 TENANTS = ("quiet", "flood")
 OUTPUT = 1900
@@ -63,13 +63,13 @@ def engine_of(stack: Running) -> psutil.Process:
 
 def test_it_answers(stack: Running) -> None:
     assert asyncio.run(asked(stack, "quiet", 12)) == 12
-    settled = eventually(lambda: line_state(stack, "quiet"), lambda line: line.get("reserved", 1.0) == 0.0)
-    assert settled["spent"] > 2 * 12
+    eventually(lambda: running(stack, "quiet"), lambda count: count == 0)
+    assert usage(stack, "quiet").output_tokens == 12
 
 
 def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: Running) -> None:
     """Streams that had begun end with an error, and pay for what they got; the others are tried again and answered."""
-    before = {tenant: line_state(stack, tenant).get("spent", 0.0) for tenant in TENANTS}
+    before = {tenant: usage(stack, tenant).service for tenant in TENANTS}
 
     engine = engine_of(stack)
 
@@ -84,8 +84,8 @@ def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: R
     outcomes = asyncio.run(story())
     assert any(outcome < 0 for outcome in outcomes), f"nothing ran when it was killed: {outcomes}"
     for tenant in TENANTS:
-        settled = eventually(partial(line_state, stack, tenant), lambda line: line.get("reserved", 1) == 0.0)
-        assert 0 <= settled["spent"] - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
+        eventually(partial(running, stack, tenant), lambda count: count == 0)
+        assert 0 <= usage(stack, tenant).service - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
     eventually(lambda: asyncio.run(asked(stack, "quiet", 8)), lambda tokens: tokens == 8)
     slots = asyncio.run(_all_slots(stack))
     assert slots == [16] * 8

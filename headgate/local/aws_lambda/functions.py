@@ -8,8 +8,6 @@ from headgate.local.aws_lambda.invocation import INIT_TIMEOUT_S, FunctionSpec
 
 INVOKE_CONCURRENCY = 6
 """Each environment is a process that waits with its caller: more of them cost memory and serve nothing sooner."""
-WAIT_POLL_S = "1.0"
-"""An environment waits for one caller: it may poll less often than the HTTP front, which waits for many."""
 
 
 def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_TIMEOUT_S) -> tuple[FunctionSpec, ...]:
@@ -21,7 +19,7 @@ def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_
             handler=f"functions.{module}.handler.handler",
             timeout_s=timeout_s,
             concurrency=concurrency,
-            environment={**environment, "HEADGATE_WAIT_POLL_S": WAIT_POLL_S},
+            environment=dict(environment),
             init_timeout_s=init_timeout_s,
         )
 

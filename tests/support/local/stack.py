@@ -3,36 +3,68 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from headgate.local.guardian import MARK_VARIABLE
 from tests.support.hang_guard import HANG_S
 from tests.support.local.aws_client import aws_client
 
+ROOT = Path(__file__).parents[3]
 Found = TypeVar("Found")
+
+
+class Usage(NamedTuple):
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    service: float
 
 
 @dataclass(frozen=True)
 class Running:
     process: subprocess.Popen[str]
     openai_base_url: str
+    openai_base_urls: list[str]
     aws_endpoint_url: str
     api_keys: dict[str, str]
+    processes: list[dict[str, Any]]
     home: Path
 
-    def openai(self, tenant: str = "quiet") -> OpenAI:
-        return OpenAI(base_url=self.openai_base_url, api_key=self.api_keys[tenant], max_retries=0, timeout=HANG_S)
+    def openai(self, tenant: str = "quiet", front: int = 0) -> OpenAI:
+        url = self.openai_base_urls[front]
+        return OpenAI(base_url=url, api_key=self.api_keys[tenant], max_retries=0, timeout=HANG_S)
+
+    def async_openai(self, tenant: str = "quiet", front: int = 0) -> AsyncOpenAI:
+        url = self.openai_base_urls[front]
+        return AsyncOpenAI(base_url=url, api_key=self.api_keys[tenant], max_retries=0, timeout=HANG_S)
+
+    def of_role(self, role: str) -> list[dict[str, Any]]:
+        return [process for process in self.processes if process["role"] == role]
+
+    def kill(self, role: str, number: int = 0) -> None:
+        """Kill -9 the process of this role and number."""
+        os.kill(self.of_role(role)[number]["pid"], signal.SIGKILL)
+
+    def headgate(self, *arguments: str) -> dict[str, Any]:
+        """Run a command with --json against the stack's table, as an operator does, and return its object."""
+        variables = {"AWS_ENDPOINT_URL": self.aws_endpoint_url, "AWS_DEFAULT_REGION": "us-east-1"}
+        keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+        return run_json(*arguments, environment={**os.environ, **variables, **keys})
+
+    def top(self) -> dict[str, Any]:
+        return self.headgate("top", "--once")
 
     def aws(self, service: str) -> Any:
         return aws_client(service, self.aws_endpoint_url)
@@ -52,7 +84,7 @@ class Running:
 def start(home: Path, *options: str) -> Running:
     command = [sys.executable, "-m", "headgate.cli", "local", "--port", "0", "--json", "--home", str(home)]
     command += ["--start-timeout", str(HANG_S), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -67,11 +99,30 @@ def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:
     return stack.process.wait(HANG_S)
 
 
-def line_state(stack: Running, tenant: str) -> dict[str, float]:
-    found = stack.aws("dynamodb").get_item(
-        TableName="headgate", Key={"pk": {"S": f"LINE#{tenant}"}, "sk": {"S": "STATE"}}, ConsistentRead=True
+def run_json(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run `headgate … --json` and return the object that it prints."""
+    command = [sys.executable, "-m", "headgate.cli", *arguments, "--json"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=ROOT, env=environment
     )
-    return {name: float(value["N"]) for name, value in found.get("Item", {}).items() if "N" in value}
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def running(stack: Running, tenant: str) -> int:
+    """Count the tenant's calls that hold a slot, as the log says."""
+    return sum(found["running"] for found in stack.top()["tenants"] if found["tenant"] == tenant)
+
+
+def usage(stack: Running, tenant: str) -> Usage:
+    """What the tenant was charged so far, exact to the token."""
+    return total(stack.headgate("usage", "--tenant", tenant)["usage"])
+
+
+def total(rows: Sequence[Mapping[str, Any]]) -> Usage:
+    fields = ("requests", "input_tokens", "output_tokens", "service")
+    return Usage(*(sum(row[field] for row in rows) for field in fields))
 
 
 def eventually(snapshot: Callable[[], Found], holds: Callable[[Found], object]) -> Found:

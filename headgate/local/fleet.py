@@ -1,0 +1,153 @@
+"""The fronts, gate processes and workers of one machine, as child processes.
+
+front-0 …   uvicorn functions.http_api.app:app, the same app that Lambda runs behind the Web Adapter
+gate-0 …    python -m dispatcher, one beside every worker: any of them can lead
+worker-0 …  python -m gpu_worker
+executor-0  python -m headgate.serve.executor: durable calls that no process holds (`headgate serve` only; Lambda
+            does this work on AWS)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from headgate.local.options import SMALL_MODEL, FleetOptions, ProcessAddress
+from headgate.local.processes import Child, ChildDied, Children
+
+FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
+STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
+"""No new requests, then the workers drain and sign off, then the gates, which they sign off at."""
+ANSWER_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A process of the fleet. `port`: of a front, else 0."""
+
+    role: str
+    number: int
+    url: str | None
+    child: Child
+    port: int = 0
+
+    def address(self) -> ProcessAddress:
+        return ProcessAddress(role=self.role, pid=self.child.pid, url=self.url)
+
+
+class Fleet:
+    """Starts and stops the processes. `environment`: every variable of the gate's configuration and the machine's."""
+
+    def __init__(self, options: FleetOptions, children: Children, environment: Mapping[str, str], pool: str) -> None:
+        self._options = options
+        self._children = children
+        self._environment = environment
+        self._pool = pool
+        self.members: list[Member] = []
+
+    @property
+    def addresses(self) -> list[ProcessAddress]:
+        return [member.address() for member in self._alive()]
+
+    def urls(self, role: str) -> list[str]:
+        """Return the addresses of the processes of a role that are alive, in order."""
+        return [member.url or "" for member in self._alive() if member.role == role]
+
+    def member_of(self, child: Child) -> Member | None:
+        return next((member for member in self.members if member.child is child), None)
+
+    def missing_role(self) -> str | None:
+        """Return "front" or "worker" if none of them is left: then no request can be served."""
+        return next((role for role in (FRONT, WORKER) if not self.urls(role)), None)
+
+    async def start(self, ports: Sequence[int]) -> None:
+        """Start a gate beside every worker, the workers, and a front on each port. Raises ChildDied, TimeoutError."""
+        workers = range(self._options.workers)
+        await asyncio.gather(*(self.start_gate(number) for number in workers))
+        await asyncio.gather(
+            *(self.start_worker(number) for number in workers),
+            *(self.start_front(number, port) for number, port in enumerate(ports)),
+        )
+
+    async def restart(self, ended: Member) -> Member:
+        """Start a process in the place of one that ended. Raises ChildDied, TimeoutError."""
+        if ended.role == FRONT:
+            return await self.start_front(ended.number, ended.port)
+        return await {GATE: self.start_gate, WORKER: self.start_worker, EXECUTOR: self.start_executor}[ended.role](
+            ended.number
+        )
+
+    async def start_front(self, number: int, port: int) -> Member:
+        host = self._options.host
+        options = ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
+        command = ["-m", "uvicorn", "functions.http_api.app:app", *options]
+        child = await self._spawn(FRONT, number, command)
+        url = f"http://{host}:{port}"
+        await self._answering(f"{url}/health", child)
+        return self._joined(Member(FRONT, number, url, child, port))
+
+    async def start_gate(self, number: int) -> Member:
+        command = ["-m", "dispatcher", "--host", self._options.host, "--port", "0"]
+        return await self._announced(GATE, number, command)
+
+    async def start_worker(self, number: int) -> Member:
+        return await self._announced(WORKER, number, self._worker_command())
+
+    def _worker_command(self) -> list[str]:
+        options = self._options
+        model = options.model or (SMALL_MODEL if options.engine == "transformers" else None)
+        named = {
+            "--engine": options.engine,
+            "--policy": options.policy,
+            "--slots": options.slots,
+            "--batch": options.batch,
+            "--swap-gib": options.swap_gib or None,
+            "--tiers": options.worker_tiers,
+            "--model": model,
+            "--host": options.host,
+            "--port": 0,
+            "--pool": self._pool,
+            "--home": options.home,
+        }
+        given = [(name, str(value)) for name, value in named.items() if value is not None]
+        return ["-m", "gpu_worker", *(text for pair in given for text in pair)]
+
+    async def start_executor(self, number: int) -> Member:
+        return await self._announced(EXECUTOR, number, ["-m", "headgate.serve.executor"])
+
+    async def stop(self, grace_s: float) -> None:
+        """End the processes in STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""
+        for role in STOP_ORDER:
+            await asyncio.gather(*(member.child.stop(grace_s) for member in self.members if member.role == role))
+
+    async def _spawn(self, role: str, number: int, arguments: Sequence[str]) -> Child:
+        return await self._children.spawn_python(f"{role}-{number}", arguments, environment=self._environment)
+
+    async def _announced(self, role: str, number: int, arguments: Sequence[str]) -> Member:
+        child = await self._spawn(role, number, arguments)
+        announcement = await child.announcement(self._options.start_timeout_s)
+        return self._joined(Member(role, number, announcement.get("url"), child))
+
+    def _alive(self) -> list[Member]:
+        alive = [member for member in self.members if member.child.returncode is None]
+        return sorted(alive, key=lambda member: (STOP_ORDER.index(member.role), member.number))
+
+    def _joined(self, member: Member) -> Member:
+        """Keep the member in the place of the ended process of its name, if there is one."""
+        self.members = [each for each in self.members if (each.role, each.number) != (member.role, member.number)]
+        self.members.append(member)
+        return member
+
+    async def _answering(self, url: str, child: Child) -> None:
+        """Wait until the URL answers. Raises ChildDied, TimeoutError."""
+        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(self._options.start_timeout_s):
+            while child.returncode is None:
+                try:
+                    if (await client.get(url)).is_success:
+                        return
+                except httpx.TransportError:
+                    await asyncio.sleep(ANSWER_EVERY_S)
+        raise ChildDied(f"{child.name} ended with status {child.returncode} before it was ready: {child.log_tail()}")
