@@ -19,7 +19,7 @@ EXTRAS = {
     "openai": "client",
     "moto": "local",
     "awslambdaric": "local",
-    "psutil": "local",
+    "psutil": "serve",
     "torch": "transformers",
     "transformers": "transformers",
     "matplotlib": "plots",

@@ -1,59 +1,56 @@
-"""Reads tenants from a YAML file (`headgate serve --tenants FILE`). The simulator's files (`--gate on`) are read too:
+"""Reads tenants, and settings of their gate, from a YAML file (`headgate serve --tenants FILE`):
 
-tenants:
-  quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000, max_tokens: 512, models: [m]}
-  flood: {weight: 1}
+    tenants:
+      quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000, max_tokens: 512, models: [m]}
+      flood: {weight: 1}
+    tiers: {shares: {premium: 0.5, standard: 0.35, background: 0.15}}     # optional: tiers at the gate
+    throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
+
+The simulator reads the same file (`headgate simulate --gate on --tenants FILE`); it also needs `slots`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.policies.clocks import Share
-from dispatcher.policies.tiers import Tier
+from dispatcher.operations.tenants import NAME
+from dispatcher.sections import Section, TenantSection, ThrottlingSection, TiersSection
 from headgate.workloads.described.document import read_document
 
-SERVICE_MAX = 1e12
-COUNT_MAX = 1_000_000_000
+TenantName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+class TenantsFile(Section):
+    """The whole file."""
 
-
-class _Tenant(_Section):
-    weight: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 1.0
-    rate_per_s: Annotated[float, Field(ge=0, le=SERVICE_MAX)] = 0.0
-    """Guaranteed service units per second; 0 is no guarantee."""
-    burst: Annotated[float, Field(ge=0, le=SERVICE_MAX)] = 0.0
-    """Service units."""
-    tier: Literal["premium", "standard", "background"] = "standard"
-    queue_max: Annotated[int, Field(ge=0, le=COUNT_MAX)] | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=COUNT_MAX)] | None = None
-    models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Missing: all models."""
-
-
-class _File(_Section):
-    tenants: Annotated[dict[str, _Tenant], Field(min_length=1)]
+    tenants: Annotated[dict[TenantName, TenantSection], Field(min_length=1)]
+    tiers: TiersSection | None = None
+    throttling: ThrottlingSection | None = None
     slots: Any = None
     deadline_s: Any = None
-    """`slots` and `deadline_s` belong to the simulator's gate. Serving takes them from its options."""
+    """`slots` and `deadline_s` belong to the simulator's gate: a server's workers have their own slots."""
+
+    def wanted(self) -> list[Tenant]:
+        return [section.tenant(name) for name, section in self.tenants.items()]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the gate's configuration that the file sets."""
+        sections = {"HEADGATE_TIERS": self.tiers, "HEADGATE_THROTTLING": self.throttling}
+        return {name: section.model_dump_json() for name, section in sections.items() if section is not None}
 
 
-def read_tenants(path: Path) -> list[Tenant]:
+def read_tenants(path: Path) -> TenantsFile:
     """Read the file. Raises ConfigurationError, which names the place in the file; OSError."""
     document = read_document(path)
     try:
-        file = _File.model_validate(_without_nulls(document.value))
+        return TenantsFile.model_validate(_without_nulls(document.value))
     except ValidationError as error:
         finding = error.errors(include_url=False, include_input=False)[0]
         raise document.wrong(finding["loc"], finding["msg"].replace("Input should", "should", 1)) from None
-    return [_tenant(name, entry) for name, entry in file.tenants.items()]
 
 
 def _without_nulls(value: Any) -> Any:
@@ -61,16 +58,3 @@ def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("tenants"), dict):
         return value
     return {**value, "tenants": {name: entry or {} for name, entry in value["tenants"].items()}}
-
-
-def _tenant(name: str, entry: _Tenant) -> Tenant:
-    limits = {"queue_items_max": entry.queue_max, "max_tokens_max": entry.max_tokens}
-    given: dict[str, Any] = {field: value for field, value in limits.items() if value is not None}
-    return Tenant(
-        name,
-        name,
-        share=Share(entry.weight, entry.rate_per_s, entry.burst),
-        tier=Tier(entry.tier),
-        models=entry.models,
-        **given,
-    )

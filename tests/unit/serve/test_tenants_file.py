@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import TierFloors
 from headgate.serve.tenants_file import read_tenants
 
 EXAMPLE = Path(__file__).parents[3] / "examples/tenants.yaml"
@@ -18,7 +21,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples/tenants.yaml"
 def read(tmp_path: Path, text: str) -> list[Tenant]:
     path = tmp_path / "tenants.yaml"
     path.write_text(text)
-    return read_tenants(path)
+    return read_tenants(path).wanted()
 
 
 def test_every_field(tmp_path: Path) -> None:
@@ -29,7 +32,16 @@ def test_every_field(tmp_path: Path) -> None:
 
 
 def test_the_simulators_file_is_read_too() -> None:
-    assert [tenant.name for tenant in read_tenants(EXAMPLE)] == ["quiet", "flood"]
+    assert [tenant.name for tenant in read_tenants(EXAMPLE).wanted()] == ["quiet", "flood"]
+
+
+def test_settings_of_the_gate_become_its_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    path.write_text("tenants: {a: }\ntiers: {shares: {premium: 0.6}, slack: 100}\nthrottling: {user: 5, app: 9}\n")
+    settings = load_config(read_tenants(path).environment()).shard_settings()
+    assert settings.tiers == TierFloors({"premium": 0.6}, 100.0)
+    assert settings.throttling == Limits(5, 9)
+    assert read_tenants(EXAMPLE).environment() == {}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +53,10 @@ def test_the_simulators_file_is_read_too() -> None:
         ("tenants: {a: {tier: system}}", "premium"),
         ("tenants: {a: {models: []}}", "models"),
         ("tenants: {}", "tenants"),
+        ("tenants: {a: }\ntiers: {shares: {premium: 0.6, standard: 0.6}}", "add up to at most 1"),
+        ("tenants: {a: }\nthrottling: {user: 0, app: 1}", "throttling.user"),
         ("tenants: [a]", "tenants"),
+        ("tenants: {No Name: }", "No Name"),
         ("queues: {}", "tenants"),
         ("a: [", "not YAML"),
     ],

@@ -1,0 +1,24 @@
+"""The tenants of a data folder: those of the file that do not exist yet, or one by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations import tenants as operations
+from dispatcher.ports import Store
+
+DEFAULT_TENANT = "default"
+
+
+async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
+    """Create tenants and return their keys, which are shown only now. Raises ConfigurationError for a wrong name.
+
+    Tenants that exist stay as they are: `headgate tenants set` changes them.
+    """
+    existing = {tenant.name for tenant in await store.list_tenants()}
+    if not existing and not wanted:
+        wanted = [Tenant(DEFAULT_TENANT, DEFAULT_TENANT)]
+    missing = [tenant for tenant in wanted if tenant.name not in existing]
+    return {tenant.name: await operations.create(store, RealIds(), RealClock(), tenant) for tenant in missing}

@@ -1,0 +1,156 @@
+"""The processes of `headgate serve`: started, started again when they end by themselves, and ended in order.
+
+    front-0 …    OpenAI's API
+    executor-0   durable calls that no process holds: whose front died, for example
+    gate-0 …     one beside every worker; one of them leads
+    worker-0 …   engine and scheduler
+
+All of them share one SQLite database in the data folder. Any of them may be killed: what it held is finished or
+returned by the others, and it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+
+from dispatcher.bootstrap import RealClock, RealIds, make_store
+from dispatcher.config import Config, load_config
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.ports import Store
+from headgate.local.fleet import FRONT, Fleet, Member
+from headgate.local.ports import front_ports
+from headgate.local.processes import Child, ChildDied, Children
+from headgate.monitor.follower import open_follower
+from headgate.serve.first_tenants import create_missing
+from headgate.serve.folder import DataFolder
+from headgate.serve.options import ServeAddresses, ServeOptions
+from headgate.serve.restarts import Restarts
+from headgate.serve.tenants_file import TenantsFile, read_tenants
+
+STOP_GRACE_S = 40.0
+"""Above the worker's own bounds for a drain (gpu_worker/service)."""
+REGISTERED_EVERY_S = 0.1
+POOL = "default"
+
+Report = Callable[[str], None]
+
+
+class Server:
+    """One server. Call `start` once, and `stop` in any case. `report`: called with a line about each lost process."""
+
+    def __init__(self, options: ServeOptions, report: Report) -> None:
+        self.options = options
+        self._folder = DataFolder(options.home)
+        self._report = report
+        self._clock = RealClock()
+        self._children = Children(RealIds().new(), self._folder.logs, on_death=self._died, grace_s=STOP_GRACE_S)
+        self._restarts = Restarts()
+        self._reviving: set[asyncio.Task[None]] = set()
+        self._fleet: Fleet | None = None
+        self._store: Store | None = None
+        self._lock: int | None = None
+
+    async def start(self, on_step: Report = lambda _: None) -> ServeAddresses:
+        """Start all processes and return once they answer. Raises ConfigurationError, one line, if they do not."""
+        file = read_tenants(self.options.tenants) if self.options.tenants is not None else None
+        ports = front_ports(self.options.host, self.options.port, self.options.fronts)
+        self._folder.prepare()
+        self._lock = self._folder.lock()
+        try:
+            return await self._start(ports, file, on_step)
+        except (ChildDied, TimeoutError) as error:
+            limit = f"a process was not ready after {self.options.start_timeout_s:g} s; --start-timeout gives more"
+            raise ConfigurationError(f"headgate did not start: {error or limit}") from None
+
+    async def stop(self) -> None:
+        """End every process in order: no new requests, running ones finish, workers and gates sign off. Repeatable."""
+        for task in self._reviving:
+            task.cancel()
+        await asyncio.gather(*self._reviving, return_exceptions=True)
+        if self._fleet is not None:
+            await self._fleet.stop(STOP_GRACE_S)
+        await self._children.stop()
+        if self._store is not None:
+            await self._store.close()
+        if self._lock is not None:
+            os.close(self._lock)
+        self._store = self._lock = None
+
+    async def _start(self, ports: list[int], file: TenantsFile | None, on_step: Report) -> ServeAddresses:
+        options = self.options
+        environment = {**_environment(options, self._folder), **(file.environment() if file is not None else {})}
+        config = load_config(environment)
+        self._store = make_store(config)
+        on_step(f"{options.workers} worker(s) with the {options.engine} engine")
+        self._fleet = Fleet(options, self._children, environment, POOL)
+        await self._fleet.start(ports)
+        await self._fleet.start_executor(0)
+        for member in self._fleet.members:
+            self._restarts.started(member.child.name, self._clock.monotonic())
+        model = await self._registered(config, on_step)
+        # Last: a key is shown once, so none is made for a start that fails.
+        keys = await create_missing(self._store, file.wanted() if file is not None else ())
+        base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
+        return ServeAddresses(
+            openai_base_url=base_urls[0],
+            openai_base_urls=base_urls,
+            data=str(options.home),
+            model=model,
+            api_keys=keys,
+            processes=self._fleet.addresses,
+        )
+
+    async def _registered(self, config: Config, on_step: Report) -> str:
+        """Wait until the log names every worker of this start, and return their model."""
+        assert self._store is not None and self._fleet is not None  # noqa: S101, PT018 - set by the caller
+        on_step("waiting for the workers to register")
+        follower = open_follower(self._store, config, self._clock)
+        urls = set(self._fleet.urls("worker"))
+        async with asyncio.timeout(self.options.start_timeout_s):
+            while True:
+                await follower.catch_up()
+                workers = [each for each in follower.picture(self._clock.now()).workers if each.url in urls]
+                if len(workers) == len(urls):
+                    return workers[0].model
+                await self._clock.sleep(REGISTERED_EVERY_S)
+
+    def _died(self, child: Child) -> None:
+        """Start the process again. One that ends before it was ready is not a member yet: its starter reports it."""
+        member = self._fleet.member_of(child) if self._fleet is not None else None
+        if member is None:
+            return
+        self._report(child.ending())
+        task = asyncio.create_task(self._revive(member))
+        self._reviving.add(task)
+        task.add_done_callback(self._reviving.discard)
+
+    async def _revive(self, ended: Member) -> None:
+        assert self._fleet is not None  # noqa: S101 - the member is of this fleet
+        name = ended.child.name
+        while True:
+            await self._clock.sleep(self._restarts.delay(name, self._clock.monotonic()))
+            try:
+                await self._fleet.restart(ended)
+            except (ChildDied, TimeoutError, OSError) as error:
+                self._report(f"{name} did not start again: {error or 'not ready in time'}")
+                continue
+            self._restarts.started(name, self._clock.monotonic())
+            self._report(f"{name} was started again")
+            return
+
+
+def _environment(options: ServeOptions, folder: DataFolder) -> Mapping[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    return {
+        **own,
+        "PYTHONUNBUFFERED": "1",
+        "HEADGATE_STORE": folder.store,
+        "HEADGATE_POOL": POOL,
+        "HEADGATE_ORDER": options.order,
+        "HEADGATE_WORKER_SECRET": folder.secret(),
+        "POWERTOOLS_SERVICE_NAME": "headgate",
+        "POWERTOOLS_METRICS_NAMESPACE": "headgate",
+        "POWERTOOLS_TRACE_DISABLED": "true",
+    }

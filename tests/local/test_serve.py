@@ -1,0 +1,181 @@
+"""`headgate serve` as processes: no AWS, and everything that was promised survives kills and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+
+from tests.support.hang_guard import HANG_S
+from tests.support.local.stack import ROOT, Usage, eventually, run_json, total
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+
+
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen[str]
+    openai_base_url: str
+    openai_base_urls: list[str]
+    data: str
+    model: str
+    api_keys: dict[str, str]
+    processes: list[dict[str, Any]]
+
+    def openai(self, key: str) -> OpenAI:
+        return OpenAI(base_url=self.openai_base_url, api_key=key, max_retries=0, timeout=HANG_S)
+
+    def pid(self, role: str) -> int:
+        return int(next(process["pid"] for process in self.processes if process["role"] == role))
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(HANG_S)
+
+
+def serve(data: Path, *options: str) -> Served:
+    command = [sys.executable, "-m", "headgate.cli", "serve", "--port", "0", "--engine", "modelled", "--json"]
+    command += ["--data", str(data), "--start-timeout", str(HANG_S), *options]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=clean)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        logs = "\n".join(path.read_text()[-3000:] for path in (data / "logs").glob("*.log"))
+        pytest.fail(f"it did not start (exit {process.wait(HANG_S)}): {logs}")
+    return Served(process=process, **json.loads(line))
+
+
+def usage(served: Served) -> Usage:
+    return total(run_json("usage", "--data", served.data)["usage"])
+
+
+def complete(served: Served, key: str, max_tokens: int, idempotency_key: str | None = None) -> str:
+    """Return the answer's id and text."""
+    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    answer = served.openai(key).completions.create(
+        model=served.model, prompt="once upon", max_tokens=max_tokens, extra_headers=headers
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == max_tokens
+    return f"{answer.id} {answer.choices[0].text}"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    left = [process for process in psutil.process_iter() if str(tmp_path) in " ".join(_command(process))]
+    assert not left, "a process outlived its server"
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_a_restart_keeps_tenants_usage_and_answers(data: Path) -> None:
+    first = serve(data)
+    key = first.api_keys["default"]
+    other = run_json("tenants", "create", "acme", "--weight", "3", "--data", first.data)["api_key"]
+    answer = complete(first, key, 6, "once")
+    complete(first, other, 4)
+    used = usage(first)
+    assert (used.requests, used.output_tokens) == (2, 10)
+    assert first.stop() == 0
+
+    again = serve(data)
+    assert again.api_keys == {}, "a key is shown once"
+    assert usage(again) == used
+    assert complete(again, key, 6, "once") == answer
+    assert usage(again) == used, "the same key is charged once"
+    assert run_json("tenants", "show", "acme", "--data", again.data)["terms"]["weight"] == 3.0
+    complete(again, other, 4)
+    assert usage(again).output_tokens == 14
+    assert again.stop() == 0
+
+
+def test_durable_work_survives_a_kill_of_its_front(data: Path) -> None:
+    """The executor finishes what the dead front had accepted; the caller reads the answer under its key."""
+    served = serve(data, "--slots", "1")
+    key = served.api_keys["default"]
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            asked = [threads.submit(complete, served, key, 400, f"call-{number}") for number in range(3)]
+            eventually(
+                lambda: run_json("top", "--once", "--data", served.data)["tenants"],
+                lambda tenants: any(t["running"] == 1 and t["waiting"] == 2 for t in tenants),
+            )
+            os.kill(served.pid("front"), signal.SIGKILL)
+            for each in asked:
+                with pytest.raises(openai.APIConnectionError):
+                    each.result()
+        eventually(lambda: usage(served), lambda found: found.requests == 3)
+        eventually(lambda: _answers(served), lambda answers: answers)
+        answers = {complete(served, key, 400, f"call-{number}") for number in range(3)}
+        assert len(answers) == 3
+        assert usage(served) == usage(served)._replace(requests=3, output_tokens=1200)
+    finally:
+        assert served.stop() == 0
+
+
+def _answers(served: Served) -> bool:
+    """True once the front was started again."""
+    try:
+        return bool(served.openai("none").models.list())
+    except openai.AuthenticationError:
+        return True
+    except openai.APIConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("role", ["worker", "gate", "executor"])
+def test_a_killed_process_is_started_again(data: Path, role: str) -> None:
+    served = serve(data)
+    try:
+        os.kill(served.pid(role), signal.SIGKILL)
+        eventually(lambda: _tokens(served), lambda tokens: tokens == 4)
+    finally:
+        assert served.stop() == 0
+
+
+def _tokens(served: Served) -> int:
+    """Return the tokens of one answer; 0 while no worker serves."""
+    try:
+        answer = served.openai(served.api_keys["default"]).completions.create(
+            model=served.model, prompt="x", max_tokens=4
+        )
+    except openai.APIStatusError:
+        return 0
+    return answer.usage.completion_tokens if answer.usage else 0
+
+
+def test_two_servers_on_one_folder(data: Path) -> None:
+    served = serve(data)
+    command = [sys.executable, "-m", "headgate.cli", "serve", "--port", "0", "--data", str(data)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=ROOT)
+    assert served.stop() == 0
+    assert ended.returncode == 2
+    assert "in use by another" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_server(data: Path, number: signal.Signals) -> None:
+    served = serve(data)
+    family = [psutil.Process(process["pid"]) for process in served.processes]
+    served.stop(number)
+    eventually(lambda: [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], lambda p: not p)
