@@ -66,7 +66,11 @@ class Log(Protocol):
         ...
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
-        """Keep the state after all entries below `position`. Parts first, the manifest last."""
+        """Keep the state after all entries below `position`. Parts first, the manifest last.
+
+        Entries may expire 7 days after they were written, snapshots 14 days after. So a shard in use needs a snapshot
+        at least once a day, also if it is idle.
+        """
         ...
 
     async def load_snapshot(self) -> tuple[int, bytes] | None:

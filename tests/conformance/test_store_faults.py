@@ -13,13 +13,13 @@ from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.ports import Log
-from dispatcher.stores.dynamodb.log import DynamoLog
+from dispatcher.stores.dynamodb.log import DAY_S, DynamoLog
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import THROTTLED_S, TRIES_MAX, Requests
 from dispatcher.stores.dynamodb.server_time import IgnoredServerTime, ServerTime
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace
-from tests.conformance.store_world import SHARD, FakeClock, answer, invocation
+from tests.conformance.store_world import SHARD, START, FakeClock, answer, invocation, tenant_row, usage_row
 
 
 def refused(code: str, operation: str, status: int = 400, reasons: list[dict[str, str]] | None = None) -> ClientError:
@@ -238,3 +238,25 @@ def test_the_client_leaves_retries_to_the_store() -> None:
     assert config.retries["total_max_attempts"] == 1
     assert config.max_pool_connections == 7
     assert config.connect_timeout + config.read_timeout < 10
+
+
+async def test_every_item_but_a_tenants_expires_and_no_sooner_than_after_a_day(
+    table_place: TablePlace, clock: FakeClock
+) -> None:
+    """Mailboxes are the exception: their news is worthless after an hour."""
+    store = table_place.open(clock)
+    await store.log(SHARD).append(0, b"x")
+    await store.log(SHARD).save_snapshot(1, "n", b"state")
+    await store.mailboxes.put("p", 0, [b"x"])
+    await store.create(invocation())
+    await store.put_usage([usage_row()])
+    await store.put_tenant_rows(SHARD, [tenant_row()])
+    await store.put_tenant(Tenant("a", "a"), expected_version=None)
+    items = table_place.client.scan(TableName=table_place.table)["Items"]
+    expiries = {item["pk"]["S"].partition("#")[0]: float(item.get("ttl", {"N": "0"})["N"]) - START for item in items}
+    assert {kind for kind, after_s in expiries.items() if after_s < 0} == {"TENANT", "TENANTS"}
+    assert {kind for kind, after_s in expiries.items() if 0 <= after_s < DAY_S} == {"MAIL"}
+    parts = [float(item["ttl"]["N"]) for item in items if item["sk"]["S"].startswith("P#")]
+    manifests = [float(item["ttl"]["N"]) for item in items if item["sk"]["S"].startswith("M#")]
+    assert expiries["LOG"] + START < manifests[0] < parts[0]
+    await store.close()
