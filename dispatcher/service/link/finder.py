@@ -64,6 +64,8 @@ class Finder:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.redirect = ""
+        self.known = NO_LEADER
+        """The leader that was looked for last."""
 
     async def connect(self) -> Connection | None:
         """Return a connection to the leader; None if the log names none. Raises ConnectionLost, LogCorrupt.
@@ -71,19 +73,17 @@ class Finder:
         While a leader does not answer, the log is watched: another one may take over.
         """
         redirect, self.redirect = self.redirect, ""
-        known = NO_LEADER._replace(address=redirect) if redirect else await self._read()
-        while known.address:
-            attempt = asyncio.create_task(connect(self._fleet, known.address))
+        self.known = NO_LEADER._replace(address=redirect) if redirect else await self._read()
+        while address := self.known.address:
+            attempt = asyncio.create_task(connect(self._fleet, address))
             try:
-                while not attempt.done():
+                while address == self.known.address:
                     await asyncio.wait((attempt,), timeout=WATCH_S)
-                    if not attempt.done() and (now := await self._read()).address != known.address:
-                        break
-                else:
-                    return attempt.result()
+                    if attempt.done():
+                        return attempt.result()
+                    self.known = await self._read()
             finally:
                 attempt.cancel()
-            known = now
         return None
 
     async def _read(self) -> Leadership:

@@ -75,6 +75,8 @@ class Link:
         self._launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue(LAUNCHES_MAX)
         self._role = "client"
         self._searching_since = 0.0
+        self._given_up = ("", -1)
+        """Address and epoch of a leader that was not reached."""
         self._fleet_read: tuple[float, Sequence[WorkerSet]] = (0.0, ())
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -202,14 +204,21 @@ class Link:
                 has_leader = True
             except LogError:
                 has_leader = False
-            if has_leader and self._clock.monotonic() - self._searching_since < ALONE_AFTER_S:
+            if has_leader and not self._gives_up():
                 await self._clock.sleep(SEARCH_S)
             else:
+                self._given_up = self._finder.known[:2]
                 await self._decide_alone()
+
+    def _gives_up(self) -> bool:
+        """Has no leader been reached for long enough? One that was given up before is not waited for again."""
+        searching_s = self._clock.monotonic() - self._searching_since
+        return searching_s >= ALONE_AFTER_S or self._finder.known[:2] == self._given_up
 
     async def _led(self, channel: Channel) -> None:
         """Exchange messages with the leader until it is lost."""
         self._channel = channel
+        self._given_up = ("", -1)
         channel.post(self._hello())
         for pending in self._pending:
             channel.post(Do(*pending[:3]))
@@ -231,6 +240,8 @@ class Link:
                 if connection is not None:
                     await self._leave_alone(work)
                     return await self._led(Channel(connection, self._clock))
+            if work.done() and self._is_needed:
+                await self._clock.sleep(SEARCH_ALONE_S)
             await self._leave_alone(work)
         finally:
             work.cancel()
