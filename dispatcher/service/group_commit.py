@@ -104,7 +104,7 @@ class GroupCommit:
             return
         try:
             commands = [item.command for item in self._writing]
-            committed = await self._replica.commit([*commands, *ticks], epoch=self._epoch)
+            committed = await self._replica.commit([*ticks, *commands], epoch=self._epoch, more=self._more)
         except StoreUnavailable as error:
             self._failed(error, self)
             await self._clock.sleep(RETRY_S)
@@ -116,9 +116,16 @@ class GroupCommit:
         self.committed_at = self._clock.monotonic()
         if ticked:
             self._ticked_at = self.committed_at
-        for item, outcome in zip(items, committed.outcomes, strict=False):
+        outcomes = committed.outcomes[1:] if ticked else committed.outcomes
+        for item, outcome in zip(items, outcomes, strict=True):
             item.reply(outcome)
         self._deliver(committed.deliveries)
+
+    def _more(self, _room: int) -> list[Command]:
+        """Let the commands that have arrived since join the entry that is being written: its position was lost."""
+        before = len(self._writing)
+        self._take()
+        return [item.command for item in self._writing[before:]]
 
     def _take(self) -> None:
         """Move the oldest commands to the next entry. Some may be left there by an attempt that failed."""

@@ -29,7 +29,13 @@ ENTRY_FULL = 300_000
 """Bytes of an entry above which its commands are split."""
 READ_MAX = 1000
 LOSSES_BEFORE_READ = 2
-"""After so many lost positions in a row the tail is read: there is probably more than one new entry."""
+"""After so many lost positions the tail is read: there is probably more than one new entry."""
+CONTESTED_AFTER_S = 0.02
+"""If other processes wrote before the last entry, the tail is read first from this age of it on."""
+GIVING_WAY_S = 0.02
+GIVING_WAY_LOSSES = 3
+"""After each of its first losses a process that does not lead pauses for up to GIVING_WAY_S: those that lost more often
+go first."""
 REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses before an append without an answer is repeated."""
 
@@ -49,6 +55,14 @@ class Committed(NamedTuple):
 
 class Deposed(Exception):
     """Another process leads since a later epoch. Nothing of these commands was written."""
+
+
+More = Callable[[int], Sequence[Command]]
+
+
+def no_more(_room: int) -> Sequence[Command]:
+    """No command joins a commit that is under way."""
+    return ()
 
 
 def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
@@ -82,7 +96,10 @@ class Replica:
         """Bytes of the entries from there on."""
         self._named: Moment | None = None
         """When the read began that showed the shard's position to be the next; None: not read yet."""
-        self._entries_written = 0
+        self._is_contested = False
+        """Other processes wrote entries before this process's last one."""
+        self.entries_written = 0
+        """Entries that this replica tried to write: the name of each."""
         self._corrupt: LogCorrupt | None = None
         self._lock = asyncio.Lock()
 
@@ -95,17 +112,18 @@ class Replica:
         async with self._lock:
             await self._catch_up()
 
-    async def commit(self, commands: Sequence[Command], *, epoch: int | None = None) -> Committed:
+    async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
         """Write what the commands lead to, and return their outcomes, in order, once that is in the log.
 
-        `epoch`: of the leader that writes; raises Deposed if there is a later one. Raises StoreUnavailable if the log
-        cannot be read, or if it is not known whether the commands were written; LogCorrupt, LogGap.
+        `epoch`: of the leader that writes; raises Deposed if there is a later one. `more` is called after each lost
+        position, with the number of commands that still fit; their outcomes follow the others. Raises StoreUnavailable
+        if the log cannot be read, or if it is not known whether the commands were written; LogCorrupt, LogGap.
         """
         async with self._lock:
             outcomes: list[Outcome] = []
             deliveries: list[Delivery] = []
             for start in range(0, len(commands), COMMANDS_MAX):
-                part = await self._commit(list(commands[start : start + COMMANDS_MAX]), epoch)
+                part = await self._commit(list(commands[start : start + COMMANDS_MAX]), epoch, more)
                 outcomes += part.outcomes
                 deliveries += part.deliveries
             return Committed(outcomes, deliveries)
@@ -133,8 +151,9 @@ class Replica:
 
     # Deciding and writing
 
-    async def _commit(self, commands: list[Command], epoch: int | None) -> Committed:
-        is_fresh = self._needs_reload()
+    async def _commit(self, commands: list[Command], epoch: int | None, more: More = no_more) -> Committed:
+        is_fresh = self._needs_reload() or self._is_probably_late()
+        self._is_contested = False
         if is_fresh:
             await self._catch_up()
         losses, kept = 0, False
@@ -159,8 +178,11 @@ class Replica:
                     return Committed(outcomes, deliveries)
             except EntryTooLarge:
                 return await self._commit_split(commands, epoch)
-            losses, kept = losses + 1, False
-            if losses >= LOSSES_BEFORE_READ:
+            losses, kept, is_fresh = losses + 1, False, False
+            commands = [*commands, *more(COMMANDS_MAX - len(commands))]
+            if epoch is None and losses <= GIVING_WAY_LOSSES:
+                await self._clock.sleep(GIVING_WAY_S * self._spread(losses))
+            if losses % LOSSES_BEFORE_READ == 0:
                 await self._catch_up()
                 is_fresh = True
 
@@ -187,8 +209,8 @@ class Replica:
 
         None: another entry stands there, and is folded now. The decision is undone unless news are returned.
         """
-        self._entries_written += 1
-        writer = f"{self.name}:{self._entries_written}"
+        self.entries_written += 1
+        writer = f"{self.name}:{self.entries_written}"
         entry = Entry(self.shard.position, now, writer, leader, epoch, tuple(facts))
         data = encode_entry(entry)
         try:
@@ -225,8 +247,10 @@ class Replica:
 
     def _pause_s(self, tries: int) -> float:
         """Return a pause that differs between processes, without a random source."""
-        spread = crc32(f"{self.name}:{self._entries_written}:{tries}".encode()) / 2**32
-        return REPEAT_S[min(tries, len(REPEAT_S) - 1)] * (0.5 + spread)
+        return REPEAT_S[min(tries, len(REPEAT_S) - 1)] * (0.5 + self._spread(tries))
+
+    def _spread(self, tries: int) -> float:
+        return crc32(f"{self.name}:{self.entries_written}:{tries}".encode()) / 2**32
 
     # Reading
 
@@ -267,7 +291,11 @@ class Replica:
         self.saved_position, self.unsaved_bytes = position, 0
         self._named = began
 
+    def _is_probably_late(self) -> bool:
+        return self._is_contested and self._named is not None and self._named.age_s() > CONTESTED_AFTER_S
+
     def _fold(self, data: bytes) -> None:
+        self._is_contested = True
         try:
             entry = decode_entry(data)
             news = self.shard.fold(entry)

@@ -1,24 +1,27 @@
-"""Repeats slow appends with the same bytes, so that one slow reply does not delay a whole shard.
+"""Repeats slow appends with the same bytes, and slow reads, so that one slow reply does not delay a whole shard.
 
 Both appends are meant for the same position with the same bytes, and a position is written once: whichever is applied
-first, the other one finds equal bytes there. The share of repeated appends is bounded, and an append is never repeated
-while the store throttles, so that hedging does not add load where load is the cause.
+first, the other one finds equal bytes there. The share of repeated requests is bounded, and none is repeated while the
+store throttles, so that hedging does not add load where load is the cause.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED, Future
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from dispatcher.ports import Clock, Log
 
 HEDGE_AFTER_S = 0.012
-"""An append without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
+"""A request without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
 HEDGED_SHARE_MAX = 0.05
 HEDGES_SAVED_MAX = 5.0
-"""Most repeats in a row that earlier appends without a repeat pay for."""
+"""Most repeats in a row that earlier requests without a repeat pay for."""
+
+T = TypeVar("T")
 
 
 class HedgedLog:
@@ -26,32 +29,35 @@ class HedgedLog:
 
     def __init__(self, log: Log, clock: Clock, is_throttled: Callable[[], bool] = lambda: False) -> None:
         self.hedges = 0
-        """Appends that were repeated so far."""
+        """Requests that were repeated so far."""
         self._log, self._clock, self._is_throttled = log, clock, is_throttled
         self._saved = 1.0
-        self._late: set[Future[bytes]] = set()
+        self._late: set[Future[Any]] = set()
 
     async def append(self, position: int, entry: bytes) -> bytes:
+        return await self._hedged(partial(self._log.append, position, entry))
+
+    async def _hedged(self, request: Callable[[], Awaitable[T]]) -> T:
         self._saved = min(HEDGES_SAVED_MAX, self._saved + HEDGED_SHARE_MAX)
-        tries = [self._begin(position, entry)]
+        tries = [self._begin(request)]
         try:
             if await self._is_slow(tries[0]) and self._may_hedge():
                 self.hedges += 1
                 self._saved -= 1
-                tries.append(self._begin(position, entry))
+                tries.append(self._begin(request))
             return await _first_reply(tries)
         except asyncio.CancelledError:
             for task in tries:
                 task.cancel()
             raise
 
-    def _begin(self, position: int, entry: bytes) -> Future[bytes]:
-        task = asyncio.ensure_future(self._log.append(position, entry))
+    def _begin(self, request: Callable[[], Awaitable[T]]) -> Future[T]:
+        task = asyncio.ensure_future(request())
         self._late.add(task)
         task.add_done_callback(self._forget)
         return task
 
-    def _forget(self, task: Future[bytes]) -> None:
+    def _forget(self, task: Future[Any]) -> None:
         self._late.discard(task)
         if not task.cancelled():
             task.exception()  # of the slower try: its position is decided, its error means nothing any more
@@ -68,7 +74,7 @@ class HedgedLog:
         return self._saved >= 1 and not self._is_throttled()
 
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
-        return await self._log.read(position, limit)
+        return await self._hedged(partial(self._log.read, position, limit))
 
     async def last(self) -> tuple[int, bytes] | None:
         return await self._log.last()
@@ -83,7 +89,7 @@ class HedgedLog:
         await self._log.cut(position)
 
 
-async def _first_reply(tries: list[Future[bytes]]) -> bytes:
+async def _first_reply(tries: list[Future[T]]) -> T:
     """Return the first reply. Raises the error of the last try if all fail."""
     pending = set(tries)
     while True:

@@ -8,7 +8,7 @@ from dispatcher.model.commands import Offer, Over, Refused, Status, Unknown, Wai
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
-from dispatcher.service.replica import Deposed
+from dispatcher.service.replica import COMMANDS_MAX, Deposed
 from dispatcher.shard.snapshot import dump
 from tests.support.gate.service_world import World, accept, end, report, run_world
 
@@ -38,6 +38,44 @@ def test_interleaved_replicas_agree():
         await two.catch_up()
         assert dump(one.shard) == dump(two.shard) == dump((await world.folded()).shard)
         assert one.shard.position == 41
+
+    run_world(scenario())
+
+
+def test_commands_join_after_a_lost_position():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
+        await two.catch_up()
+        now, rooms = world.clock.now(), []
+        await one.commit([accept("one-1", "one", now)])
+
+        def more(room):
+            rooms.append(room)
+            return [accept("two-2", "two", now)] if len(rooms) == 1 else []
+
+        committed = await two.commit([accept("two-1", "two", now)], more=more)
+        assert [outcome.id for outcome in committed.outcomes] == ["two-1", "two-2"]
+        assert rooms == [COMMANDS_MAX - 1]
+        assert two.shard.position == 3
+
+    run_world(scenario())
+
+
+def test_a_process_that_lost_reads_first():
+    async def scenario():
+        world = World()
+        one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
+        await two.catch_up()
+        now = world.clock.now()
+        await one.commit([accept("one-1", "one", now)])
+        await two.commit([accept("two-1", "two", now)])
+        await one.commit([accept("one-2", "one", now)])
+        await world.clock.sleep(1.0)
+        written = two.entries_written
+        await two.commit([accept("two-2", "two", now)])
+        assert two.entries_written == written + 1
+        assert (await world.folded()).shard.position == 5
 
     run_world(scenario())
 

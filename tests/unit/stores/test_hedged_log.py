@@ -1,9 +1,10 @@
-"""Hedged appends on the memory store, in a loop whose time the test advances."""
+"""Hedged appends and reads on the memory store, in a loop whose time the test advances."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +12,8 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.stores.hedged_log import HEDGE_AFTER_S, HEDGED_SHARE_MAX, HEDGES_SAVED_MAX, HedgedLog
 from dispatcher.stores.memory.log import MemoryLog
 from dispatcher.stores.memory.store import MemoryStore
+
+T = TypeVar("T")
 
 
 class StepClock:
@@ -31,7 +34,7 @@ class StepClock:
         self._sleepers.append((self.time + seconds, woken))
         await woken.wait()
 
-    async def finish(self, work: asyncio.Future[bytes]) -> bytes:
+    async def finish(self, work: asyncio.Future[T]) -> T:
         while not work.done():
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -89,6 +92,15 @@ async def test_a_slow_append_is_repeated_and_the_first_answer_counts(slow: tuple
     assert world.log.hedges == 1
     assert world.clock.time == pytest.approx(HEDGE_AFTER_S + 0.001)
     assert list(await world.inner.read(0)) == [b"x"]
+
+
+async def test_a_slow_read_is_repeated() -> None:
+    world = World()
+    await world.append(0, b"x")
+    world.store.faults = Delays(world.clock, (1.0, 0.0), (0.001, 0.0))
+    entries = await world.clock.finish(asyncio.ensure_future(world.log.read(0)))
+    assert list(entries) == [b"x"]
+    assert (world.log.hedges, world.clock.time) == (1, pytest.approx(HEDGE_AFTER_S + 0.001))
 
 
 async def test_a_slow_loser_gets_the_winners_entry() -> None:
