@@ -7,7 +7,6 @@ import math
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, TenantSet
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.shard.choose import free_worker
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.state import State
 
@@ -21,7 +20,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     if command.id in state.calls or _was_accepted(state, command.id):
         _hold(decision, command)
         return None
-    if not any(worker.config.model == command.model for worker in state.workers.values()):
+    if not state.slots.has(command.model):
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
     tenant = _configured(decision, command)
     refused = _queue_full(state, tenant, command) or _throttled(state, command)
@@ -39,7 +38,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
 
 def wait_s(state: State, call: Call, position: int) -> float:
     """Return the tenant's own backlog over the measured capacity: a lower bound while other tenants wait too."""
-    capacity = sum(w.config.service_per_s for w in state.workers.values() if w.config.model == call.model)
+    capacity = state.slots.capacity_per_s(call.model)
     return position * call.cost / capacity if capacity > 0 else float(position)
 
 
@@ -78,9 +77,9 @@ def _is_fresh(state: State, tenant: Tenant) -> bool:
 
 def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None:
     waiting = tenant.waiting + tenant.suspended
-    if waiting < tenant.waiting_max or (not waiting and free_worker(state, command.model) is not None):
+    if waiting < tenant.waiting_max or (not waiting and state.slots.first(command.model) is not None):
         return None
-    capacity = sum(w.config.service_per_s for w in state.workers.values() if w.config.model == command.model)
+    capacity = state.slots.capacity_per_s(command.model)
     after_s = max(1, math.ceil(max(1, waiting // 2) * (command.cost / capacity if capacity > 0 else 1.0)))
     message = (
         f"{waiting} of this tenant's requests are waiting already; its limit is {tenant.waiting_max}. "

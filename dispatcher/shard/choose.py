@@ -12,23 +12,8 @@ from __future__ import annotations
 from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import TenantQueue
 from dispatcher.policies.tiers import Tier
-from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import owed_most
-
-
-def free_worker(state: State, model: str, lost_on: str = "") -> Worker | None:
-    """Return the worker that gets the next call of the model, or None if no slot is free.
-
-    `lost_on`: the worker that lost the call's last attempt. It gets the call only if no other has a free slot.
-    """
-    best, least = None, 2.0
-    for name, worker in state.workers.items():
-        if worker.config.model == model and worker.free > 0:
-            load = len(worker.running) / worker.config.slots + (name == lost_on)
-            if best is None or load < least:
-                best, least = worker, load
-    return best
 
 
 def first_queue(state: State, model: str) -> TenantQueue | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.model.facts import Dispatched
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.choose import first_queue, free_worker
+from dispatcher.shard.choose import first_queue
 from dispatcher.shard.decision import Decision
 
 
@@ -12,16 +12,15 @@ def dispatch_next(decision: Decision) -> bool:
     """Give a free slot to the call that is due first. False if there is no such slot or no such call."""
     state = decision.state
     for model in state.lanes if state.waiting else ():
-        queue = first_queue(state, model)
-        if queue is not None and dispatch(decision, queue.head()):
-            return True
+        if state.slots.first(model) is not None and (queue := first_queue(state, model)) is not None:
+            return dispatch(decision, queue.head())
     return False
 
 
 def dispatch(decision: Decision, call: Call) -> bool:
     """Dispatch the call, if a slot of its model is free."""
     state, tenant = decision.state, call.tenant
-    worker = free_worker(state, call.model, call.lost_on)
+    worker = state.slots.best_for(call)
     if worker is None:
         return False
     charge = state.order.charged(tenant, call.cost, state.at, state.virtual_time, state.scale(), state.lowest_vft())

@@ -27,7 +27,7 @@ from dispatcher.model.facts import (
     WorkerSet,
 )
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.records import RECENT, Worker
+from dispatcher.shard.records import RECENT, Process, Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import after_dispatch
 
@@ -69,7 +69,7 @@ def _process_set(state: State, fact: ProcessSet) -> None:
     if silent is process.silent:
         return
     state.set_process(process, "silent", silent)
-    for call in list(process.calls.values()):
+    for call in _by_arrival(process):
         if silent and call.queued:
             state.dequeue(call)
             state.suspend(call)
@@ -81,7 +81,7 @@ def _process_set(state: State, fact: ProcessSet) -> None:
 def _process_lost(state: State, fact: ProcessLost) -> list[News]:
     process = state.processes[fact.process]
     news: list[News] = []
-    for call in list(process.calls.values()):
+    for call in _by_arrival(process):
         if call.durable:
             _hold_by(state, call, "")
         elif call.worker:
@@ -170,6 +170,10 @@ def _held(state: State, fact: Held) -> None:
 
 def _cancelling(state: State, fact: Cancelling) -> None:
     state.set_call(state.calls[fact.id], "cancelling", True)
+
+
+def _by_arrival(process: Process) -> list[Call]:
+    return sorted(process.calls.values(), key=lambda call: call.arrival)
 
 
 def _leave(state: State, call: Call, outcome: str) -> list[News]:

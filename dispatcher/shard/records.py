@@ -50,6 +50,10 @@ class Process:
         """Sequence numbers from the floor on that were accepted."""
         self.seen_at = seen_at
 
+    def repeatable(self) -> set[int]:
+        """Return the accepted numbers that its floor does not speak for."""
+        return {number for number in self.accepted if number >= self.floor}
+
 
 class Usage(NamedTuple):
     """Totals of one tenant, application and hour. `position`: of the last entry that changed them."""

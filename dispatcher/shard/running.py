@@ -6,7 +6,6 @@ from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
 from dispatcher.model.facts import Ended, ProcessSet, Returned, WorkerLost
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.choose import free_worker
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NOT_COUNTED
@@ -88,7 +87,7 @@ def _end(
 
 def _leaves_a_slot_free(state: State, call: Call) -> bool:
     worker = state.workers[call.worker]
-    return (worker.config.state == "serving" and worker.free >= 0) or free_worker(state, call.model) is not None
+    return (worker.config.state == "serving" and worker.free >= 0) or state.slots.first(call.model) is not None
 
 
 def _after_slot_freed(decision: Decision) -> None:

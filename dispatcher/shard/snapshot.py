@@ -72,7 +72,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for config, failures in fields["workers"]:
         worker = Worker(WorkerSet(*config))
         worker.failures = failures
-        state.workers[worker.config.worker] = worker
+        state.set_worker(worker.config.worker, worker)
     for name, silent, floor, accepted, seen_at in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)
@@ -113,4 +113,4 @@ def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:
 
 
 def _process(name: str, process: Process) -> list[Any]:
-    return [name, process.silent, process.floor, sorted(process.accepted), process.seen_at]
+    return [name, process.silent, process.floor, sorted(process.repeatable()), process.seen_at]

@@ -27,9 +27,12 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.slots import Slots
 
 ENDS_KEPT = 4096
 """The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
+ACCEPTED_KEPT = 1024
+"""With more sequence numbers of a process, those below its floor are dropped: its floor speaks for them."""
 CLEANED_EVERY_S = 60.0
 IDLE_GROUPS = 64
 HOURS_KEPT = 3
@@ -70,6 +73,7 @@ class State:
         """The tenants with nothing waiting or running, in groups by their name."""
         self.promised_per_s = 0.0
         self.promised_to = 0
+        self.slots = Slots()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
         self.undo: list[Undo] | None = None
@@ -137,12 +141,14 @@ class State:
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
         worker.running[call.id] = call
+        self.slots.changed(worker)
         call.tenant.running += 1
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.release, call, worker)
 
     def release(self, call: Call, worker: Worker) -> None:
         del worker.running[call.id]
+        self.slots.changed(worker)
         call.tenant.running -= 1
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.hold, call, worker)
@@ -199,13 +205,19 @@ class State:
 
     def set_worker(self, worker_id: str, worker: Worker | None) -> None:
         """Add or remove a worker."""
-        self._note(self.set_worker, worker_id, self.workers.pop(worker_id, None))
+        old = self.workers.pop(worker_id, None)
+        self._note(self.set_worker, worker_id, old)
+        if old is not None:
+            self.slots.left(old)
         if worker is not None:
             self.workers[worker_id] = worker
+            self.slots.changed(worker)
 
     def set_config(self, worker: Worker, config: WorkerSet, failures: int) -> None:
         self._note(self.set_config, worker, worker.config, worker.failures)
+        self.slots.left(worker)
         worker.config, worker.failures = config, failures
+        self.slots.changed(worker)
 
     def serve(self, call: Call, input_tokens: int, output_tokens: int, served: float) -> None:
         """Add what a call was served to its tenant's totals."""
@@ -226,7 +238,8 @@ class State:
     def note_sequence(self, process_name: str, process: Process, sequence: int) -> None:
         """Remember the number of an accepted call. `forget` drops those below the floor, once they are written."""
         process.accepted.add(sequence)
-        self._grown.add(process_name)
+        if len(process.accepted) > ACCEPTED_KEPT:
+            self._grown.add(process_name)
         self._note(process.accepted.discard, sequence)
 
     def note_admission(self, tenant: str, app: str) -> None:
@@ -268,7 +281,8 @@ class State:
                     self._place(queue)
                 elif queue.entry is not None:
                     self.lane(queue).drop(queue)
-            self._note_idle(tenant, is_idle=not active and tenant.name in self.tenants)
+            if active is tenant.is_idle or tenant.name not in self.tenants:
+                self._note_idle(tenant, is_idle=not active and tenant.name in self.tenants)
         self._dirty.clear()
 
     def lane(self, queue: TenantQueue) -> Index:
@@ -289,12 +303,11 @@ class State:
         """Return the factor on guaranteed rates, 0 < factor <= 1 (clocks.rate_scale)."""
         if not self.promised_to:
             return 1.0
-        capacity = sum(worker.config.service_per_s for worker in self.workers.values())
-        return rate_scale(self.promised_per_s, capacity or None)
+        return rate_scale(self.promised_per_s, self.slots.capacity_per_s() or None)
 
     def is_saturated(self, model: str) -> bool:
         """Return whether the KV cache of every serving worker of the model is as good as full."""
-        serving = [w for w in self.workers.values() if w.config.model == model and w.config.state == "serving"]
+        serving = [worker for worker in self.slots.of(model) if worker.config.state == "serving"]
         full = self.settings.saturated
         return bool(serving) and all(self.kv_use.get(worker.config.worker, 0.0) >= full for worker in serving)
 
@@ -327,7 +340,7 @@ class State:
         """
         for name in self._grown:
             if (process := self.processes.get(name)) is not None:
-                process.accepted = {each for each in process.accepted if each >= process.floor}
+                process.accepted = process.repeatable()
         self._grown.clear()
         while len(self.ends) > ENDS_KEPT:
             self.ends.popitem(last=False)
@@ -361,6 +374,7 @@ class State:
             queue.indexed = clocks
 
     def _note_idle(self, tenant: Tenant, *, is_idle: bool) -> None:
+        tenant.is_idle = is_idle
         group = self.idle[zlib.crc32(tenant.name.encode()) % IDLE_GROUPS]
         if is_idle:
             group.add(tenant.name)

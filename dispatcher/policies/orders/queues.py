@@ -103,7 +103,7 @@ class Tenant:
     """A tenant with its share, its clocks, and what it has waiting and running."""
 
     __slots__ = (
-        "burst", "clocks", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
+        "burst", "clocks", "is_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
         "suspended", "tier", "version", "waiting", "waiting_max", "weight",
     )  # fmt: skip
 
@@ -123,6 +123,8 @@ class Tenant:
         self.running = 0
         self.spent = 0.0
         """Sum of the true service of its calls that have ended since it was last forgotten."""
+        self.is_idle = False
+        """Whether it is among the shard's idle tenants."""
         self.promised_per_s = 0.0
         """The part of the shard's sum of promised rates that is this tenant's: its rate while it is active."""
 

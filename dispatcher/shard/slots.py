@@ -1,0 +1,82 @@
+"""The workers with free slots, by model, the least loaded first. Derived from the workers; its entries are lazy."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from dispatcher.policies.orders.queues import Call
+from dispatcher.shard.records import Worker
+
+SLACK = 64
+"""Dead entries kept in a heap, beyond as many as four for each worker, before they are swept out."""
+
+Entry = tuple[float, str]
+"""The part of its slots that a worker has in use, and its name."""
+
+
+class Slots:
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[Entry]] = {}
+        self._workers: dict[str, dict[str, Worker]] = {}
+        self._capacity_per_s: dict[str, float] | None = None
+
+    def changed(self, worker: Worker) -> None:
+        """Take note of a worker, or of a change of its running calls."""
+        config = worker.config
+        workers = self._workers.get(config.model)
+        if workers is None:
+            workers, self._heaps[config.model] = self._workers.setdefault(config.model, {}), []
+        if workers.get(config.worker) is not worker:
+            workers[config.worker] = worker
+            self._capacity_per_s = None
+        if worker.free > 0:
+            heap = self._heaps[config.model]
+            heappush(heap, (_load(worker), config.worker))
+            if len(heap) > 4 * len(workers) + SLACK:
+                heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
+                heapify(heap)
+
+    def left(self, worker: Worker) -> None:
+        """The worker leaves, or its configuration is about to change."""
+        self._workers[worker.config.model].pop(worker.config.worker, None)
+        self._capacity_per_s = None
+
+    def first(self, model: str) -> Worker | None:
+        """Return the worker with the smallest part of its slots in use, then by name; None if no slot is free."""
+        heap = self._heaps.get(model)
+        while heap:
+            load, name = heap[0]
+            worker = self._workers[model].get(name)
+            if worker is not None and worker.free > 0 and load == _load(worker):
+                return worker
+            heappop(heap)
+        return None
+
+    def best_for(self, call: Call) -> Worker | None:
+        """Return the first worker of the call's model; the one that lost its last attempt only if no other is free."""
+        first = self.first(call.model)
+        if first is None or first.config.worker != call.lost_on:
+            return first
+        others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
+        return min(others, key=lambda worker: (_load(worker), worker.config.worker), default=first)
+
+    def has(self, model: str) -> bool:
+        """Return whether any worker has the model, serving or not."""
+        return bool(self._workers.get(model))
+
+    def of(self, model: str) -> list[Worker]:
+        return list(self._workers.get(model, {}).values())
+
+    def capacity_per_s(self, model: str | None = None) -> float:
+        """Return the measured capacity of the workers of a model (None: of all), in service units a second."""
+        known = self._capacity_per_s
+        if known is None:
+            known = self._capacity_per_s = {
+                name: sum(worker.config.service_per_s for worker in workers.values())
+                for name, workers in self._workers.items()
+            }
+        return sum(known.values()) if model is None else known.get(model, 0.0)
+
+
+def _load(worker: Worker) -> float:
+    return len(worker.running) / worker.config.slots
