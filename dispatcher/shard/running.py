@@ -29,7 +29,7 @@ def returned(decision: Decision, command: Return) -> Outcome:
     if call is None:
         return _known(state, command.id, command.attempt)
     _return(decision, call, command.reason)
-    if command.reason == "not_begun" and not call.cancelling and call.process in state.processes:
+    if command.reason == "not_begun" and call.process in state.processes:
         process = state.processes[call.process]
         if not process.silent:
             decision.add(ProcessSet(call.process, "silent"))
