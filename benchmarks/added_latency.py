@@ -25,16 +25,16 @@ from typing import Any
 
 import httpx
 import uvicorn
-from dispatcher.model.old_fleet import Worker
-from dispatcher.old_operations.context import Context
-from dispatcher.old_operations.directory import Directory
-from dispatcher.old_stores.dynamodb.store import DynamoStore
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.instant_worker import SLOTS, WORKER_ID
 from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, real_random
+from dispatcher.model.old_fleet import Worker
 from dispatcher.model.worker_protocol import WorkOrder
+from dispatcher.old_operations.context import Context
+from dispatcher.old_operations.directory import Directory
+from dispatcher.old_stores.dynamodb.store import DynamoStore
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.tiers import Tier

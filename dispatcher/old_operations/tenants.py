@@ -1,0 +1,94 @@
+"""Tenants and their keys: create, change, rotate, delete. For operators only, never for tenants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.old_outcomes import Written
+from dispatcher.model.tenants import Tenant
+from dispatcher.old_operations.directory import new_key
+from dispatcher.old_ports import Clock, Ids, Store
+from dispatcher.policies.clocks import Share
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+KEYS_MAX = 2
+"""The key in use, and the one that replaces it."""
+
+Change = Callable[[Tenant], Tenant]
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """The sum of a pool's guaranteed rates, and its measured capacity (0 if unknown), in service units a second."""
+
+    promised_per_s: float
+    capacity_per_s: float
+
+    @property
+    def is_overbooked(self) -> bool:
+        return 0 < self.capacity_per_s < self.promised_per_s
+
+
+async def create(store: Store, ids: Ids, clock: Clock, tenant: Tenant) -> str:
+    """Write the tenant and return its first key, shown only here. Raises ConfigurationError."""
+    if not NAME.fullmatch(tenant.name):
+        raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
+    if await store.put_tenant(tenant, expected_version=None) is not Written.DONE:
+        raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
+    return await _add_key(store, ids, clock, tenant.name)
+
+
+async def change(store: Store, name: str, how: Change) -> Tenant:
+    """Apply `how` to the tenant. All processes see it within a minute. Raises ConfigurationError."""
+    tenant = await existing(store, name)
+    changed = replace(how(tenant), version=tenant.version + 1)
+    if await store.put_tenant(changed, expected_version=tenant.version) is not Written.DONE:
+        raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
+    return changed
+
+
+async def rotate_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
+    """Return a new key. The newest old key stays valid, so that callers can switch. Raises ConfigurationError."""
+    await existing(store, name)
+    oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
+    for old in oldest_first[: -(KEYS_MAX - 1)]:
+        await store.delete_key(old.prefix)
+    return await _add_key(store, ids, clock, name)
+
+
+async def delete(store: Store, name: str) -> None:
+    """Delete the tenant and its keys. Raises ConfigurationError if there is no such tenant."""
+    await existing(store, name)
+    await store.delete_tenant(name)
+
+
+async def existing(store: Store, name: str) -> Tenant:
+    tenant = await store.get_tenant(name)
+    if tenant is None:
+        raise ConfigurationError(f"there is no tenant {name!r}")
+    return tenant
+
+
+async def booking(store: Store, clock: Clock, pool: str) -> Booking:
+    """Return the pool's guaranteed rates and the measured capacity of its live workers."""
+    promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
+    now = clock.now()
+    alive = [worker for worker in await store.workers(pool) if now < worker.alive_until]
+    return Booking(promised, sum(worker.service_per_s for worker in alive))
+
+
+def share(weight: float, rate_per_s: float, burst: float) -> Share:
+    """Return the share. Raises ConfigurationError for invalid numbers."""
+    try:
+        return Share(weight, rate_per_s, burst)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+async def _add_key(store: Store, ids: Ids, clock: Clock, name: str) -> str:
+    key, record = new_key(name, ids.secret(), created_at=clock.now())
+    await store.put_key(record)
+    return key

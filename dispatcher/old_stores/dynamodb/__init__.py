@@ -1,0 +1,1 @@
+"""The store in DynamoDB: one table, conditional writes and transactions. The only place that imports boto3."""

@@ -1,0 +1,1 @@
+"""The store in memory: exact, for simulations, tests and single processes."""
