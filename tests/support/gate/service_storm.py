@@ -106,7 +106,7 @@ class SimpleWorker:
 class SimpleFront:
     """A front with callers that wait up to `deadline_s`."""
 
-    def __init__(self, world: World, name: str, workers: dict[str, SimpleWorker]) -> None:
+    def __init__(self, world: StormWorld, name: str, workers: dict[str, SimpleWorker]) -> None:
         self.world, self.name, self.workers = world, name, workers
         self.link: Link = world.link(name)
         self.open: set[str] = set()
