@@ -11,6 +11,9 @@ from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NOT_COUNTED
 from dispatcher.shard.state import State
 
+BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
+"""Reasons of a return that the process gives that alone can begin the attempt."""
+
 
 def end(decision: Decision, command: End) -> Outcome:
     """End a running call at its true service."""
@@ -23,13 +26,18 @@ def end(decision: Decision, command: End) -> Outcome:
 
 
 def returned(decision: Decision, command: Return) -> Outcome:
-    """Put an attempt's call back into its queue and refund it; end it if it may not be tried again."""
+    """Put an attempt's call back into its queue and refund it; end it if it may not be tried again.
+
+    If two processes know the attempt, one of them cannot promise that it does not begin: only its worker can.
+    """
     state = decision.state
     call = _running(state, command.id, command.attempt)
     if call is None:
         return _known(state, command.id, command.attempt)
+    if call.shared and command.reason in BY_ITS_PROCESS:
+        return Done()
     _return(decision, call, command.reason)
-    if command.reason == "not_begun" and call.process in state.processes:
+    if command.reason == "not_begun" and not call.cancelling and call.process in state.processes:
         process = state.processes[call.process]
         if not process.silent:
             decision.add(ProcessSet(call.process, "silent"))
@@ -52,10 +60,10 @@ def leave(decision: Decision, worker_id: str) -> None:
 def _return(decision: Decision, call: Call, reason: str) -> None:
     state = decision.state
     counted = reason not in NOT_COUNTED
-    if call.cancelling or (not call.process and not call.durable):
-        return _end(decision, call, "cancelled")
     if state.at >= call.deadline_at:
         return _end(decision, call, "expired")
+    if call.cancelling or (not call.process and not call.durable):
+        return _end(decision, call, "cancelled")
     if counted and call.counted + 1 >= ATTEMPTS_MAX:
         return _end(decision, call, "failed")
     clocks = state.order.settled(call.tenant, call, 0.0)
