@@ -176,6 +176,9 @@ class Following:
     async def _on_offer(self, offer: Offer) -> None:
         if offer.attempt <= self._highest:
             return
+        if not self._callers:
+            await self._on_left()
+            return
         self._highest = offer.attempt
         await self._stop_attempt()
         if self._delivered.output_tokens and not self._unread:
@@ -259,7 +262,10 @@ class Following:
     async def _end_by(self, over: Over) -> None:
         """End the call as the log says, for a caller that did not get the worker's last event."""
         answer = await self._kept_answer(over)
-        if answer is None:
+        if answer is None and over.outcome == "done" and over.output_tokens == self._delivered.output_tokens:
+            self._events.put_nowait(self._finished(over))
+            self._end(None)
+        elif answer is None:
             self._end(self._error_without_answer(over))
         elif answer.outcome != "done":
             self._end(error_of(answer))
@@ -271,6 +277,11 @@ class Following:
         if not self.call.is_durable:
             return None
         return await self._context.store.answer(self.call.id, answer_of_outcome(over, self._context.clock.now()))
+
+    def _finished(self, over: Over) -> Finished:
+        """Return the last event of an answer of which all tokens arrived."""
+        is_cut = over.output_tokens >= self.call.max_tokens
+        return Finished("length" if is_cut else "stop", over.input_tokens, over.output_tokens)
 
     def _error_without_answer(self, over: Over) -> AnsweredError:
         if over.outcome == "cancelled" and not self.call.is_durable:

@@ -18,8 +18,11 @@ _OURS: dict[str, Callable[[str], AnsweredError]] = {
 
 
 def is_retryable(answer: Answer) -> bool:
-    """Return whether its error invites a new try: a worker shed the request, or ended it in favour of others."""
-    if answer.outcome != "failed":
+    """Return whether its error invites a new try: a worker shed the request, or ended it in favour of others.
+
+    An end that left no answer (an empty body) says nothing of a new try.
+    """
+    if answer.outcome != "failed" or not answer.body:
         return False
     body = json.loads(answer.body)
     return body["status"] == 429 or "retry_after_s" in body

@@ -1,28 +1,47 @@
-"""submit: refusals before any write, dispatch at once, queueing, and the hints to the pool."""
+"""submit: refusals before any write, the command for the gate, and what a repeated key finds."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dispatcher.model.errors import AnsweredError, IdempotencyConflict, InvalidRequest, NoWorker, Refused, UnknownModel
-from dispatcher.model.old_invocation import State
-from dispatcher.model.old_outcomes import Dispatched, Known, Queued
-from dispatcher.old_operations.drain import drain
-from dispatcher.old_operations.execute import Collected
-from dispatcher.old_operations.settle import settle
+from dispatcher.model.commands import Accept, Leave, Silent, Waiting
+from dispatcher.model.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    InvalidRequest,
+    NoWorker,
+    Refused,
+    RequestTooLarge,
+    StoreUnavailable,
+    TenantError,
+    UnknownModel,
+)
+from dispatcher.model.invocation import Invocation
+from dispatcher.operations.answer import result_of
+from dispatcher.operations.calls import Collected, item_of
+from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.submit import RETRIES_PER_KEY_MAX, Accepted, Known, latest
 from dispatcher.policies.clocks import Share
-from tests.support.gate.memory_gate import POOL, Gate
-from tests.support.gate.store_faults import Slow
-from tests.support.gate.story import asked, begun, dispatched, followed, queued, submitted
+from dispatcher.policies.tiers import Tier
+from tests.support.gate.in_process import OFFER_S
+from tests.support.gate.memory_gate import Gate
+from tests.support.gate.store_faults import FailsOnce
+from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
+from tests.support.gate.worker_client import SHED, Act, refuses
 
 
-async def ended(gate: Gate, *running: Dispatched) -> None:
-    for one in running:
-        await settle(gate.context, one.invocation, State.DONE)
-    await gate.quiet()
+def accepts(gate: Gate) -> list[Accept]:
+    return [command for command in gate.shard.commands if isinstance(command, Accept)]
+
+
+def over(gate: Gate, *calls: Accepted) -> None:
+    for call in calls:
+        call.leave()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +52,7 @@ async def ended(gate: Gate, *running: Dispatched) -> None:
         (asked(max_tokens=4097), {}, InvalidRequest),
         (asked(max_tokens=8), {"max_tokens_max": 7}, InvalidRequest),
         (asked(max_tokens=None), {"max_tokens_max": 0}, InvalidRequest),
+        (asked("p" * 360_000), {}, RequestTooLarge),
     ],
 )
 async def test_what_is_refused_leaves_nothing_behind(
@@ -41,156 +61,275 @@ async def test_what_is_refused_leaves_nothing_behind(
     await gate.add_tenant("c", **limits)
     with pytest.raises(error):
         await submitted(gate, "c", "k", request=request_)
-    assert await gate.store.get("c", "k") is None
-    assert {"admit", "enqueue"} & set(gate.store.requests) == set()
+    assert await gate.store.find("c", "k") is None
+    assert accepts(gate) == []
 
 
 async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
-    await gate.add_worker("n", model="n", alive_s=5)
-    await asyncio.sleep(6)
-    with pytest.raises(NoWorker) as caught:
-        await submitted(gate, "a", "k", request=asked(model="n"))
-    assert caught.value.retry_after_s
+    gate.add_worker("n", model="n")
+    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
+    gate.shard.decide(Silent("n", is_worker=True))
+    await asyncio.sleep(FRESH_S)
+    for _ in range(2):
+        with pytest.raises(NoWorker) as caught:
+            await submitted(gate, "a", request=asked(model="n"))
+        assert caught.value.retry_after_s
+        gate.shard.decide(Leave("n"))  # and also after the gate has forgotten it
+        await asyncio.sleep(FRESH_S)
+
+
+async def test_a_model_that_joins_is_served_at_once(gate: Gate) -> None:
+    await followed(gate, "a")
+    await asyncio.sleep(0.3)
+    gate.add_worker("n", model="n")
+    assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
 
 
 async def test_the_context_is_the_prompt_and_what_may_come(gate: Gate) -> None:
-    await gate.add_worker("s", model="s", context_tokens=100, bytes_per_token=2.0)
-    await ended(gate, await dispatched(gate, "a", "fits", request=asked("x" * 180, 10, "s")))
+    gate.add_worker("s", model="s", context_tokens=100, bytes_per_token=2.0)
+    over(gate, await dispatched(gate, "a", request=asked("x" * 180, 10, "s")))
     with pytest.raises(InvalidRequest) as caught:
-        await submitted(gate, "a", "k", request=asked("x" * 181, 10, "s"))
+        await submitted(gate, "a", request=asked("x" * 181, 10, "s"))
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
     with pytest.raises(InvalidRequest):
-        await submitted(gate, "a", "k", request=asked("é" * 91, 10, "s"))  # two bytes each
+        await submitted(gate, "a", request=asked("é" * 91, 10, "s"))  # two bytes each
 
 
 async def test_a_limit_that_is_not_given_is_the_default_within_the_tenants_limit(gate: Gate) -> None:
     await gate.add_tenant("small", max_tokens_max=7)
-    await followed(gate, "a", "k", request=asked(max_tokens=None))
-    await followed(gate, "small", "k", request=asked(max_tokens=None))
+    await followed(gate, "a", request=asked(max_tokens=None))
+    await followed(gate, "small", request=asked(max_tokens=None))
     assert [order.max_tokens for _, order in gate.workers.orders] == [256, 7]
 
 
 async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Gate) -> None:
-    short = await dispatched(gate, "a", "short", deadline_s=5.0)
-    long = await dispatched(gate, "a", "long", deadline_s=9999.0)
-    assert short.invocation.deadline_at == gate.clock.now() + 5
-    assert long.invocation.deadline_at == gate.clock.now() + gate.context.settings.deadline_s
-    await ended(gate, short, long)
+    short = await dispatched(gate, "a", deadline_s=5.0)
+    long = await dispatched(gate, "a", deadline_s=9999.0)
+    assert short.call.deadline_at == gate.clock.now() + 5
+    assert long.call.deadline_at == gate.clock.now() + gate.context.settings.deadline_s
+    assert [command.deadline_at for command in accepts(gate)] == [short.call.deadline_at, long.call.deadline_at]
+    over(gate, short, long)
 
 
-async def test_it_charges_what_it_expects_and_reserves_it(gate: Gate) -> None:
-    running = await dispatched(gate, "a", "k", request=asked("x" * 20, 5))
-    assert running.invocation.estimate == 20 + 2 * 5
-    assert (await gate.store.snapshot(POOL, "a")).queue.reserved == 30.0
-    await ended(gate, running)
-
-
-async def test_a_free_slot_is_taken_on_the_least_loaded_worker(gate: Gate) -> None:
-    await gate.add_worker("v", slots=4)
-    running = [await dispatched(gate, "a", f"{n}") for n in range(6)]
-    assert sorted(one.invocation.slot.worker for one in running if one.invocation.slot) == ["v"] * 4 + ["w"] * 2
-    assert len({one.invocation.slot for one in running}) == 6
-    await ended(gate, *running)
-
-
-@pytest.mark.parametrize("changes", [{"draining": True}, {"alive_until": 0.0}])
-async def test_a_worker_that_takes_no_work_is_given_none(gate: Gate, changes: dict[str, Any]) -> None:
-    worker = await gate.add_worker("v", slots=8)
-    await gate.heartbeat(worker, **changes)
-    running = [await dispatched(gate, "a", f"{n}") for n in range(2)]
-    assert {one.invocation.slot.worker for one in running if one.invocation.slot} == {"w"}
-    await queued(gate, "a", "k")
-    await ended(gate, *running)
-    await settle(gate.context, await gate.invocation("a", "k"), State.DONE)
-
-
-async def test_an_arrival_does_not_overtake_waiting_requests(gate: Gate) -> None:
-    """A slot is free, but the pool's hint says that a request waits: the newcomer queues, and the drain decides."""
-    running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
-    first = begun(gate, "a", "first")
-    await asyncio.sleep(0.01)
-    assert (await gate.store.snapshot(POOL, "b")).pool.backlogged
-    gate.context.draining.add(POOL)
-    await settle(gate.context, running[0].invocation, State.DONE)
-    await gate.context.finish()
-    gate.context.draining.discard(POOL)
-    assert isinstance(await submitted(gate, "b", "newcomer"), Queued)
-    assert isinstance(await submitted(gate, "a", "second"), Queued)  # nor its own
-    await drain(gate.context, POOL)
-    await first
-    assert gate.workers.orders[0][1].invocation == "first"
-    await ended(gate, running[1])
-    for tenant, name in (("b", "newcomer"), ("a", "second")):
-        await settle(gate.context, await gate.invocation(tenant, name), State.DONE)
-
-
-async def test_two_that_see_the_same_free_slot(gate: Gate) -> None:
-    gate.store.faults = Slow(0.01)
-    got = await asyncio.gather(*(begun(gate, "a", f"{n}") for n in range(8)))
-    assert all(isinstance(one, Collected) for one in got)
-    assert gate.workers.most_live["w"] == 2
-    assert {order.attempt for _, order in gate.workers.orders} == {1}
+async def test_the_command_has_the_cost_and_the_tenants_share(gate: Gate) -> None:
+    await gate.add_tenant("owed", Share(2.0, 3.0, 4.0), tier=Tier.PREMIUM, queue_items_max=9)
+    request = replace(asked("x" * 20, 5), app="chat", interaction="i-7")
+    over(gate, await dispatched(gate, "owed", request=request))
+    (command,) = accepts(gate)
+    assert command.cost == 20 + 2 * 5
+    assert (command.weight, command.rate_per_s, command.burst, command.waiting_max) == (2.0, 3.0, 4.0, 9)
+    assert (command.tenant, command.tier, command.app, command.interaction) == ("owed", "premium", "chat", "i-7")
+    assert (command.process, command.floor, command.durable) == ("p0", 1, False)
 
 
 async def test_a_position_and_a_wait_that_grow(gate: Gate) -> None:
-    worker = await gate.worker()
-    await gate.heartbeat(worker, service_per_s=11.0)
-    running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
-    waiting = [await queued(gate, "a", f"{n}") for n in range(3)]
-    assert [(one.position, one.wait_s) for one in waiting] == [(1, 1.0), (2, 2.0), (3, 3.0)]  # 5 + 2 x 3 each
-    await ended(gate, *running)
-    for number in range(3):
-        await settle(gate.context, await gate.invocation("a", f"{number}"), State.DONE)
-        await gate.quiet()
+    gate.add_worker(service_per_s=11.0)
+    running = [await dispatched(gate, "b") for _ in range(2)]
+    waiting = [await queued(gate, "a") for _ in range(3)]
+    outcomes = [one.outcome for one in waiting if isinstance(one.outcome, Waiting)]
+    assert [(one.position, one.wait_s) for one in outcomes] == [(1, 1.0), (2, 2.0), (3, 3.0)]  # 5 + 2 x 3 each
+    over(gate, *running, *waiting)
 
 
-async def test_the_bound_is_the_tenants_own(gate: Gate) -> None:
+async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate: Gate) -> None:
     await gate.add_tenant("small", queue_items_max=2)
-    running = [await dispatched(gate, "b", f"{n}") for n in range(2)]
-    for number in range(2):
-        await queued(gate, "small", f"{number}")
-    with pytest.raises(Refused):
-        await submitted(gate, "small", "2")
-    await queued(gate, "a", "k")
-    await ended(gate, *running)
-    for tenant, name in (("small", "0"), ("a", "k"), ("small", "1")):
-        await settle(gate.context, await gate.invocation(tenant, name), State.DONE)
-        await gate.quiet()
+    running = [await dispatched(gate, "b") for _ in range(2)]
+    waiting = [await queued(gate, "small") for _ in range(2)]
+    with pytest.raises(Refused) as caught:
+        await submitted(gate, "small", "k")
+    assert caught.value.retry_after_s
+    waiting.append(await queued(gate, "a"))
+    over(gate, *running, *waiting)
+    await gate.quiet()
+    assert isinstance(await followed(gate, "small", "k"), Collected)
 
 
-async def test_the_same_id_is_known_whatever_became_of_it(gate: Gate) -> None:
+async def test_the_same_key_is_known_whatever_became_of_it(gate: Gate) -> None:
     running = await dispatched(gate, "a", "k")
-    assert isinstance(await submitted(gate, "a", "k"), Known)
-    await ended(gate, running)
     again = await submitted(gate, "a", "k")
     assert isinstance(again, Known)
-    assert again.invocation.state is State.DONE
+    assert again.invocation.id == running.call.id
+    collected = await read(running)
+    answer = await result_of(gate.context, again)
+    again.leave()
+    assert answer is not None
+    assert (collected.text, answer.output_tokens) == ("xxx", 3)
+    done = await submitted(gate, "a", "k")
+    assert isinstance(done, Known)
+    assert (done.following, done.invocation.answer) == (None, answer)
     with pytest.raises(IdempotencyConflict):
         await submitted(gate, "a", "k", request=asked("another"))
-    busy = [await dispatched(gate, "b", f"{n}") for n in range(2)]
-    await queued(gate, "a", "waits")
-    assert isinstance(await submitted(gate, "a", "waits"), Known)
-    await ended(gate, *busy)
-    await settle(gate.context, await gate.invocation("a", "waits"), State.DONE)
+    assert len(gate.workers.orders) == 1
 
 
-async def test_the_fast_path_raises_the_pools_virtual_time(gate: Gate) -> None:
-    """So a tenant that comes after an hour of another's fast path starts beside it, not an hour behind."""
-    for number in range(5):
-        await followed(gate, "a", f"{number}")
-        await gate.quiet()
-    snapshot = await gate.store.snapshot(POOL, "b")
-    assert snapshot.pool.virtual_time == pytest.approx(4 * 16.0)
-    running = await dispatched(gate, "b", "late")
-    assert (await gate.store.snapshot(POOL, "b")).queue.clocks.vft == pytest.approx(
-        4 * 16.0 + running.invocation.estimate
-    )
-    await ended(gate, running)
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_key_that_another_process_holds_is_one_call(gate: Gate, wait: bool) -> None:
+    """Its offer goes to the process that asked last, and both get the answer."""
+    there = gate.process()
+    busy = [begun(gate, "b", max_tokens=10) for _ in range(2 if wait else 0)]
+    await asyncio.sleep(0.01)
+    first = begun(gate, "a", "k")
+    await asyncio.sleep(0.01)
+    again = await submitted(gate, "a", "k", context=there)
+    assert isinstance(again, Known)
+    answer = await result_of(there, again)
+    again.leave()
+    assert answer is not None
+    collected = await first
+    assert isinstance(collected, Collected)
+    assert (collected.text, answer.output_tokens, gate.spent("a")) == ("xxx", 3, 16.0)
+    await asyncio.gather(*busy)
 
 
-async def test_in_profile_is_charged_to_the_bucket_and_surplus_is_not(gate: Gate) -> None:
-    await gate.add_tenant("owed", Share(rate_per_s=1.0, burst=10.0))
-    first, second = [await dispatched(gate, "owed", f"{n}") for n in range(2)]
-    charges = [one.invocation.charge for one in (first, second)]
-    assert [charge.in_profile for charge in charges if charge] == [True, False]
-    await ended(gate, first, second)
+async def test_a_call_that_its_process_never_put_before_the_gate_is_put_there_by_a_repeat(gate: Gate) -> None:
+    """The process wrote the item and stopped."""
+    running = await dispatched(gate, "b")
+    there = gate.process()
+    item = item_of(replace(running.call, id=there.link.new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
+    there.link.forget(item.id)
+    await gate.store.create(item)
+    again = await submitted(gate, "a", "k")
+    assert isinstance(again, Known)
+    answer = await result_of(gate.context, again)
+    again.leave()
+    assert answer is not None
+    assert (again.invocation.id, answer.outcome) == (item.id, "done")
+    over(gate, running)
+
+
+async def tenant(gate: Gate, name: str) -> Any:
+    return await gate.context.directory.tenant_of(gate.keys[name])
+
+
+async def kept_long_ago(gate: Gate) -> Invocation:
+    """A durable call of which the gate remembers nothing, and the item has no answer."""
+    await followed(gate, "a", "k")
+    item = replace(await gate.item("a", "k"), answer=None, id="p9-1", key="lost")
+    await gate.store.create(item)
+    gate.shard.link("p9")
+    gate.shard.decide(accepts(gate)[0]._replace(id="p9-5", process="p9", floor=5))
+    gate.shard.decide(Leave("w"))
+    gate.add_worker()
+    return item
+
+
+async def test_a_lost_call_is_tried_again_before_its_deadline_and_has_expired_after_it(gate: Gate) -> None:
+    await kept_long_ago(gate)
+    again = await followed(gate, "a", "lost")
+    assert isinstance(again, Collected)
+    item = await gate.item("a", "lost~1")
+    assert (await latest(gate.context, "a", "lost")) == item
+    for call_id in list(gate.shard.shard.state.calls):
+        gate.shard.decide_cancel(call_id)
+    await gate.quiet()
+
+
+async def test_a_lost_call_has_expired_after_its_deadline(gate: Gate) -> None:
+    item = await kept_long_ago(gate)
+    await asyncio.sleep(item.deadline_at - gate.clock.now())
+    known = await submitted(gate, "a", "lost")
+    assert isinstance(known, Known)
+    with pytest.raises(DeadlineExceeded):
+        await result_of(gate.context, known)
+    for call_id in list(gate.shard.shard.state.calls):
+        gate.shard.decide_cancel(call_id)
+
+
+async def test_a_shed_key_is_served_when_it_comes_back(gate: Gate) -> None:
+    gate.workers.acts.extend([SHED, Act(drops_after=0)])
+    assert isinstance(await followed(gate, "a", "k"), Refused)
+    assert isinstance(await followed(gate, "a", "k"), AnsweredError)
+    assert isinstance(await followed(gate, "a", "k"), Collected)
+    again = await submitted(gate, "a", "k")
+    assert isinstance(again, Known)
+    assert again.invocation.answer is not None
+    assert again.invocation.answer.outcome == "done", "and is one invocation ever after"
+    assert await latest(gate.context, "a", "k") == again.invocation
+    assert await latest(gate.context, "a", "never") is None
+    assert gate.spent("a") == 16.0
+
+
+async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
+    gate.workers.acts.append(refuses(400, "context_length_exceeded"))
+    await followed(gate, "a", "k")
+    known = await submitted(gate, "a", "k")
+    assert isinstance(known, Known)
+    with pytest.raises(TenantError) as caught:
+        await result_of(gate.context, known)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_one_key_cannot_be_shed_without_end(gate: Gate) -> None:
+    gate.workers.acts.extend([SHED] * RETRIES_PER_KEY_MAX)
+    for _ in range(RETRIES_PER_KEY_MAX):
+        assert isinstance(await followed(gate, "a", "k"), Refused)
+    known = await submitted(gate, "a", "k")
+    assert isinstance(known, Known)
+    with pytest.raises(TenantError) as caught:
+        await result_of(gate.context, known)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
+
+
+async def test_a_gate_that_cannot_be_reached_is_503_and_the_key_is_resumed_later(gate: Gate) -> None:
+    await followed(gate, "a")  # the view of the fleet is fresh
+    gate.shard.down = True
+    for key in ("", "k"):
+        assert isinstance(await followed(gate, "a", key), StoreUnavailable)
+    gate.shard.down = False
+    again = await submitted(gate, "a", "k")
+    assert isinstance(again, Known)
+    assert await result_of(gate.context, again) is not None
+    again.leave()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_an_item_that_cannot_be_written_is_503_and_the_key_works_later(gate: Gate, applied: bool) -> None:
+    gate.store.faults = FailsOnce("create", applied=applied)
+    assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
+    assert accepts(gate) == []
+    again = await submitted(gate, "a", "k")
+    if isinstance(again, Accepted):
+        assert (await read(again)).text == "xxx"
+    else:
+        assert await result_of(gate.context, again) is not None
+        again.leave()
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_a_caller_that_leaves_during_the_acceptance_leaves_nothing(gate: Gate, key: str) -> None:
+    gate.shard.delay_s = 0.3
+    asking = asyncio.ensure_future(accepted(gate, "a", key))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await gate.quiet()
+    if key:
+        ((call_id, attempt),) = gate.launcher.launched
+        assert gate.shard.shard.state.calls[call_id].attempt == attempt
+        gate.shard.decide_cancel(call_id)
+    await asyncio.sleep(OFFER_S)
+    assert (gate.workers.orders, gate.workers.not_begun) == ([], [])
+
+
+async def test_the_outcome_of_a_key_that_ended_meanwhile_is_its_answer(gate: Gate) -> None:
+    """The item was read before its answer was written."""
+    running = await dispatched(gate, "a", "k")
+    item = await gate.item("a", "k")
+    await read(running)
+    there = gate.process()
+
+    async def stale(_: Invocation) -> Invocation:
+        return item
+
+    class Stale:
+        create = staticmethod(stale)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(gate.store, name)
+
+    there.store = Stale()  # type: ignore[assignment]
+    again = await submitted(gate, "a", "k", context=there)
+    assert isinstance(again, Known)
+    answer = await result_of(there, again)
+    assert answer is not None
+    assert answer.outcome == "done"
