@@ -11,8 +11,7 @@ from typing import NamedTuple
 from dispatcher.model.commands import Command, Outcome, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
-from dispatcher.service.follower import Delivery
-from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
+from dispatcher.service.replica import COMMANDS_MAX, Committed, Delivery, Replica
 
 PATIENT_S = 0.15
 """How long a command that is not urgent waits for an entry that is written anyway."""

@@ -17,11 +17,10 @@ from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, Transport
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
-from dispatcher.service.follower import Delivery, ignore_entry
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.presence import SWEEP_S, Presence
 from dispatcher.service.questions import answer
-from dispatcher.service.replica import Deposed, Replica
+from dispatcher.service.replica import Delivery, Deposed, Replica, ignore_entry
 from dispatcher.service.sessions import Session
 
 BACKLOG_MAX_S = 1.0
@@ -43,7 +42,7 @@ class Leader:
         self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
         self.presence = Presence(replica, clock, self.submit)
         self.heirs: list[Session] = []
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, None] = {}
         self._probes: set[asyncio.Task[None]] = set()
         replica.on_entry = self._folded
 
@@ -73,7 +72,7 @@ class Leader:
     # Clients
 
     def joined(self, session: Session) -> None:
-        self._sessions.add(session)
+        self._sessions[session] = None
         if session.role == "gate":
             self.heirs.append(session)
             self._name_heirs()
@@ -84,7 +83,7 @@ class Leader:
         self.presence.joined(session)
 
     def left(self, session: Session) -> None:
-        self._sessions.discard(session)
+        self._sessions.pop(session, None)
         if session in self.heirs:
             self.heirs.remove(session)
             self._name_heirs()

@@ -60,4 +60,4 @@ class HeldAttempts:
 
 
 def _since(names: Set[str], known: dict[str, float], now_s: float) -> dict[str, float]:
-    return {name: known.get(name, now_s) for name in names}
+    return {name: known.get(name, now_s) for name in sorted(names)}
