@@ -14,12 +14,14 @@ from math import inf
 
 from dispatcher.model.commands import (
     Accept,
+    Cancel,
     Command,
     End,
     Offer,
     Outcome,
     Over,
     Report,
+    Return,
     Tick,
     call_id,
 )
@@ -82,6 +84,13 @@ class InProcessGate:
         """Report a worker that runs well, with the test's changes."""
         well = Report(worker, f"http://{worker}", "m", 2, 0, 1.0, 0.0, False, 0.0, 0, ())
         self.decide(well._replace(**changes))
+
+    def decide_cancel(self, call_id: str) -> None:
+        """End a call in any state, for a test that leaves it behind."""
+        self.decide(Cancel(call_id, "cancelled"))
+        call = self.shard.state.calls.get(call_id)
+        if call is not None:
+            self.decide(Return(call_id, call.attempt, "declined", call.worker))
 
     async def settled(self) -> None:
         while self.tasks:

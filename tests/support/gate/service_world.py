@@ -91,14 +91,14 @@ class World:
         self.ids = SeededIds(self.random)
         self.data = MemoryData()
         self.launches = Launches()
-        self.faults_by_host: dict[str, StoreFaults] = {}
+        self.faults: dict[str, StoreFaults] = {}
         self.gates: dict[str, GateProcess] = {}
 
     def host(self, name: str) -> Host:
         return self.network.host(name)
 
     def store(self, name: str) -> MemoryStore:
-        faults = self.faults_by_host.setdefault(name, StoreFaults(self.random, self.latency_s))
+        faults = self.faults.setdefault(name, StoreFaults(self.random, self.latency_s))
         return MemoryStore(self.clock, faults, self.data)
 
     def fleet(self, name: str) -> Fleet:

@@ -28,3 +28,24 @@ class Unreachable:
         raise StoreUnavailable()
 
     async def after(self, operation: str) -> None: ...
+
+
+class FailsOnce:
+    """The table is out of reach for the first request of the kind named."""
+
+    def __init__(self, operation: str, *, applied: bool) -> None:
+        self.operation = operation
+        self.applied = applied
+
+    async def before(self, operation: str) -> None:
+        if not self.applied:
+            self._fail(operation)
+
+    async def after(self, operation: str) -> None:
+        if self.applied:
+            self._fail(operation)
+
+    def _fail(self, operation: str) -> None:
+        if operation == self.operation:
+            self.operation = ""
+            raise StoreUnavailable()

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.model.commands import End, Offer, Over, Return
+from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
@@ -154,6 +154,13 @@ class ScriptedWorkers:
         await asyncio.sleep(LOST_AFTER_S)
         await self.gate.do(Return(offer.id, offer.attempt, "lost", offer.worker))
 
+    async def reported(self, command: Command) -> Outcome:
+        """Give the gate a report. A caller that leaves meanwhile does not stop it."""
+        reporting = asyncio.ensure_future(self.gate.do(command))
+        self._tasks.add(reporting)
+        reporting.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(reporting)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -219,7 +226,7 @@ class _Execution:
         read = act.input_tokens if self._done or outcome != "failed" else 0
         answer = json.dumps({"text": "".join(self._texts), "reason": act.reason})
         end = _end(self._order, outcome, read, self._done, refusal, answer)
-        over = await self._workers.gate.do(end)
+        over = await self._workers.reported(end)
         if not isinstance(over, Over) or over.outcome != outcome or act.cut_at_end:
             raise WorkerFailed()
         return refusal or Finished(act.reason, act.input_tokens, self._done)

@@ -85,11 +85,11 @@ def test_a_leader_that_the_store_does_not_answer_steps_down():
     async def scenario():
         world = World()
         front, worker = await running(world, "g1", "g2", "g3")
-        world.faults_by_host["g1"].stalled = asyncio.Event()
+        world.faults["g1"].stalled = asyncio.Event()
         latencies = await traffic(world, front, worker, 0.01, 50)
         assert max(latencies) < 3.5
         assert world.leaders == ["g2"]
-        world.faults_by_host["g1"].stalled.set()
+        world.faults["g1"].stalled.set()
         await asyncio.sleep(5)
         assert world.leaders == ["g2"]
         assert takeovers(world) == 2
@@ -103,7 +103,7 @@ def test_a_leader_that_is_behind_refuses_new_work_only():
         front, worker = await running(world, "g1")
         call = accept(front.new_id(), "front", world.clock.now())
         offer = await world.on("front", front.do(call))
-        world.faults_by_host["g1"].stalled = asyncio.Event()
+        world.faults["g1"].stalled = asyncio.Event()
         ending = world.host("worker").spawn(worker.do(end(call.id, offer.attempt)))
         await asyncio.sleep(1.5)
         began = world.clock.now()
@@ -111,7 +111,7 @@ def test_a_leader_that_is_behind_refuses_new_work_only():
         assert isinstance(refused, Refused)
         assert refused.code == "overloaded"
         assert world.clock.now() - began < 0.05
-        world.faults_by_host["g1"].stalled.set()
+        world.faults["g1"].stalled.set()
         assert (await ending).outcome == "done"
 
     run_world(scenario())
@@ -124,7 +124,7 @@ def test_an_old_acceptance_is_refused():
         call = accept(front.new_id(), "front", world.clock.now())
         await world.on("front", front.do(call))
         pending = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
-        front._route.send(pending._replace(created_at=world.clock.now() - 61))
+        front._send(pending._replace(created_at=world.clock.now() - 61))
         refused = await pending.outcome
         assert isinstance(refused, Refused)
         assert refused.code == "too_old"

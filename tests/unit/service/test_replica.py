@@ -84,7 +84,7 @@ def test_a_lost_reply_is_recognised():
     async def scenario():
         world = World()
         one = await joined(world, "one", ("w1",))
-        world.faults_by_host["one"].lost.append("append")
+        world.faults["one"].lost.append("append")
         committed = await one.commit([accept("one-1", "one", world.clock.now())])
         assert isinstance(committed.outcomes[0], Offer)
         assert one.shard.position == 2
@@ -97,7 +97,7 @@ def test_a_lost_reply_whose_position_another_process_saw():
     async def scenario():
         world = World()
         one, two = await joined(world, "one", ("w1",)), world.replica("two")
-        world.faults_by_host["one"].lost.append("append")
+        world.faults["one"].lost.append("append")
         now = world.clock.now()
         first, second = await asyncio.gather(
             one.commit([accept("one-1", "one", now)]), two.commit([accept("two-1", "two", now)])
@@ -130,7 +130,7 @@ def test_a_refusal_needs_no_read():
         world = World()
         one = world.replica("one")
         await one.catch_up()
-        reads = world.faults_by_host["one"]
+        reads = world.faults["one"]
         reads.away = True
         refused = (await one.commit([accept("one-1", "one", world.clock.now())])).outcomes[0]
         assert isinstance(refused, Refused)
@@ -175,10 +175,10 @@ def test_a_table_that_was_away_for_over_an_hour():
     async def scenario():
         world = World()
         one = await joined(world, "one", ("w1",))
-        world.faults_by_host["one"].away = True
+        world.faults["one"].away = True
         commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
         await asyncio.sleep(POSITION_MAX_AGE_S + 1)
-        world.faults_by_host["one"].away = False
+        world.faults["one"].away = False
         with pytest.raises(StoreUnavailable):
             await commit
         assert isinstance((await one.commit([Status("one-1")])).outcomes[0], Offer)

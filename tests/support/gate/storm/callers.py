@@ -1,0 +1,181 @@
+"""Callers: plain streams, calls with idempotency keys that are repeated anywhere, and event work without a caller."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from dispatcher.model.errors import AnsweredError
+from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.model.worker_protocol import Finished
+from dispatcher.operations.answer import result_of
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.submit import Known, Submission, submit
+from dispatcher.policies.clocks import Share
+from tests.support.gate.storm.books import Answered
+from tests.support.gate.storm.engine import MODEL
+
+if TYPE_CHECKING:
+    from tests.support.gate.storm.nodes import FrontNode
+    from tests.support.gate.storm.world import World
+
+WAITING_MAX = 4
+DEADLINES_S = (3.0, 10.0, 25.0)
+DURABLE_DEADLINES_S = (10.0, 30.0, 50.0)
+TRIES = 4
+AGAIN_S = (0.1, 6.0)
+"""The pause before a caller repeats its key: shortest and longest."""
+RETRIED = frozenset({"store_unavailable", "worker_failed", "no_worker", "front died", "model_not_found", "queue_full"})
+
+TENANTS = {
+    "a": Tenant("a", "a", queue_items_max=WAITING_MAX),
+    "b": Tenant("b", "b", share=Share(weight=3.0), queue_items_max=WAITING_MAX),
+    "owed": Tenant("owed", "owed", share=Share(rate_per_s=20.0, burst=100.0), queue_items_max=WAITING_MAX),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one caller does."""
+
+    number: int
+    at_s: float
+    tenant: str
+    key: str
+    max_tokens: int
+    deadline_s: float
+    leaves_s: float | None
+    """It leaves after so many seconds; 0: at once after the acceptance (event work)."""
+
+
+def plans(world: World) -> list[Plan]:
+    """Return the callers of a run."""
+    weather = world.weather
+    random = Random(f"{weather.seed} callers")
+    made: list[Plan] = []
+    for number in range(weather.calls):
+        durable = random.random() < weather.durable
+        leaves = random.random() < (weather.callers_leave if not durable else 0.3)
+        plan = Plan(
+            number,
+            random.random() * weather.trouble_s,
+            random.choice(sorted(TENANTS)),
+            f"key{number}" if durable else "",
+            random.randrange(1, 9),
+            random.choice(DURABLE_DEADLINES_S if durable else DEADLINES_S),
+            (0.0 if durable else random.random() * 3) if leaves else None,
+        )
+        made.append(plan)
+        if durable and random.random() < 0.4:
+            made.append(replace(plan, number=weather.calls + number, at_s=plan.at_s + random.random() * 8))
+    return made
+
+
+async def play(world: World, plan: Plan) -> None:
+    """Act as one caller until it has an answer, has left, or gives up."""
+    random = Random(f"{world.weather.seed} caller {plan.number}")
+    await asyncio.sleep(plan.at_s)
+    for _ in range(TRIES):
+        front = await _reachable(world, random)
+        answered = await _once(world, front, plan)
+        world.books.answers.append(answered)
+        world.note(f"caller {plan.number} at {front.tag}: {answered.id} {answered.code}")
+        if answered.code not in RETRIED or not plan.key:
+            return
+        shortest, longest = AGAIN_S
+        await asyncio.sleep(shortest + random.random() ** 2 * longest)
+
+
+async def _reachable(world: World, random: Random) -> FrontNode:
+    """Return a front that is up, perhaps paused."""
+    while not (up := [front for front in world.fronts if front.is_up]):
+        await asyncio.sleep(0.1)
+    return random.choice(up)
+
+
+class _Call:
+    """One request at one front. `serve` runs on the front's host."""
+
+    def __init__(self, world: World, front: FrontNode, plan: Plan) -> None:
+        self.world, self.front, self.plan = world, front, plan
+        self.id = ""
+        self.collected = Collected()
+        self.finished: Finished | None = None
+        self.streamed = True
+        self.answer_text: str | None = None
+        self.accepted = asyncio.Event()
+
+    async def serve(self) -> str:
+        """Return the code of the end. Cancelled when the caller leaves."""
+        tenant = self.world.tenant(self.plan.tenant)
+        prompt = "p" * (1 + self.plan.number % 7)
+        request = Request(MODEL, False, prompt, None, self.plan.max_tokens, 1.0, None, ())
+        if self.plan.key:
+            request = replace(request, prompt=f"prompt of {self.plan.key}")
+        submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)
+        try:
+            submitted = await submit(self.front.context, submission)
+        except AnsweredError as error:
+            return error.code
+        try:
+            if isinstance(submitted, Known):
+                self.id, self.streamed = submitted.invocation.id, False
+                self.accepted.set()
+                return await self._result(submitted)
+            self.id = submitted.call.id
+            self.accepted.set()
+            async for event in submitted.following.events():
+                self.collected.note(event)
+                self.finished = event if isinstance(event, Finished) else None
+        except AnsweredError as error:
+            return error.code
+        finally:
+            submitted.leave()
+        return "done" if self.finished is not None else "nothing"
+
+    async def _result(self, known: Known) -> str:
+        answer = await result_of(self.front.context, known)
+        if answer is None:
+            return "nothing"
+        self.collected.texts = [answer.body]
+        self.collected.input_tokens, self.collected.output_tokens = answer.input_tokens, answer.output_tokens
+        return "done"
+
+
+async def _once(world: World, front: FrontNode, plan: Plan) -> Answered:
+    call = _Call(world, front, plan)
+    serving = front.host.spawn(call.serve())
+    died = asyncio.ensure_future(front.died.wait())
+    leaving = asyncio.ensure_future(_leave(call, plan.leaves_s))
+    world.callers[serving] = plan.deadline_s + world.now()
+    await asyncio.wait((serving, died, leaving), return_when=asyncio.FIRST_COMPLETED)
+    code = "front died"
+    if leaving.done() and not serving.done() and not died.done():
+        code = "left"
+        serving.cancel()
+        await asyncio.wait((serving, died), return_when=asyncio.FIRST_COMPLETED)
+    elif serving.done():
+        if (error := serving.exception()) is not None:
+            world.violate("processes go on", f"caller {plan.number}: {error!r}")
+        else:
+            code = serving.result()
+    died.cancel()
+    leaving.cancel()
+    del world.callers[serving]
+    got = call.collected
+    return Answered(
+        plan.number, front.tag, call.id, plan.key, plan.tenant, code, got.text, got.input_tokens, got.output_tokens,
+        call.streamed, world.now(),
+    )  # fmt: skip
+
+
+async def _leave(call: _Call, after_s: float | None) -> None:
+    if after_s is None:
+        await asyncio.Event().wait()
+    elif after_s == 0:
+        await call.accepted.wait()
+    else:
+        await asyncio.sleep(after_s or 0.0)

@@ -1,0 +1,35 @@
+"""A process's clock: wrong by some seconds, and set forward or backward while it runs. Monotonic time is right."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class SkewedClock:
+    """ports.Clock. `skew_s`: by how much the wall clock is ahead."""
+
+    def __init__(self) -> None:
+        self.skew_s = 0.0
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() + self.skew_s
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class CountingIds:
+    """ports.Ids that differ between processes and are the same in each run."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._count = name, 0
+
+    def new(self) -> str:
+        self._count += 1
+        return f"{self._name}{self._count}".rjust(12, "0")
+
+    def secret(self) -> str:
+        return self.new() * 4

@@ -1,0 +1,164 @@
+"""What goes wrong between and in processes: each kind of fault is a loop with a rate, until the trouble is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from dispatcher.policies.clocks import Share
+from tests.support.gate.storm.nodes import Node
+from tests.support.gate.storm.world import World
+
+TAKEOVER_S = 9.0
+"""After the death of a gate process: the takeover, and the time in which no loss is decided."""
+
+
+class Disturbances:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = Random(f"{world.weather.seed} disturbances")
+        self._loops: list[asyncio.Task[None]] = []
+        self._damaged: set[int] = set()
+        """Positions of damaged snapshots."""
+
+    def start(self) -> None:
+        weather = self._world.weather
+        kinds: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
+            (weather.kills, self._kill),
+            (weather.pauses, self._pause),
+            (weather.cuts, self._cut),
+            (weather.store_gone, self._store_gone),
+            (weather.jumps, self._jump),
+            (weather.tears, self._tear),
+            (weather.tenant_changes, self._change_tenant),
+            (1.0 if weather.expiry else 0.0, self._expire),
+        ]
+        for number, (rate, act) in enumerate(kinds):
+            if rate:
+                self._loops.append(self._world.spawn(self._repeat(rate, act, Random(f"{weather.seed} {number}"))))
+
+    def end(self) -> None:
+        """Let nothing fail any more, and bring back what is dead, paused or cut off."""
+        world = self._world
+        for loop in self._loops:
+            loop.cancel()
+        world.note("calm")
+        world.outage.is_over = True
+        world.outage.cut_off.clear()
+        world.network.heal()
+        for node in world.nodes():
+            world.set_skew(node.name, 0.0)
+            world.resume(node)
+            world.restart(node)
+        for worker in world.workers:
+            worker.engine.fails = 0.0
+        for front in world.fronts:
+            front.context.workers.duplicates = 0.0  # type: ignore[attr-defined]
+
+    async def _repeat(self, rate: float, act: Callable[[], Coroutine[Any, Any, None]], random: Random) -> None:
+        while True:
+            await asyncio.sleep(random.expovariate(rate))
+            self._world.spawn(act())
+
+    def _victim(self) -> Node:
+        """Return a process; one that leads more often than others."""
+        leaders = [gate for gate in self._world.gates if gate.is_up and gate.process.is_leader]
+        if leaders and self._random.random() < 0.3:
+            return self._random.choice(leaders)
+        return self._random.choice(self._world.nodes())
+
+    async def _kill(self) -> None:
+        node, random = self._victim(), self._random
+        if node in self._world.gates:
+            self._world.disturb(TAKEOVER_S)
+        self._world.kill(node)
+        if random.random() < 0.3:
+            return  # until the calm
+        await asyncio.sleep(random.random() ** 2 * 8.0)
+        self._world.restart(node)
+
+    async def _pause(self) -> None:
+        node = self._victim()
+        self._world.pause(node)
+        await asyncio.sleep(self._random.random() ** 2 * 15.0)
+        self._world.resume(node)
+
+    async def _cut(self) -> None:
+        """Cut one host off from the others, from some of them, or from the store."""
+        world, random = self._world, self._random
+        node = self._victim()
+        others = [other.name for other in world.nodes() if other is not node]
+        chosen = [name for name in others if random.random() < random.choice([0.3, 1.0])]
+        cut_from_store = random.random() < 0.4
+        if cut_from_store:
+            world.outage.cut_off.add(node.name)
+        for name in chosen:
+            world.network.cut(node.name, name)
+        world.note(f"cut {node.tag} from {' '.join(chosen)}{' and the store' if cut_from_store else ''}")
+        await asyncio.sleep(random.random() ** 2 * 12.0)
+        world.outage.cut_off.discard(node.name)
+        for name in chosen:
+            world.network.cuts.discard(frozenset((node.name, name)))
+        world.network.flow()
+        world.note(f"{node.name} is connected again")
+
+    async def _store_gone(self) -> None:
+        self._world.outage.gone = self._random.choice([0.3, 0.8, 1.0])
+        self._world.note(f"the store fails: {self._world.outage.gone}")
+        await asyncio.sleep(self._random.random() ** 2 * 8.0)
+        self._world.outage.gone = 0.0
+
+    async def _jump(self) -> None:
+        node = self._victim()
+        skew_s = (2 * self._random.random() - 1) * 3.0
+        self._world.note(f"clock of {node.name}: {skew_s:+.3f} s")
+        self._world.set_skew(node.name, skew_s)
+
+    async def _tear(self) -> None:
+        """Damage the newest snapshot, if the one before it is whole, or no entry is gone yet."""
+        log = self._world.log
+        positions = self._snapshots()
+        before = positions[-2] if len(positions) > 1 else None
+        if not positions or positions[-1] in self._damaged or before in self._damaged:
+            return
+        if before is None and 0 not in log.entries:
+            return
+        self._damaged.add(positions[-1])
+        self._world.note(f"snapshot {positions[-1]} is damaged")
+        self._random.choice([log.tear_snapshot, log.damage_snapshot, log.unfinish_snapshot])(positions[-1])
+
+    async def _expire(self) -> None:
+        """Expire entries below the last two whole snapshots, in any order."""
+        log, now = self._world.log, self._world.now()
+        whole = [position for position in self._snapshots() if position not in self._damaged]
+        if len(whole) < 2:
+            return
+        old = [
+            position
+            for position, at in log.written_at.items()
+            if position < whole[-2] and at < now - EXPIRED_AFTER_S and self._random.random() < 0.7
+        ]
+        if old:
+            self._world.note(f"expired: {len(old)} entries below {whole[-2]}")
+        log.expire(old)
+
+    def _snapshots(self) -> list[int]:
+        return sorted({position for position, _ in self._world.log.manifests})
+
+    async def _change_tenant(self) -> None:
+        """Change a tenant, or delete it and create it again. Versions only grow (operations/tenants.py)."""
+        world, random = self._world, self._random
+        name = random.choice(sorted(world.tenants))
+        old = world.tenants[name]
+        rate = random.choice([0.0, 0.0, 10.0, 50.0])
+        share = Share(weight=random.choice([0.5, 1.0, 2.0]), rate_per_s=rate, burst=rate * 5)
+        new = replace(old, share=share, queue_items_max=random.choice([1, 4, 8]), version=old.version + 1)
+        world.tenants[name] = new
+        world.store.data.tenants.put(new, old.version)
+
+
+EXPIRED_AFTER_S = 12.0
+"""Scaled down, as the age up to which a position may be written (scale.py)."""

@@ -1,0 +1,101 @@
+"""An engine with a script from the seed: its speed, its failures, and what it generates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from random import Random
+
+from gpu_worker.engines.interface import (
+    EngineError,
+    EngineEvent,
+    EngineFacts,
+    EngineRequest,
+    EngineStats,
+    Finished,
+    PromptTooLong,
+    Started,
+    Token,
+)
+from tests.support.gate.storm.books import Books, Execution, token_of
+
+MODEL = "m"
+CONTEXT_TOKENS = 1000
+HANG_S = 15.0
+
+
+class StormEngine:
+    """gpu_worker.engines.interface.Engine. `fails`: chance that an execution fails, hangs or is evicted."""
+
+    def __init__(self, books: Books, worker: str, incarnation: int, seed: int, token_s: float, fails: float) -> None:
+        self._books, self._worker, self._incarnation = books, worker, incarnation
+        self._seed, self._token_s, self.fails = seed, token_s, fails
+        self.facts = EngineFacts(MODEL, CONTEXT_TOKENS, 1.0)
+        self.running: dict[str, asyncio.Event] = {}
+        self.most = 0
+        """Most executions that ran at the same time."""
+
+    def render_chat(self, messages: list[dict[str, str]]) -> str:
+        return "|".join(message["content"] for message in messages)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        name = request.request_id
+        random = Random(f"{self._seed} {name}")
+        fails_at = random.randrange(-1, request.max_tokens) if random.random() < self.fails else None
+        if fails_at == -1:
+            raise PromptTooLong("too long")
+        execution = self._begin(name, len(request.prompt))
+        aborted = self.running[name]
+        token_s = self._token_s * (0.5 + random.random())
+        try:
+            yield Started(execution.input_tokens)
+            while execution.output_tokens < request.max_tokens and not aborted.is_set():
+                await self._wait(aborted, token_s)
+                if aborted.is_set():
+                    break
+                if execution.output_tokens == fails_at:
+                    await self._fail(random, aborted)
+                    continue
+                execution.output_tokens += 1
+                yield Token(token_of(name, execution.output_tokens), execution.output_tokens)
+            execution.reason = "aborted" if aborted.is_set() else "length"
+        finally:
+            execution.ended = True
+            del self.running[name]
+        yield Finished(execution.reason, execution.input_tokens, execution.output_tokens)
+
+    def _begin(self, name: str, input_tokens: int) -> Execution:
+        before = self._books.executions.get(name)
+        if before is not None and (before.worker, before.incarnation) == (self._worker, self._incarnation):
+            self._books.twice.append(name)
+        execution = self._books.executions[name] = Execution(name, self._worker, self._incarnation, input_tokens)
+        self.running[name] = asyncio.Event()
+        self.most = max(self.most, len(self.running))
+        return execution
+
+    async def _fail(self, random: Random, aborted: asyncio.Event) -> None:
+        """Fail, or hang for a while."""
+        kind = random.choice(["failed", "preempted", "hang"])
+        if kind == "hang":
+            return await self._wait(aborted, HANG_S)
+        raise EngineError("engine_failed" if kind == "failed" else "preempted", "by the script")
+
+    async def _wait(self, aborted: asyncio.Event, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await aborted.wait()
+        except TimeoutError:
+            return
+
+    async def abort(self, request_id: str) -> None:
+        if request_id in self.running:
+            self.running[request_id].set()
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, len(self.running), 0.5, {})
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        return None

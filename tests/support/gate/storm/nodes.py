@@ -1,0 +1,150 @@
+"""The processes of a run, each of production code on a simulated host: gate processes, fronts and workers.
+
+A node is one incarnation: after its host is killed, another node takes its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.model.commands import Report
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.detached import serve_launched
+from dispatcher.ports import Connection
+from dispatcher.service.gate_process import GateProcess, GateStores
+from dispatcher.service.link.finder import Fleet
+from dispatcher.service.link.link import Link
+from gpu_worker.service.agent import Agent
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.outbox import Outbox
+from tests.support.gate.storm.clocks import CountingIds, SkewedClock
+from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODEL, StormEngine
+from tests.support.gate.storm.journal import Disk, MemoryJournal
+from tests.support.gate.storm.store_faults import StormFaults
+from tests.support.gate.storm.wire import SECRET, StormWorkerClient, serve_orders
+
+if TYPE_CHECKING:
+    from tests.support.gate.storm.world import World
+
+SHARD = "pool"
+DEADLINE_S = 60.0
+
+
+class Node:
+    """`name`: of its host; `incarnation` counts from 0."""
+
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        self.world, self.name, self.incarnation = world, name, incarnation
+        self.tag = f"{name}x{incarnation}"
+        self.host = world.network.host(name)
+        world.hosts.append(self.host)
+        self.clock = SkewedClock()
+        self.clock.skew_s = world.skew_of(name)
+        weather = world.weather
+        self.random = Random(f"{weather.seed} {self.tag}")
+        self.faults = StormFaults(
+            name,
+            world.outage,
+            Random(f"{weather.seed} store {self.tag}"),
+            lambda: world.kill(self),
+            fails=weather.store_fails,
+            pauses=weather.store_pause,
+            crashes=weather.crash,
+        )
+        self.faults.crash_at = world.crash_at.get(name, 0) if not incarnation else 0
+        self.store = world.store.view(self.clock, self.faults)
+        self.transport = world.network.transport(name)
+        self.died = asyncio.Event()
+        self.ids = CountingIds(self.tag)
+        self.fleet = Fleet(self.store.log(SHARD), self.transport, self.clock, self.ids, SECRET)
+
+    @property
+    def is_up(self) -> bool:
+        return not self.host.dead
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run work of this process for its whole life. Its end by an error is a violation."""
+        task = self.host.spawn(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def new_link(self, process: str) -> Link:
+        store = self.store
+        return Link(
+            process,
+            self.fleet,
+            self.world.settings,
+            mailboxes=store.mailboxes,
+            launcher=self.world.launcher,
+            answers=store,
+        )
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.host.dead:
+            self.world.violate("processes go on", f"{self.tag}: {error!r}")
+
+
+class GateNode(Node):
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        stores = GateStores(self.store.mailboxes, self.store, self.store, world.launcher)
+        self.process = GateProcess(self.fleet, world.settings, stores, SHARD)
+        self.spawn(self._run())
+
+    async def _run(self) -> None:
+        await self.process.listen(f"{self.name}:1")
+        await self.process.run()
+
+
+class FrontNode(Node):
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        self.link = self.new_link(self.tag)
+        workers = StormWorkerClient(self.transport, self.clock, self.random, world.weather.duplicates)
+        self.context = Context(
+            self.link, self.store, workers, world.launcher, self.clock, self.ids, GateSettings(deadline_s=DEADLINE_S)
+        )
+        if world.weather.executors:
+            self.spawn(serve_launched(self.context))
+
+
+class WorkerNode(Node):
+    """It joins, and executes orders until it dies."""
+
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        weather = world.weather
+        fails = 0.0 if world.outage.is_over else weather.engine_fails
+        self.engine = StormEngine(world.books, name, incarnation, weather.seed, weather.token_s, fails)
+        self.link = self.new_link(self.tag)
+        journal = MemoryJournal(world.disks.setdefault(name, Disk()))
+        self.outbox = Outbox(self.link, self.clock, self.random, journal)
+        self.executions = Executions(
+            name, self.engine, weather.slots, self.clock, self.outbox, started_at=self.clock.now()
+        )
+        self.spawn(self._run())
+
+    async def _run(self) -> None:
+        self.executions.recover()
+        listener = await self.transport.listen(f"{self.name}:0", self._serve)
+        identity = Report(
+            self.name, listener.address, MODEL, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0, False, 0.0, 0, ()
+        )
+        self.agent = Agent(identity, self.link, self.executions, self.clock, self.random)
+        while True:
+            try:
+                await self.agent.join()
+                break
+            except StoreUnavailable:
+                continue
+        await self.agent.run()
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await serve_orders(connection, self.executions, self.name, self.clock)
+        except ConnectionLost:
+            return

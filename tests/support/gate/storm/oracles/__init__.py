@@ -1,0 +1,6 @@
+"""What must hold. Each oracle is a function; its docstring says the invariant of RELIABILITY.md.
+
+entries     after each entry of the log
+ends        once, after the run
+liveness    during the run, at each sample: no slot and no call waits longer than a stated bound
+"""

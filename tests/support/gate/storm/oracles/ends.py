@@ -1,0 +1,244 @@
+"""Oracles that look at the whole run after its end."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.model.facts import Ended
+from dispatcher.model.usage import HOUR_S
+from dispatcher.model.worker_protocol import execution_name
+from dispatcher.shard.codec import decode_entry, unpack
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump, load
+from dispatcher.stores.snapshot_parts import join
+from tests.support.gate.storm.books import Answered, text_of
+
+if TYPE_CHECKING:
+    from tests.support.gate.storm.world import World
+
+EndOracle = Callable[["World"], Iterator[str]]
+"""Yields what is wrong."""
+
+NO_CLAIM = frozenset(
+    {
+        "store_unavailable",
+        "worker_failed",
+        "deadline_exceeded",
+        "left",
+        "front died",
+        "no_worker",
+        "model_not_found",
+        "queue_full",
+        "overloaded",
+        "too_old",
+        "idempotency_conflict",
+        "cancelled",
+    }
+)
+"""Errors by which a caller knows nothing of the end, or that come before the call was accepted."""
+
+
+def the_log_folds(world: World) -> Iterator[str]:
+    """I4: every entry fits the state that all entries before it make."""
+    if world.log.corrupt:
+        yield world.log.corrupt
+
+
+def each_call_ends(world: World) -> Iterator[str]:
+    """I1, I8: every accepted call has ended when nothing fails any more."""
+    for call_id in world.log.accepted:
+        if world.log.over(call_id) is None:
+            call = world.log.reference.state.calls[call_id]
+            process = world.log.reference.state.processes.get(call.process)
+            silent = process.silent if process else None
+            yield f"{call_id} of {call.process!r} (silent: {silent}) on {call.worker!r} never ended"
+
+
+def charges_are_service(world: World) -> Iterator[str]:
+    """I2, I9: a call is charged exactly the tokens that its attempt read and generated.
+
+    An attempt that never began is charged what the caller got of the attempt before it, or nothing.
+    """
+    for call_id, ends in world.log.ends.items():
+        end = ends[0]
+        if not isinstance(end, Ended):
+            continue
+        charged = (end.input_tokens, end.output_tokens)
+        execution = world.books.executions.get(execution_name(call_id, end.attempt))
+        if execution is None:
+            yield from _charge_without_execution(world, end, charged)
+        elif end.outcome in ("done", "cancelled", "expired") and charged != (0, 0):
+            if charged != (execution.input_tokens, execution.output_tokens):
+                yield f"{execution.name} is charged {charged}, not {execution.input_tokens, execution.output_tokens}"
+        elif end.output_tokens not in (0, execution.output_tokens):
+            yield f"{execution.name} failed and is charged {charged}, not {execution.output_tokens} tokens"
+        if end.outcome == "done" and (execution is None or execution.reason != "length"):
+            yield f"{call_id}#{end.attempt} is done in the log and not in an engine"
+
+
+def _charge_without_execution(world: World, end: Ended, charged: tuple[int, int]) -> Iterator[str]:
+    if charged == (0, 0):
+        return
+    before = [world.books.executions.get(execution_name(end.id, number)) for number in range(1, end.attempt)]
+    if not any(each is not None and each.output_tokens >= end.output_tokens for each in before):
+        yield f"{end.id}#{end.attempt} never ran and is charged {charged}"
+
+
+def answers_are_the_record(world: World) -> Iterator[str]:
+    """I9: what a caller was answered is what the log and the kept answer say."""
+    for answered in world.books.answers:
+        if not answered.id:
+            continue
+        end = world.log.over(answered.id)
+        if answered.code == "nothing":
+            yield f"{answered.id}: caller {answered.caller} got neither an end nor an error"
+        elif answered.code == "done":
+            yield from _answer(world, answered)
+        elif answered.code not in NO_CLAIM and (end is None or end.outcome == "done"):
+            yield f"{answered.id}: caller {answered.caller} got {answered.code}, the log says {end}"
+
+
+def _answer(world: World, answered: Answered) -> Iterator[str]:
+    end = world.log.over(answered.id)
+    if not isinstance(end, Ended) or end.outcome != "done":
+        yield f"{answered.id}: caller {answered.caller} got an answer, the log says {end}"
+        return
+    if (answered.input_tokens, answered.output_tokens) != (end.input_tokens, end.output_tokens):
+        yield f"{answered.id}: caller {answered.caller} got {answered.output_tokens} tokens, the log says {end}"
+    text = answered.text if answered.streamed else json.loads(answered.text)["text"]
+    if text != text_of(execution_name(answered.id, end.attempt), end.output_tokens):
+        yield f"{answered.id}: caller {answered.caller} got {text!r} of attempt {end.attempt}"
+
+
+def no_caller_is_lost(world: World) -> Iterator[str]:
+    """I1: a caller that was answered "done" or streams has a call in the log: an acceptance is never taken back."""
+    for answered in world.books.answers:
+        if answered.code == "done" and answered.id not in world.log.accepted:
+            yield f"{answered.id} was answered, and the log does not know it"
+
+
+def durable_work_is_finished(world: World) -> Iterator[str]:
+    """Rule 15: a durable call that the log accepted ends with its answer kept, whichever process died.
+
+    Its kept answer is the end in the log, and it is not cancelled because a process is gone.
+    """
+    for call_id, accepted in world.log.accepted.items():
+        end = world.log.over(call_id)
+        if not accepted[0].durable or end is None:
+            continue
+        item = world.store.data.invocations.get(call_id, world.now())
+        if item is None:
+            yield f"{call_id} was accepted before its item was written"
+        elif end.outcome == "done" and item.answer is None:
+            yield f"{call_id} is done, and its answer is not kept"
+        elif item.answer is not None and item.answer.attempt:
+            yield from _agree(call_id, item.answer, end)
+        if end.outcome == "cancelled":
+            yield f"{call_id} is durable and was cancelled"
+
+
+def _agree(call_id: str, answer: Any, end: Any) -> Iterator[str]:
+    kept = (answer.outcome, answer.input_tokens, answer.output_tokens)
+    logged = (end.outcome, getattr(end, "input_tokens", 0), getattr(end, "output_tokens", 0))
+    if kept != logged:
+        yield f"{call_id}: the kept answer is {kept}, the log says {logged}"
+
+
+def one_key_one_call(world: World) -> Iterator[str]:
+    """I2: all callers of one idempotency key get the same answer."""
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    for answered in world.books.answers:
+        if answered.key and answered.code == "done":
+            text = answered.text if answered.streamed else json.loads(answered.text)["text"]
+            texts[answered.key].add(text)
+    for key, different in texts.items():
+        if len(different) > 1:
+            yield f"{key} has {len(different)} answers: {sorted(different)}"
+
+
+def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
+    """I2: usage rows, in the state and as projected, are the sums of the ends below their position."""
+    ends: list[tuple[int, tuple[str, str, int], Ended]] = []
+    for data in world.log.history:
+        entry = decode_entry(data)
+        for fact in entry.facts:
+            if isinstance(fact, Ended):
+                accepted = world.log.accepted[fact.id][0]
+                ends.append((entry.position, (accepted.tenant, accepted.app, int(entry.at // HOUR_S)), fact))
+    rows = world.log.reference.usage_rows(0)
+    kept = world.store.data.usage.read(None, 0, 1 << 40)
+    for row in [*rows, *kept]:
+        own = [end for at, key, end in ends if key == (row.tenant, row.app, row.hour) and at < row.position]
+        counts = (len(own), sum(end.input_tokens for end in own), sum(end.output_tokens for end in own))
+        if counts != (row.requests, row.input_tokens, row.output_tokens):
+            yield f"{row} but the ends are {counts}"
+
+
+def physical_slots(world: World) -> Iterator[str]:
+    """I3: an engine never runs more executions than its worker has slots, and no execution twice."""
+    for node in world.workers:
+        if node.engine.most > world.weather.slots:
+            yield f"{node.tag} ran {node.engine.most} executions at once"
+    for name in world.books.twice:
+        yield f"{name} began twice"
+
+
+def replay_and_snapshots_agree(world: World) -> Iterator[str]:
+    """Replay of the whole log, each snapshot, and each replica have the same state at the same position."""
+    states = _states_to_compare(world)
+    if world.log.corrupt or not states:
+        return
+    shard = Shard(world.settings)
+    expected = {0: canonical(shard)} if 0 in states else {}
+    for data in world.log.history:
+        shard.fold(decode_entry(data))
+        if shard.position in states:
+            expected[shard.position] = canonical(shard)
+    for position, kept in states.items():
+        for name, state in kept:
+            if state != expected.get(position):
+                yield f"{name} at {position} differs: {_difference(state, expected.get(position))}"
+
+
+def _states_to_compare(world: World) -> dict[int, list[tuple[str, Any]]]:
+    states: defaultdict[int, list[tuple[str, Any]]] = defaultdict(list)
+    for name, (manifest, _) in world.log.manifests.items():
+        parts = world.log.parts.get(name, {})
+        state = join(manifest, [parts[number] for number in sorted(parts)])
+        if state is not None:
+            states[name[0]].append((f"snapshot of {name[1]}", canonical(load(state, world.settings))))
+    for gate in world.gates:
+        if gate.is_up and (replica := gate.process.replica).is_loaded and not replica._lock.locked():
+            states[replica.shard.position].append((f"replica of {gate.tag}", canonical(replica.shard)))
+    return states
+
+
+def canonical(shard: Shard) -> Any:
+    """Return a shard's state without what depends on the way to it: the order of records."""
+    fields = unpack(dump(shard))
+    for name in ("workers", "processes", "tenants", "calls", "usage", "interactions"):
+        fields[name] = sorted(fields[name], key=json.dumps)
+    return fields
+
+
+def _difference(one: Any, other: Any) -> str:
+    if other is None:
+        return "the log has no such position"
+    return "; ".join(f"{name}: {one[name]} / {other[name]}" for name in one if one[name] != other[name])
+
+
+END_ORACLES: list[EndOracle] = [
+    the_log_folds,
+    each_call_ends,
+    charges_are_service,
+    answers_are_the_record,
+    no_caller_is_lost,
+    durable_work_is_finished,
+    one_key_one_call,
+    usage_is_the_sum_of_ends,
+    physical_slots,
+    replay_and_snapshots_agree,
+]

@@ -1,0 +1,107 @@
+"""Oracles that look at the world after each entry of the log, at the moment when it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Returned
+from dispatcher.model.worker_protocol import execution_name
+from dispatcher.shard.choose import first_queue, free_worker
+
+if TYPE_CHECKING:
+    from tests.support.gate.storm.world import World
+
+EntryOracle = Callable[["World", Entry], str | None]
+"""Returns what is wrong, or None."""
+
+PAUSED_BEFORE_S = 4.0
+"""A worker that was paused aborts what it lost within this time after it goes on."""
+
+
+def accepted_once(world: World, entry: Entry) -> str | None:
+    """I1: a call is accepted at most once, however often its command arrives (rule 8)."""
+    for fact in entry.facts:
+        if isinstance(fact, Accepted) and len(world.log.accepted[fact.id]) > 1:
+            return f"{fact.id} was accepted again in entry {entry.position}"
+    return None
+
+
+def ends_once(world: World, entry: Entry) -> str | None:
+    """I1, I2: a call ends at most once, and is charged at most once."""
+    for fact in entry.facts:
+        if isinstance(fact, Ended | Dropped) and len(world.log.ends[fact.id]) > 1:
+            return f"{fact.id} ended again in entry {entry.position}"
+    return None
+
+
+def slots_in_the_log(world: World, entry: Entry) -> str | None:
+    """I3: the log gives a worker at most as many attempts as it has slots, and only while it serves."""
+    workers = world.log.reference.state.workers
+    for fact in entry.facts:
+        if isinstance(fact, Dispatched):
+            worker = workers.get(fact.worker)
+            if worker is not None and len(worker.running) > worker.config.slots:
+                return f"{fact.worker} holds {len(worker.running)} attempts in entry {entry.position}"
+    return None
+
+
+def no_slot_is_left_free(world: World, entry: Entry) -> str | None:
+    """I8: after each decision no call waits that could have a free slot (the order conserves work)."""
+    state = world.log.reference.state
+    if not entry.facts:
+        return None
+    for model in state.lanes:
+        if first_queue(state, model) is not None and free_worker(state, model) is not None:
+            return f"after entry {entry.position} a call of {model} waits and a slot is free"
+    return None
+
+
+def live_work_is_not_given_away(world: World, entry: Entry) -> str | None:
+    """I3: when the log ends or returns an attempt, the attempt does not run in an engine (rules 4 and 5).
+
+    A worker that is or was just paused, or is dead, cannot know that its lease is over.
+    """
+    for fact in entry.facts:
+        if not isinstance(fact, Ended | Returned):
+            continue
+        execution = world.books.executions.get(execution_name(fact.id, fact.attempt))
+        if execution is None or execution.ended:
+            continue
+        node = next((worker for worker in world.workers if worker.name == execution.worker), None)
+        if node is None or not node.is_up or node.incarnation != execution.incarnation:
+            continue
+        if node.host.paused or world.now() - world.resumed_at.get(node.name, 0.0) < PAUSED_BEFORE_S:
+            continue
+        return f"{execution.name} runs on {node.tag}, and entry {entry.position} has {type(fact).__name__}"
+    return None
+
+
+def sums(world: World, _entry: Entry) -> str | None:
+    """I4: counts of waiting and running calls and the sums of service are those of the calls; none is negative."""
+    state = world.log.reference.state
+    waiting = sum(1 for call in state.calls.values() if call.queued)
+    suspended = sum(1 for call in state.calls.values() if not call.worker and not call.queued)
+    running = sum(len(worker.running) for worker in state.workers.values())
+    if (waiting, waiting + suspended + running) != (state.waiting, len(state.calls)):
+        return f"{state.waiting} wait and {len(state.calls)} are open, but {waiting}, {suspended}, {running} are kept"
+    for tenant in state.tenants.values():
+        own = [call for call in state.calls.values() if call.tenant is tenant]
+        counts = (
+            sum(1 for call in own if call.queued),
+            sum(1 for call in own if not call.worker and not call.queued),
+            sum(1 for call in own if call.worker),
+        )
+        if counts != (tenant.waiting, tenant.suspended, tenant.running) or tenant.spent < 0:
+            return f"{tenant.name}: {tenant.waiting}, {tenant.suspended}, {tenant.running}, not {counts}"
+    return None
+
+
+ENTRY_ORACLES: list[EntryOracle] = [
+    accepted_once,
+    ends_once,
+    slots_in_the_log,
+    no_slot_is_left_free,
+    live_work_is_not_given_away,
+    sums,
+]

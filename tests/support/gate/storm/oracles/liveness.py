@@ -1,0 +1,123 @@
+"""Oracles of liveness (I8), sampled during the run. Their bounds hold while no fault slows healthy processes down:
+after the trouble, and in mild weather also during it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dispatcher.model.worker_protocol import execution_name
+
+if TYPE_CHECKING:
+    from dispatcher.policies.orders.queues import Call
+    from tests.support.gate.storm.nodes import WorkerNode
+    from tests.support.gate.storm.world import World
+
+SETTLED_S = 12.0
+"""After the last fault: reconnecting, a takeover, and the time in which no loss is decided."""
+WAIT_MAX_S = 6.0
+"""Longest time that an eligible call waits while a slot is free: an offer and its return to the queue go before it."""
+HELD_MAX_S = 6.0
+"""Longest time that a slot is held for an attempt that does not run on its living worker: the offer's time, a report,
+and its answer."""
+LEASE_MAX_S = 24.0
+"""The same for a dead worker: found silent, the lease and its margin, and a takeover."""
+DEAD_PROCESS_MAX_S = 24.0
+"""Longest time that calls of a dead process stay."""
+UNHELD_MAX_S = 8.0
+"""Longest time that a worker runs what the log does not hold."""
+LATE_MAX_S = 15.0
+"""Longest time that a caller waits after its deadline."""
+SAMPLE_S = 0.5
+
+
+class Liveness:
+    """`sample` is called each SAMPLE_S seconds. It knows since when each bad condition holds."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since: dict[str, float] = {}
+        self.longest: dict[str, float] = {}
+        """The longest time that each kind of bad condition held, for reports."""
+
+    def sample(self) -> Iterator[tuple[str, str]]:
+        """Yield (oracle, message) of each condition that held too long."""
+        found = {f"{kind} {what}": (kind, what, most) for kind, what, most in self._conditions()}
+        now = self._world.now()
+        self._since = {key: self._since.get(key, now) for key in found}
+        for key, (kind, what, most) in found.items():
+            held_s = now - self._since[key]
+            self.longest[kind] = max(self.longest.get(kind, 0.0), held_s)
+            if held_s > most:
+                yield kind, f"{what} for {held_s:.1f} s"
+
+    def _conditions(self) -> Iterator[tuple[str, str, float]]:
+        world = self._world
+        if world.now() < world.disturbed_until + SETTLED_S:
+            return
+        if not (world.outage.is_over or world.weather.mild):
+            return
+        yield from self._eligible_calls()
+        yield from self._held_slots()
+        yield from self._processes()
+        yield from self._executions()
+        yield from self._callers()
+
+    def _eligible_calls(self) -> Iterator[tuple[str, str, float]]:
+        """No eligible call waits while a usable slot is free, as the workers and fronts themselves see it."""
+        world = self._world
+        state = world.log.reference.state
+        living = {front.tag for front in world.fronts if front.is_up}
+        waiting = [call for call in state.calls.values() if not call.worker and self._is_wanted(call, living)]
+        free = [worker.name for worker in world.workers if self._is_usable(worker)]
+        if waiting and free:
+            yield "an eligible call waits while a slot is free", f"{waiting[0].id}", WAIT_MAX_S
+
+    def _is_wanted(self, call: Call, living: set[str]) -> bool:
+        return call.process in living or (call.durable and not call.process)
+
+    def _is_usable(self, worker: WorkerNode) -> bool:
+        """Whether the worker lives, and has a slot that runs nothing and is offered to no caller."""
+        if not worker.is_up or worker.host.paused or len(worker.engine.running) >= self._world.weather.slots:
+            return False
+        known = self._world.log.reference.state.workers.get(worker.name)
+        return known is None or known.config.state == "silent" or len(known.running) < known.config.slots
+
+    def _held_slots(self) -> Iterator[tuple[str, str, float]]:
+        """No slot is held for a caller or worker that is gone for longer than the offer's time, or the lease."""
+        for name, known in self._world.log.reference.state.workers.items():
+            node = next((worker for worker in self._world.workers if worker.name == name and worker.is_up), None)
+            for call in known.running.values():
+                attempt = execution_name(call.id, call.attempt)
+                if node is None:
+                    yield "a slot is held for a dead worker", attempt, LEASE_MAX_S
+                elif attempt not in node.executions.live():
+                    yield "a slot is held for an attempt that does not run", attempt, HELD_MAX_S
+
+    def _processes(self) -> Iterator[tuple[str, str, float]]:
+        """Calls of a dead process leave; calls of a living one are not suspended."""
+        living = {front.tag for front in self._world.fronts if front.is_up}
+        for call in self._world.log.reference.state.calls.values():
+            if call.process and call.process not in living and not call.worker:
+                yield "a call of a dead process waits", call.id, DEAD_PROCESS_MAX_S
+            elif call.process in living and not call.worker and not call.queued:
+                yield "a call of a living process is suspended", call.id, WAIT_MAX_S
+
+    def _executions(self) -> Iterator[tuple[str, str, float]]:
+        """A worker does not go on with what the log does not hold."""
+        held = {
+            execution_name(call.id, call.attempt)
+            for worker in self._world.log.reference.state.workers.values()
+            for call in worker.running.values()
+        }
+        for worker in self._world.workers:
+            if worker.is_up and not worker.host.paused:
+                for name in worker.engine.running:
+                    if name not in held:
+                        yield "a worker runs what the log does not hold", name, UNHELD_MAX_S
+
+    def _callers(self) -> Iterator[tuple[str, str, float]]:
+        """I1: a caller is answered at its deadline at the latest."""
+        late = [task.get_name() for task, deadline in self._world.callers.items() if self._world.now() > deadline]
+        for name in late:
+            yield "a caller is not answered at its deadline", name, LATE_MAX_S

@@ -1,0 +1,86 @@
+"""The log with its whole history, and the reference: a shard that folds each entry at the moment it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessLost, Returned
+from dispatcher.shard.codec import decode_entry
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.stores.memory.log import LogData
+
+End = Ended | Dropped
+
+
+class RecordedLog(LogData):
+    """`on_entry` is called with each entry after the reference folded it."""
+
+    def __init__(self, shard: str, settings: ShardSettings) -> None:
+        super().__init__(shard)
+        self.reference = Shard(settings)
+        self.history: list[bytes] = []
+        self.zombies: list[tuple[int, bytes]] = []
+        """Entries that were written at positions that were written before and had expired."""
+        self.accepted: dict[str, list[Accepted]] = {}
+        self.accepted_at: dict[str, float] = {}
+        self.attempts: dict[tuple[str, int], Dispatched] = {}
+        self.dispatched_in: dict[tuple[str, int], int] = {}
+        """The position of the entry that dispatched each attempt."""
+        self.returned: dict[tuple[str, int], Returned] = {}
+        self.ends: dict[str, list[End]] = {}
+        self.corrupt = ""
+        self.on_entry: Callable[[Entry], None] = _ignore
+
+    def append(self, position: int, entry: bytes, now: float) -> bytes:
+        if position in self.entries:
+            return super().append(position, entry, now)
+        if position < len(self.history):
+            self.zombies.append((position, entry))
+            return super().append(position, entry, now)
+        if position > len(self.history):
+            self.corrupt = self.corrupt or f"position {position} was written after {len(self.history) - 1}"
+        self.history.append(entry)
+        self._record(entry)
+        return super().append(position, entry, now)
+
+    def over(self, call_id: str) -> End | None:
+        """Return how the call ended."""
+        ends = self.ends.get(call_id)
+        return ends[0] if ends else None
+
+    def _record(self, data: bytes) -> None:
+        if self.corrupt:
+            return
+        entry = decode_entry(data)
+        try:
+            self.reference.fold(entry)
+        except LogCorrupt as error:
+            self.corrupt = str(error)
+            return
+        for fact in entry.facts:
+            if isinstance(fact, Accepted):
+                self.accepted.setdefault(fact.id, []).append(fact)
+                self.accepted_at.setdefault(fact.id, entry.at)
+            elif isinstance(fact, Dispatched):
+                self.attempts[fact.id, fact.attempt] = fact
+                self.dispatched_in[fact.id, fact.attempt] = entry.position
+            elif isinstance(fact, Returned):
+                self.returned[fact.id, fact.attempt] = fact
+            elif isinstance(fact, Ended | Dropped):
+                self.ends.setdefault(fact.id, []).append(fact)
+        for dropped in self._left(entry):
+            self.ends[dropped.id] = [dropped]
+        self.on_entry(entry)
+
+    def _left(self, entry: Entry) -> list[Dropped]:
+        """Return the ends of the waiting calls that left together with their process."""
+        if not any(isinstance(fact, ProcessLost) for fact in entry.facts):
+            return []
+        calls = self.reference.state.calls
+        return [Dropped(each, "cancelled") for each in self.accepted if each not in calls and each not in self.ends]
+
+
+def _ignore(_entry: Entry) -> None:
+    """Nothing follows the log."""

@@ -1,0 +1,28 @@
+"""Hours as seconds: some constants of production are made smaller, in the same ratio, so that a run of seconds sees
+snapshots, cuts and expired positions. Heirs ask for receipts less often: a run spends most of its time on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from dispatcher.service import gate_process, replica, snapshots
+from dispatcher.stores.memory import log as memory_log
+
+SCALED = [
+    (snapshots, "INTERVAL_S", 3.0),
+    (snapshots, "ENTRIES", 12),
+    (gate_process, "SHADOW_S", 2.0),
+    (gate_process, "HEIR_ALIVE_S", 0.2),
+    (replica, "POSITION_MAX_AGE_S", 6.0),
+    (memory_log, "CUT_AFTER_S", 14.0),
+]
+
+
+@contextmanager
+def scaled() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module, name, value in SCALED:
+            stack.enter_context(patch.object(module, name, value))
+        yield

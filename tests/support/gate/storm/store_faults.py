@@ -1,0 +1,69 @@
+"""What goes wrong with the requests of one process to the store: failures, lost replies, pauses, and its own death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from dispatcher.model.errors import StoreUnavailable
+
+FAIL_AFTER_MAX_S = 1.0
+PAUSE_MAX_S = 4.0
+
+
+class Outage:
+    """The store as all processes find it. `gone`: the part of requests that fail now (1: it answers nothing)."""
+
+    def __init__(self) -> None:
+        self.gone = 0.0
+        self.cut_off: set[str] = set()
+        """Hosts that do not reach the store."""
+        self.is_over = False
+        """The trouble is over: nothing fails any more."""
+
+
+class StormFaults:
+    """stores.memory.requests.Faults of one host. `die` kills the host at a request."""
+
+    def __init__(
+        self,
+        host: str,
+        outage: Outage,
+        random: Random,
+        die: Callable[[], None],
+        *,
+        fails: float,
+        pauses: float,
+        crashes: float,
+    ) -> None:
+        self._host, self._outage, self._random, self._die = host, outage, random, die
+        self._fails, self._pauses, self._crashes = fails, pauses, crashes
+        self.crash_at = 0
+        """Die at this step, counting one before and one after each request; 0: at none."""
+        self.steps = 0
+
+    async def before(self, operation: str) -> None:
+        await self._step()
+
+    async def after(self, operation: str) -> None:
+        await self._step()
+
+    async def _step(self) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            await self._crash()
+        if self._outage.is_over:
+            return
+        random = self._random
+        if self._crashes and random.random() < self._crashes:
+            await self._crash()
+        if self._pauses and random.random() < self._pauses:
+            await asyncio.sleep(random.random() ** 3 * PAUSE_MAX_S)
+        if self._host in self._outage.cut_off or random.random() < max(self._fails / 2, self._outage.gone):
+            await asyncio.sleep(random.random() ** 2 * FAIL_AFTER_MAX_S)
+            raise StoreUnavailable("The storm took this request.")
+
+    async def _crash(self) -> None:
+        self._die()
+        await asyncio.sleep(0)

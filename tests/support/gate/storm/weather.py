@@ -1,0 +1,97 @@
+"""What goes wrong in a run, and how often: drawn anew for each seed, because fixed rates find fewer bugs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+OFTEN = 0.5
+"""Each kind of fault plays a part in so many seeds."""
+MILD = 0.25
+"""In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Rates of faults are per second of the whole world, chances per request of the store; times are in seconds."""
+
+    seed: int
+    fronts: int
+    gates: int
+    workers: int
+    slots: int
+    """Of each worker."""
+    calls: int
+    trouble_s: float
+    mild: bool
+    durable: float
+    """Part of the calls with an idempotency key."""
+    executors: bool
+    """Whether the fronts execute launched calls for the leader, or get messages from a queue."""
+    token_s: float
+    latency_s: float
+    store_fails: float = 0.0
+    """Chance that a request fails, before or after it was applied."""
+    store_pause: float = 0.0
+    """Chance of a pause before or after a request is applied."""
+    store_gone: float = 0.0
+    """Rate of times in which the store answers no process, or only some requests (throttling)."""
+    crash: float = 0.0
+    """Chance that a process dies at a request, before or after it was applied."""
+    kills: float = 0.0
+    pauses: float = 0.0
+    cuts: float = 0.0
+    jumps: float = 0.0
+    skew_s: float = 0.0
+    """Most by which a clock is wrong."""
+    tears: float = 0.0
+    expiry: bool = False
+    tenant_changes: float = 0.0
+    callers_leave: float = 0.0
+    engine_fails: float = 0.0
+    duplicates: float = 0.0
+    """Chance that a worker gets an order twice."""
+
+
+def draw(seed: int, fronts: int | None = None) -> Weather:
+    """Return the weather of a seed. `fronts`: instead of the number that the seed draws."""
+    random = Random(f"weather {seed}")
+    mild = random.random() < MILD
+
+    def chance(most: float) -> float:
+        return random.random() ** 2 * most if random.random() < OFTEN else 0.0
+
+    def storm(most: float) -> float:
+        value = chance(most)
+        return 0.0 if mild else value
+
+    drawn = random.choice([1, 2, 2, 3])
+    return Weather(
+        seed=seed,
+        fronts=fronts or drawn,
+        gates=random.choice([1, 2, 2, 3]),
+        workers=random.choice([1, 1, 2, 3]),
+        slots=random.choice([1, 2, 2, 3]),
+        calls=random.randrange(6, 16) * (1 if (fronts or drawn) < 8 else 2),
+        trouble_s=random.choice([4.0, 8.0, 8.0, 16.0]),
+        mild=mild,
+        durable=random.choice([0.0, 0.3, 0.7]),
+        executors=random.random() < 0.5,
+        token_s=random.choice([0.02, 0.1, 0.4]),
+        latency_s=random.choice([0.0005, 0.005, 0.03]),
+        store_fails=storm(0.3),
+        store_pause=storm(0.5),
+        store_gone=storm(0.3),
+        crash=storm(0.02),
+        kills=chance(0.6),
+        pauses=storm(0.5),
+        cuts=storm(0.6),
+        jumps=storm(0.3),
+        skew_s=storm(3.0),
+        tears=storm(0.5),
+        expiry=random.random() < 0.3 and not mild,
+        tenant_changes=chance(0.5),
+        callers_leave=chance(0.6),
+        engine_fails=chance(0.3),
+        duplicates=chance(0.3),
+    )

@@ -1,0 +1,167 @@
+"""The world of one run: store, log, network, clocks, and the processes that are up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, NamedTuple
+
+from dispatcher.model.tenants import Tenant
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.stores.memory.store import MemoryData, MemoryStore
+from tests.support.gate.hosts import Host
+from tests.support.gate.network import Network
+from tests.support.gate.storm.books import Books
+from tests.support.gate.storm.callers import TENANTS
+from tests.support.gate.storm.clocks import SkewedClock
+from tests.support.gate.storm.journal import Disk
+from tests.support.gate.storm.nodes import SHARD, FrontNode, GateNode, Node, WorkerNode
+from tests.support.gate.storm.queue import LaunchQueue
+from tests.support.gate.storm.recorded_log import RecordedLog
+from tests.support.gate.storm.store_faults import Outage
+from tests.support.gate.storm.weather import Weather
+
+
+class Violation(NamedTuple):
+    """`oracle`: the invariant, in words."""
+
+    oracle: str
+    message: str
+    at: float
+
+
+class World:
+    """`crash_at`: of a host, the step of its requests to the store at which its first process dies."""
+
+    def __init__(self, weather: Weather, crash_at: dict[str, int] | None = None) -> None:
+        self.weather = weather
+        self.crash_at = crash_at or {}
+        self.began_at = self.now()
+        self.settings = ShardSettings()
+        self.violations: list[Violation] = []
+        self.books = Books()
+        self.log = RecordedLog(SHARD, self.settings)
+        self.outage = Outage()
+        self.disks: dict[str, Disk] = {}
+        self.network = Network(Random(f"{weather.seed} network"), self._latency)
+        self.tenants = dict(TENANTS)
+        data = MemoryData()
+        data.logs[SHARD] = self.log
+        self.store = MemoryStore(SkewedClock(), data=data)
+        self.launcher = LaunchQueue(self)
+        self.hosts: list[Host] = []
+        """All hosts so far, also the dead ones."""
+        self.gates: list[GateNode] = []
+        self.fronts: list[FrontNode] = []
+        self.workers: list[WorkerNode] = []
+        self.callers: dict[asyncio.Task[Any], float] = {}
+        """The requests that are being served, with their deadlines."""
+        self.disturbed_until = 0.0
+        """Until then some fault was active that slows healthy processes down."""
+        self.down_since: dict[str, float] = {}
+        """The hosts that are dead or paused."""
+        self.resumed_at: dict[str, float] = {}
+        """When hosts went on after their last pause."""
+        self._skews: dict[str, float] = {}
+        self._random = Random(f"{weather.seed} world")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        for tenant in self.tenants.values():
+            self.store.data.tenants.put(tenant, None)
+        for number in range(self.weather.gates):
+            self.gates.append(GateNode(self, f"g{number}", 0))
+        for number in range(self.weather.workers):
+            self.workers.append(WorkerNode(self, f"w{number}", 0))
+        for number in range(self.weather.fronts):
+            self.fronts.append(FrontNode(self, f"f{number}", 0))
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def nodes(self) -> list[Node]:
+        return [*self.gates, *self.workers, *self.fronts]
+
+    def note(self, text: str) -> None:
+        self.books.note(self.now(), text)
+
+    def violate(self, oracle: str, message: str) -> None:
+        self.note(f"VIOLATION {oracle}: {message}")
+        self.violations.append(Violation(oracle, message, self.now() - self.began_at))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work of the world itself, on no host."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.violate("the simulation itself works", repr(error))
+
+    # What the weather does
+
+    def tenant(self, name: str) -> Tenant:
+        return self.tenants[name]
+
+    def skew_of(self, host: str) -> float:
+        """Return by how much the host's clock is ahead."""
+        if self.outage.is_over:
+            return 0.0
+        most = self.weather.skew_s
+        return self._skews.setdefault(host, (2 * self._random.random() - 1) * most)
+
+    def set_skew(self, host: str, skew_s: float) -> None:
+        self._skews[host] = skew_s
+        for node in self.nodes():
+            if node.name == host:
+                node.clock.skew_s = skew_s
+
+    def kill(self, node: Node) -> None:
+        """End the node's process at its next await."""
+        if node.host.dead:
+            return
+        self.note(f"kill {node.tag}")
+        self.down_since[node.name] = self.now()
+        node.host.kill()
+        node.died.set()
+
+    def restart(self, node: Node) -> None:
+        """Begin a new process on a dead host."""
+        if not node.host.dead or node not in self.nodes():
+            return
+        self.note(f"restart {node.name}")
+        self.down_since.pop(node.name, None)
+        incarnation = node.incarnation + 1
+        if isinstance(node, GateNode):
+            self.gates[self.gates.index(node)] = GateNode(self, node.name, incarnation)
+        elif isinstance(node, WorkerNode):
+            self.workers[self.workers.index(node)] = WorkerNode(self, node.name, incarnation)
+        elif isinstance(node, FrontNode):
+            self.fronts[self.fronts.index(node)] = FrontNode(self, node.name, incarnation)
+
+    def pause(self, node: Node) -> None:
+        if not node.host.dead and not node.host.paused:
+            self.note(f"pause {node.tag}")
+            self.down_since[node.name] = self.now()
+            node.host.pause()
+
+    def resume(self, node: Node) -> None:
+        if not node.host.dead and node.host.paused:
+            self.note(f"resume {node.tag}")
+            self.down_since.pop(node.name, None)
+            self.resumed_at[node.name] = self.now()
+            node.host.resume()
+
+    def disturb(self, seconds: float) -> None:
+        """Note a fault that slows healthy processes down for so long."""
+        self.disturbed_until = max(self.disturbed_until, self.now() + seconds)
+
+    def _latency(self, random: Random) -> float:
+        late = self.weather.latency_s
+        if not self.weather.mild and random.random() < 0.01:
+            late *= 20
+        return late * (0.5 + random.random())
