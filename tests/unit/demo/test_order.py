@@ -1,7 +1,7 @@
 """The demo's effect, decided by order and counts: the whole service in virtual time, the same on any machine.
 
-Everything is real but the GPU and the processes: the HTTP front, the gate over the memory store, the worker's server,
-executions and agent, and the modelled engine. A flood of one tenant is accepted before the requests of another.
+Everything is real but the GPU and the processes: the HTTP front, the shard, the worker's server, executions, outbox and
+agent, and the modelled engine. A flood of one tenant is accepted before the requests of another.
 """
 
 from __future__ import annotations
@@ -11,32 +11,37 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
-from typing import Any
 
 import httpx
 import pytest
 
-from dispatcher.model.old_fleet import Worker
-from dispatcher.old_operations.settle import settle_lost
-from dispatcher.old_stores.memory.store import MemoryStore
+from dispatcher.model.commands import Report
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.context import Context
+from dispatcher.operations.directory import new_key
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
+from functions.http_api.app import make_app
 from gpu_worker.engines.interface import EngineEvent, EngineRequest, Token
 from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 from gpu_worker.policies.configured import make_queue
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
-from gpu_worker.service.server import make_app
+from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.server import make_app as make_worker_app
 from headgate.simulator.virtual_time import LoopClock, run
-from tests.support.asgi import Call, Reply
-from tests.support.gate.memory_gate import CHAT, MODEL, POOL, CountingIds, FakeLauncher, Gate
+from tests.support.asgi import Call, Caller, Reply
+from tests.support.gate.in_process import InProcessGate
+from tests.support.gate.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
 
 FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}
 TOKENS = 50
 SLOTS, BATCH = 8, 4
 SECRET = b"sixteen characters and more"
+WORKER = Report("w", "http://w", MODEL, SLOTS, 0, 1.0, 0.0, False, 0.0, 0, ())
 
 
 @dataclass(eq=False)
@@ -67,27 +72,28 @@ class Played:
 
 async def play(order: str, policy: str) -> Played:
     """Send the flood, then the quiet tenant's requests, before any of them is complete. Wait for all answers."""
-    clock = LoopClock()
+    clock, ids = LoopClock(), CountingIds()
     store = MemoryStore(clock)
+    shard = InProcessGate(store, clock, FakeLauncher(), ShardSettings(order=order))
     engine = RecordingEngine(
         make_queue(policy),
         model=MODEL,
         profile=replace(PROFILE, batch_max=BATCH),
-        monotonic_s=clock.now,
+        monotonic_s=clock.monotonic,
     )
-    executions = Executions(engine, SLOTS, clock, partial(settle_lost, store, clock))
-    worker = make_app(executions, worker_id="w", secret=SECRET, clock=clock)
-    client: Any = HttpWorkerClient(secret=SECRET, clock=clock, transport=httpx.ASGITransport(worker))
-    gate = Gate(clock, store, client, FakeLauncher(), CountingIds())
-    gate.process(order)
-    agent = Agent(Worker("w", POOL, "http://w", MODEL, slots=SLOTS), store, executions, clock, Random(1))
-    for tenant in REQUESTS:
-        await gate.add_tenant(tenant)
+    link = shard.link("worker")
+    executions = Executions("w", engine, SLOTS, clock, Outbox(link, clock, Random(2)))
+    worker = make_worker_app(executions, worker_id="w", secret=SECRET, clock=clock)
+    client = HttpWorkerClient(secret=SECRET, clock=clock, transport=httpx.ASGITransport(worker))
+    front = Context(
+        link=shard.link("front"), store=store, workers=client, launcher=FakeLauncher(), clock=clock, ids=ids
+    )
+    agent = Agent(WORKER, link, executions, clock, Random(1))
     stop = asyncio.Event()
     await engine.start()
     await agent.join()
     serving = asyncio.ensure_future(agent.serve(stop.wait()))
-    calls = [call for tenant in REQUESTS for call in await send(gate, tenant)]
+    calls = [call for tenant in REQUESTS for call in await send(front, tenant, await key_of(store, tenant, ids))]
     assert engine.first_tokens.count(FLOOD) <= SLOTS, "the flood is accepted, and most of it waits"
     replies = [await call.finished() for call in calls]
     stop.set()
@@ -96,12 +102,21 @@ async def play(order: str, policy: str) -> Played:
     return Played({FLOOD: replies[: REQUESTS[FLOOD]], QUIET: replies[REQUESTS[FLOOD] :]}, engine.first_tokens)
 
 
-async def send(gate: Gate, tenant: str) -> list[Call]:
+async def key_of(store: MemoryStore, tenant: str, ids: CountingIds) -> str:
+    """Create the tenant and return its API key."""
+    await store.put_tenant(Tenant(tenant, tenant), expected_version=None)
+    key, record = new_key(tenant, ids.secret())
+    await store.put_key(record)
+    return key
+
+
+async def send(front: Context, tenant: str, key: str) -> list[Call]:
     """Send a tenant's requests one after another: each is accepted before the next is sent."""
-    calls = []
+    app, calls = make_app(), []
+    app.state.context = front
     for _ in range(REQUESTS[tenant]):
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": TOKENS}
-        calls.append(gate.caller(tenant).start("POST", CHAT, body))
+        calls.append(Caller(app, key).start("POST", CHAT, body))
         await asyncio.sleep(0.001)
     return calls
 
