@@ -6,7 +6,8 @@ import pytest
 
 from dispatcher.model.errors import AnsweredError, Preempted, WorkerFailed
 from dispatcher.model.invocation import Answer
-from dispatcher.operations.results import error_body, is_retryable
+from dispatcher.model.refusals import error_body
+from dispatcher.operations.results import is_retryable
 
 
 @pytest.mark.parametrize(("error", "expected"), [(Preempted("later", "preempted", 1.0), True), (WorkerFailed(), False)])

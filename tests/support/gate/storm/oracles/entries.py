@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Returned
 from dispatcher.model.worker_protocol import execution_name
-from dispatcher.shard.choose import first_queue, free_worker
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.world import World
@@ -49,11 +48,14 @@ def slots_in_the_log(world: World, entry: Entry) -> str | None:
 def no_slot_is_left_free(world: World, entry: Entry) -> str | None:
     """I8: after each decision no call waits that could have a free slot (the order conserves work)."""
     state = world.log.reference.state
-    if not entry.facts:
-        return None
-    for model in state.lanes:
-        if first_queue(state, model) is not None and free_worker(state, model) is not None:
-            return f"after entry {entry.position} a call of {model} waits and a slot is free"
+    free = {
+        worker.config.model
+        for worker in state.workers.values()
+        if worker.config.state == "serving" and len(worker.running) < worker.config.slots
+    }
+    for call in state.calls.values() if entry.facts else ():
+        if call.queued and call.model in free:
+            return f"after entry {entry.position} {call.id} waits and a slot is free"
     return None
 
 
