@@ -100,7 +100,8 @@ async def test_a_slow_read_is_repeated() -> None:
     world.store.faults = Delays(world.clock, (1.0, 0.0), (0.001, 0.0))
     entries = await world.clock.finish(asyncio.ensure_future(world.log.read(0)))
     assert list(entries) == [b"x"]
-    assert (world.log.hedges, world.clock.time) == (1, pytest.approx(HEDGE_AFTER_S + 0.001))
+    assert world.log.hedges == 1
+    assert world.clock.time == pytest.approx(HEDGE_AFTER_S + 0.001)
 
 
 async def test_a_slow_loser_gets_the_winners_entry() -> None:

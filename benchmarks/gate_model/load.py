@@ -1,0 +1,222 @@
+"""Load on a gate: calls that arrive at fronts, get a slot, run for a while and end, and workers that report.
+
+Workers return offers that are not begun in time, and report each second, as gpu_worker/service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from benchmarks.gate_model.fleet import NETWORK_S, ModelledFleet
+from dispatcher.model.commands import Accept, Attempts, End, Offer, Over, Refused, Report, Return, Waiting
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.service.link.link import Link
+from tests.support.gate.hosts import Host
+
+MODEL = "m"
+REPORT_S = 1.0
+NEWS_S = 60.0
+COST = 100.0
+OFFER_S = 2.0
+"""A worker returns an attempt that has not begun for so long."""
+
+
+@dataclass
+class Calls:
+    """The calls of one front. `waits`: (begin, seconds), from `do` to each offer."""
+
+    begun: int = 0
+    waits: list[tuple[float, float]] = field(default_factory=list)
+    results: Counter[str] = field(default_factory=Counter)
+    """By result; a refusal's code is its result. Calls that are not over are missing."""
+
+
+@dataclass
+class Measures:
+    """`commands`: (begin, seconds) of each, from `do` to its outcome. `fronts`: the calls of each."""
+
+    commands: list[tuple[float, float]] = field(default_factory=list)
+    fronts: dict[str, Calls] = field(default_factory=dict)
+    runs: list[tuple[float, float]] = field(default_factory=list)
+    """When each attempt began and ended on its worker."""
+
+    def of(self, front: str) -> Calls:
+        return self.fronts.setdefault(front, Calls())
+
+    @property
+    def results(self) -> Counter[str]:
+        return sum((calls.results for calls in self.fronts.values()), Counter())
+
+
+@dataclass
+class Process:
+    """A front, with the link that it has to the shard."""
+
+    name: str
+    host: Host
+    link: Link
+
+
+@dataclass
+class Worker:
+    process: Process
+    name: str
+    slots: int
+    model: str = MODEL
+    live: set[str] = field(default_factory=set)
+    """Attempts, as `id#attempt`, that run or whose end has no outcome yet."""
+    unbegun: dict[str, float] = field(default_factory=dict)
+    """Attempts that the log holds for it and that have not begun: since when it knows of them (monotonic)."""
+    fenced: set[str] = field(default_factory=set)
+    """Attempts that it will never begin."""
+    done: set[str] = field(default_factory=set)
+    """Attempts whose end is in the log. An answer that was sent before may still name them."""
+
+    def report(self) -> Report:
+        live = tuple(sorted(self.live))
+        return Report(self.name, f"http://{self.name}", self.model, self.slots, 8192, 1e3, 1e4, False, 0.0, 0, live)
+
+
+class Load:
+    """`service_s`: how long a call runs on its worker."""
+
+    def __init__(self, fleet: ModelledFleet, *, service_s: float = 1.0, order_s: float = NETWORK_S) -> None:
+        self._fleet, self._service_s, self._order_s = fleet, service_s, order_s
+        self.measures = Measures()
+        self.processes: list[Process] = []
+        self.workers: dict[str, Worker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add_process(self, name: str, slow: float = 1.0) -> Process:
+        process = Process(name, self._fleet.host(name), self._fleet.link(name, slow))
+        self.processes.append(process)
+        return process
+
+    async def add_worker(self, process: Process, slots: int) -> None:
+        """Make the process a worker too, and wait until the shard knows it."""
+        name = f"worker-{process.name}"
+        self.workers[name] = worker = Worker(process, name, slots)
+        await self._fleet.on(process.name, self._reported(worker))
+        process.host.spawn(self._reports(worker))
+
+    async def add_waiting(self, count: int) -> None:
+        """Let a durable call of each of `count` tenants wait for a worker that is always full."""
+        replica = self._fleet.replica("setup")
+        worker = Worker(self.processes[0], "worker-full", 1)
+        worker.model = "full"
+        await replica.commit([worker.report()])
+        now = self._fleet.clock.now()
+        waiting = [_accept(f"setup-{number:x}", "", f"tenant-{number}", now, "full") for number in range(1, count + 1)]
+        await replica.commit(waiting)
+        worker.process.host.spawn(self._reports(worker))
+
+    def arrive(self, process: Process, tenant: str) -> asyncio.Task[None]:
+        """Begin a call now."""
+        task: asyncio.Task[None] = process.host.spawn(self._call(process, tenant))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until all calls are over."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+
+    async def _call(self, process: Process, tenant: str) -> None:
+        call_id = process.link.new_id()
+        calls = self.measures.of(process.name)
+        calls.begun += 1
+        try:
+            calls.results[await self._result(process, tenant, call_id)] += 1
+        except StoreUnavailable:
+            calls.results["store_unavailable"] += 1
+        finally:
+            process.link.forget(call_id)
+
+    async def _result(self, process: Process, tenant: str, call_id: str) -> str:
+        began = self._fleet.clock.monotonic()
+        outcome = await process.link.do(_accept(call_id, process.name, tenant, self._fleet.clock.now()))
+        self.measures.commands.append((began, self._fleet.clock.monotonic() - began))
+        news = outcome if isinstance(outcome, Offer | Over) else None
+        if isinstance(outcome, Waiting):
+            news = await process.link.news(call_id, NEWS_S)
+        while isinstance(news, Offer):
+            took_s = self._fleet.clock.monotonic() - began
+            self.measures.of(process.name).waits.append((began, took_s))
+            await self._fleet.clock.sleep(self._order_s)
+            result = await self._executed(news)
+            if result:
+                return result
+            news = await process.link.news(call_id, NEWS_S)
+        if isinstance(outcome, Refused):
+            return outcome.code
+        return news.outcome if news else "no_news"
+
+    async def _executed(self, offer: Offer) -> str:
+        """Run the attempt on its worker, which reports its end. Empty: the worker refuses it."""
+        worker = self.workers[offer.worker]
+        return await self._fleet.on(worker.process.name, self._worked(worker, offer))
+
+    async def _worked(self, worker: Worker, offer: Offer) -> str:
+        attempt = f"{offer.id}#{offer.attempt}"
+        if attempt in worker.fenced:
+            return ""
+        worker.live.add(attempt)
+        began = self._fleet.clock.monotonic()
+        await self._fleet.clock.sleep(self._service_s)
+        ended = self._fleet.clock.monotonic()
+        self.measures.runs.append((began, ended))
+        while True:
+            try:
+                outcome = await worker.process.link.do(End(offer.id, offer.attempt, "done", 40, 30))
+                break
+            except StoreUnavailable:
+                await self._fleet.clock.sleep(0.2)
+        worker.done.add(attempt)
+        worker.live.discard(attempt)
+        self.measures.commands.append((ended, self._fleet.clock.monotonic() - ended))
+        return outcome.outcome if isinstance(outcome, Over) else type(outcome).__name__
+
+    async def _reports(self, worker: Worker) -> None:
+        while True:
+            await self._fleet.clock.sleep(REPORT_S * self._fleet.random.uniform(0.9, 1.1))
+            await self._reported(worker)
+
+    async def _reported(self, worker: Worker) -> None:
+        while True:
+            try:
+                answer = await worker.process.link.do(worker.report())
+            except StoreUnavailable:
+                continue
+            if isinstance(answer, Attempts):
+                return self._give_back(worker, answer)
+
+    def _give_back(self, worker: Worker, answer: Attempts) -> None:
+        """Return attempts that have not begun in time: their callers' process is dead or paused."""
+        now = self._fleet.clock.monotonic()
+        if worker.model != MODEL:
+            return
+        waiting = set(answer.held) - worker.live - worker.fenced - worker.done
+        worker.unbegun = {attempt: worker.unbegun.get(attempt, now) for attempt in waiting}
+        for attempt, since in worker.unbegun.items():
+            if now - since >= OFFER_S:
+                worker.fenced.add(attempt)
+                worker.process.host.spawn(self._returned(worker, attempt))
+
+    async def _returned(self, worker: Worker, attempt: str) -> None:
+        call_id, _, number = attempt.rpartition("#")
+        while True:
+            try:
+                await worker.process.link.do(Return(call_id, int(number), "not_begun", worker.name))
+                return
+            except StoreUnavailable:
+                await self._fleet.clock.sleep(0.2)
+
+
+def _accept(call_id: str, process: str, tenant: str, now: float, model: str = MODEL) -> Accept:
+    """Return an acceptance. Without a process that holds its caller, the call is durable."""
+    return Accept(
+        call_id, 0, process, tenant, model, COST, now + 300.0, not process, "", "", 1, 1.0, 0.0, 0.0, "standard", 10_000
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""The production store's requests in virtual time: latency, the client's CPU, stalls, and what DynamoDB's tail does.
+
+Latencies as in the model of GATE.md (log_gate_tails.py): a read 4 ms and a put 5 ms in the mean, log-normal; with a
+P99 above that, one request in 50 takes up to twice the P99 longer. A request takes effect at 20 to 90 % of its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any
+
+from botocore.exceptions import ReadTimeoutError
+
+from benchmarks.gate_model.table import ModelledTable
+from dispatcher.ports import Clock, Log
+from dispatcher.stores.dynamodb.invocations import DynamoInvocations
+from dispatcher.stores.dynamodb.log import DynamoLog
+from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.server_time import IgnoredServerTime
+from dispatcher.stores.dynamodb.store import READ_TIMEOUT_S
+from dispatcher.stores.dynamodb.usage import DynamoUsage
+from dispatcher.stores.hedged_log import HedgedLog
+
+READ_S, PUT_S = 0.004, 0.005
+TAIL_SHARE = 0.02
+
+
+@dataclass
+class Weather:
+    """What DynamoDB does to its requests. `p99_s`: 0 is a light tail."""
+
+    random: Random
+    p99_s: float = 0.0
+    stalled_until: dict[str, float] = field(default_factory=dict)
+    """By the beginning of a partition's key: until when (monotonic) no request there takes effect."""
+
+    def latency_s(self, mean_s: float) -> float:
+        latency_s = mean_s * self.random.lognormvariate(-0.045, 0.3)
+        if self.p99_s and self.random.random() < TAIL_SHARE:
+            latency_s += 2 * self.p99_s * self.random.random()
+        return latency_s
+
+    def stall_s(self, pk: str, now: float) -> float:
+        untils = (until for start, until in self.stalled_until.items() if pk.startswith(start))
+        return max(max(untils, default=-inf) - now, 0.0)
+
+
+@dataclass
+class Client:
+    """The CPU of one process: a request takes `cpu_s` of it, one after the other. `slow`: of CPU and of latency."""
+
+    cpu_s: float = 0.0015
+    slow: float = 1.0
+    busy_until: float = 0.0
+
+    def wait_s(self, now: float) -> float:
+        self.busy_until = max(self.busy_until, now) + self.cpu_s * self.slow
+        return self.busy_until - now
+
+
+class ModelledRequests(Requests):
+    def __init__(self, table: ModelledTable, weather: Weather, client: Client, clock: Clock) -> None:
+        super().__init__(table, "headgate", clock, weather.random, 1, IgnoredServerTime())  # type: ignore[arg-type]
+        self._weather, self._process = weather, client
+
+    async def _once(self, call: partial[dict[str, Any]]) -> dict[str, Any]:
+        """Send one request. As in production it goes on when its caller is cancelled."""
+        await self.clock.sleep(self._process.wait_s(self.clock.monotonic()))
+        loop = asyncio.get_running_loop()
+        answered = loop.create_task(self._travel(call), context=Context())  # outside of the host that may be paused
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                reply, error = await asyncio.shield(answered)
+        except TimeoutError:
+            return self._answer(_timed_out, {})
+        if error is not None:
+            raise error
+        return reply
+
+    async def _travel(self, call: partial[dict[str, Any]]) -> tuple[dict[str, Any], Exception | None]:
+        method, arguments = call.args
+        is_put = method.__name__ == "put_item"
+        latency_s = self._weather.latency_s(PUT_S if is_put else READ_S) * self._process.slow
+        there_s = latency_s * self._weather.random.uniform(0.2, 0.9)
+        await asyncio.sleep(there_s)
+        await asyncio.sleep(self._weather.stall_s(_partition(arguments), self.clock.monotonic()))
+        reply, error = _result(call)
+        await asyncio.sleep(latency_s - there_s)
+        return reply, error
+
+
+class ModelledStore:
+    """The parts of the production store, over a modelled table, for one process."""
+
+    def __init__(self, table: ModelledTable, weather: Weather, client: Client, clock: Clock) -> None:
+        self._requests = ModelledRequests(table, weather, client, clock)
+        self._reads = Reads(self._requests)
+        self.mailboxes = DynamoMailboxes(self._requests, self._reads)
+        self.invocations = DynamoInvocations(self._requests, self._reads)
+        self.projections = DynamoUsage(self._requests, self._reads)
+
+    def log(self, shard: str, *, hedged: bool = True) -> Log:
+        log = DynamoLog(self._requests, self._reads, shard)
+        return HedgedLog(log, self._requests.clock, self._requests.is_throttled) if hedged else log
+
+
+def _result(call: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Exception | None]:
+    try:
+        return call(), None
+    except Exception as error:
+        return {}, error
+
+
+def _partition(arguments: dict[str, Any]) -> str:
+    for place in ("Item", "Key"):
+        if place in arguments:
+            return str(arguments[place]["pk"]["S"])
+    return str(arguments["ExpressionAttributeValues"][":pk"]["S"])
+
+
+def _timed_out(**_: Any) -> dict[str, Any]:
+    raise ReadTimeoutError(endpoint_url="modelled")
