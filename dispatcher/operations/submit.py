@@ -16,6 +16,7 @@ from dispatcher.model.errors import (
     InvalidRequest,
     StoreUnavailable,
 )
+from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Request
@@ -92,6 +93,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 
 
 async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
+    context.limits.check_refusal(call.tenant.name, context.clock.monotonic())
     body = call.request.to_json()
     for number in range(RETRIES_PER_KEY_MAX):
         submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
@@ -124,7 +126,7 @@ async def _accepted(context: Context, following: Following) -> Accepted:
         await following.ended.wait()
         error = following.error or StoreUnavailable()
         if following.call.is_durable:
-            await _answer_refusal(context, following.call.id, error)
+            await _answer_refusal(context, following.call, error)
         raise error
     except BaseException:
         following.leave(reader=True)
@@ -173,9 +175,11 @@ async def answered(context: Context, item: Invocation, outcome: Outcome) -> Invo
     return replace(item, answer=await context.store.answer(item.id, answer) or answer)
 
 
-async def _answer_refusal(context: Context, call_id: str, error: AnsweredError) -> None:
+async def _answer_refusal(context: Context, call: Call, error: AnsweredError) -> None:
     """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try."""
-    await context.store.answer(call_id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
+    if isinstance(error, RefusedError):
+        context.limits.note_refusal(call.tenant.name, error, context.clock.monotonic())
+    await context.store.answer(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 
 
 async def latest(context: Context, tenant: str, key: str) -> Invocation | None:

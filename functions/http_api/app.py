@@ -24,7 +24,7 @@ from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
 from functions.envelope import id_of
-from functions.http_api.connections import BoundedConnections, hold_key, hold_open_request, read_body
+from functions.http_api.connections import HEALTH, BoundedConnections, hold_key, hold_open_request, read_body
 from functions.http_api.replies import replay, respond, respond_streaming
 from functions.http_api.usage import usage
 from functions.observability import logger
@@ -145,7 +145,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/usage", tenant_usage, methods=["GET"]),
-        Route("/health", health, methods=["GET"]),
+        Route(HEALTH, health, methods=["GET"]),
     ]
     middleware = [Middleware(BoundedConnections)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)

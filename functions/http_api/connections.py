@@ -19,6 +19,7 @@ from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
 from functions.observability import logger
 
+HEALTH = "/health"
 HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
@@ -35,7 +36,7 @@ class BoundedConnections:
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] == HEALTH:
             return await self._app(scope, receive, send)
         context: Context = scope["app"].state.context
         if self._open >= context.limit_settings.process_requests_max:

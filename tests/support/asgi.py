@@ -48,6 +48,7 @@ class Call:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
+        query: str = "",
         spec_version: str = "2.3",
     ) -> None:
         self.reply = Reply()
@@ -64,7 +65,7 @@ class Call:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()],
             "server": ("gate", 80),
@@ -113,6 +114,7 @@ class Caller:
         body: Any = None,
         *,
         raw: bytes | None = None,
+        query: str = "",
         spec_version: str = "2.3",
         **headers: str,
     ) -> Call:
@@ -120,7 +122,7 @@ class Caller:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.key is not None:
             named.setdefault("authorization", f"Bearer {self.key}")
-        return Call(self.app, method, path, headers=named, body=sent, spec_version=spec_version)
+        return Call(self.app, method, path, headers=named, body=sent, query=query, spec_version=spec_version)
 
     async def get(self, path: str, **headers: Any) -> Reply:
         return await self.start("GET", path, **headers).finished()

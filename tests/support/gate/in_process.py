@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from dispatcher.model.commands import (
     Accept,
@@ -80,7 +81,7 @@ class InProcessGate:
         self._tick_when_due()
         return outcome
 
-    def report(self, worker: str, **changes: object) -> None:
+    def report(self, worker: str, **changes: Any) -> None:
         """Report a worker that runs well, with the test's changes."""
         well = Report(worker, f"http://{worker}", "m", 2, 0, 1.0, 0.0, False, 0.0, 0, ())
         self.decide(well._replace(**changes))
@@ -111,8 +112,8 @@ class InProcessGate:
         counts = end.input_tokens, end.output_tokens
         answer = Answer(end.outcome, end.attempt, *counts, end.answer, self.clock.now())
         stands = await self.store.answer(end.id, answer) or answer
-        counts_of = {"input_tokens": stands.input_tokens, "output_tokens": stands.output_tokens}
-        return end._replace(outcome=stands.outcome, answer=stands.body, **counts_of)
+        read, done = stands.input_tokens, stands.output_tokens
+        return end._replace(outcome=stands.outcome, answer=stands.body, input_tokens=read, output_tokens=done)
 
     def _is_running(self, end: End) -> bool:
         call = self.shard.state.calls.get(end.id)

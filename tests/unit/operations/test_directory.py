@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.errors import InvalidRequest, Unauthorized
-from dispatcher.old_operations import directory as module
-from dispatcher.old_operations.directory import CACHE_S, SHARED_QUEUE, key_prefix, new_key
-from dispatcher.policies.clocks import Share
+from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
+from dispatcher.operations import directory as module
+from dispatcher.operations.directory import CACHE_S, key_prefix, new_key
+from dispatcher.operations.limits import LimitSettings
 from tests.support.gate.memory_gate import Gate
 
 
@@ -75,23 +75,41 @@ async def test_a_changed_limit_is_in_force_within_a_minute(gate: Gate) -> None:
     assert (await gate.context.directory.tenant_of(gate.keys["a"])).max_tokens_max == 1
 
 
-async def test_shares_are_the_tenants_and_equal_under_fcfs(gate: Gate) -> None:
-    await gate.add_tenant("heavy", Share(weight=5.0))
-    assert (await gate.context.directory.share_of("heavy")).weight == 5.0
-    assert await gate.context.directory.share_of("gone") == Share()
-    fcfs = gate.process("fcfs").directory
-    assert (await fcfs.tenant_of(gate.keys["heavy"])).queue == SHARED_QUEUE
-    assert await fcfs.share_of(SHARED_QUEUE) == Share()
-    assert (await fcfs.tenant_of(gate.keys["heavy"])).share.weight == 5.0
-
-
 async def test_its_caches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHE_ENTRIES_MAX", 3)
     directory = gate.context.directory
     for number in range(20):
         with pytest.raises(Unauthorized):
-            await directory.tenant_of(f"hg-{number:012d}" + "x" * 30)
-    assert len(directory._keys._entries) == 3
+            await directory.tenant_of(guessed(number))
+    assert len(directory._unknown_keys._entries) == 3
+
+
+def guessed(number: int) -> str:
+    return f"hg-{number:012d}" + "x" * 30
+
+
+async def test_guessing_keys_reads_the_table_at_a_bounded_rate_and_known_keys_are_served(gate: Gate) -> None:
+    limits = LimitSettings(unknown_keys_per_s=2.0, unknown_keys_burst=5)
+    directory = gate.process(limits).directory
+    await directory.tenant_of(gate.keys["a"])
+    before = gate.store.requests["find_key"]
+    answers = []
+    for number in range(1000):
+        with pytest.raises((Unauthorized, Refused)) as caught:
+            await directory.tenant_of(guessed(number))
+        answers.append(caught.value)
+        if number % 100 == 0:
+            await asyncio.sleep(1.0)
+            assert (await directory.tenant_of(gate.keys["a"])).name == "a"
+    assert gate.store.requests["find_key"] - before <= 5 + 2 * 10 + 1
+    refused = answers[-1]
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.retry_after_s) == ("unknown_keys", 1.0)
+    await asyncio.sleep(CACHE_S)  # its entry is old, and it is a known key still
+    for number in range(1000, 1010):
+        with pytest.raises((Unauthorized, Refused)):
+            await directory.tenant_of(guessed(number))
+    assert (await directory.tenant_of(gate.keys["a"])).name == "a"
 
 
 def test_a_key_is_kept_as_a_digest_and_has_bits_enough() -> None:

@@ -25,6 +25,7 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import Collected, item_of
 from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.limits import REFUSED_S
 from dispatcher.operations.submit import RETRIES_PER_KEY_MAX, Accepted, Known, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
@@ -138,9 +139,14 @@ async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate
     with pytest.raises(Refused) as caught:
         await submitted(gate, "small", "k")
     assert caught.value.retry_after_s
+    writes = gate.store.requests["create"]
+    with pytest.raises(Refused):
+        await submitted(gate, "small", "l")
+    assert gate.store.requests["create"] == writes, "a flood of keys is refused before it writes"
     waiting.append(await queued(gate, "a"))
     over(gate, *running, *waiting)
     await gate.quiet()
+    await asyncio.sleep(REFUSED_S)
     assert isinstance(await followed(gate, "small", "k"), Collected)
 
 
@@ -327,7 +333,7 @@ async def test_the_outcome_of_a_key_that_ended_meanwhile_is_its_answer(gate: Gat
         def __getattr__(self, name: str) -> Any:
             return getattr(gate.store, name)
 
-    there.store = Stale()  # type: ignore[assignment]
+    there.store = Stale()
     again = await submitted(gate, "a", "k", context=there)
     assert isinstance(again, Known)
     answer = await result_of(there, again)

@@ -7,16 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, Unauthorized
-from dispatcher.model.old_invocation import State
 from dispatcher.model.tenants import Tenant
-from dispatcher.old_operations import tenants
-from dispatcher.old_operations.directory import CACHE_S
-from dispatcher.old_operations.guarantees import scale_guarantees
-from dispatcher.old_operations.settle import settle
+from dispatcher.operations import tenants
+from dispatcher.operations.directory import CACHE_S
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import POOL, Gate
-from tests.support.gate.story import dispatched
 
 
 async def created(gate: Gate, name: str) -> str:
@@ -58,27 +55,37 @@ async def test_change_delete_and_what_is_not_there(gate: Gate) -> None:
             await work
 
 
+async def test_a_tenant_that_is_created_again_has_a_higher_version(gate: Gate) -> None:
+    """However often it was changed before, as long as that was less than once a second."""
+    await created(gate, "c")
+    first = await tenants.existing(gate.store, "c")
+    assert first.version == int(gate.clock.now())
+    for number in range(3):
+        await asyncio.sleep(1)
+        changed = await tenants.change(gate.store, "c", lambda old: replace(old, queue_items_max=9))
+        assert changed.version == first.version + number + 1
+    await tenants.delete(gate.store, "c")
+    await asyncio.sleep(1)
+    await created(gate, "c")
+    assert (await tenants.existing(gate.store, "c")).version > changed.version
+
+
+async def booked(gate: Gate) -> tenants.Booking:
+    return await tenants.booking(gate.store, await gate.context.link.fleet(), POOL)
+
+
 async def test_overbooking_is_seen_once_capacity_is_measured(gate: Gate) -> None:
     await gate.add_tenant("owed", Share(rate_per_s=100, burst=1))
-    assert not (await tenants.booking(gate.store, gate.clock, POOL)).is_overbooked
-    await gate.heartbeat(await gate.worker(), service_per_s=90)
-    assert (await tenants.booking(gate.store, gate.clock, POOL)).is_overbooked
+    assert not (await booked(gate)).is_overbooked
+    gate.add_worker(service_per_s=90.0)
+    assert (await booked(gate)).is_overbooked
 
 
-async def test_a_dead_worker_is_no_capacity(gate: Gate) -> None:
-    await gate.heartbeat(await gate.worker(), service_per_s=90, alive_until=gate.clock.now() + 10)
-    assert (await tenants.booking(gate.store, gate.clock, POOL)).capacity_per_s == 90
-    await asyncio.sleep(11)
-    assert (await tenants.booking(gate.store, gate.clock, POOL)).capacity_per_s == 0
-
-
-async def test_guarantees_are_scaled_while_the_active_tenants_are_overbooked(gate: Gate) -> None:
-    await gate.add_tenant("owed", Share(rate_per_s=200, burst=10))
-    await gate.heartbeat(await gate.worker(), service_per_s=100)
-    assert await scale_guarantees(gate.context, POOL) == 1.0, "no tenant is active"
-    running = await dispatched(gate, "owed", "k")
-    assert await scale_guarantees(gate.context, POOL) == pytest.approx(0.45)
-    await settle(gate.context, running.invocation, State.DONE)
+async def test_a_silent_worker_is_no_capacity(gate: Gate) -> None:
+    gate.add_worker(service_per_s=90.0)
+    assert (await booked(gate)).capacity_per_s == 90
+    gate.shard.decide(Silent("w", is_worker=True))
+    assert (await booked(gate)).capacity_per_s == 0
 
 
 async def test_two_changes_at_once_are_not_both_made(gate: Gate) -> None:

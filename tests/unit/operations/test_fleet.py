@@ -1,0 +1,92 @@
+"""The view of the workers: read at most every few seconds, by one reader, and used for a while if it cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dispatcher.model.commands import Leave
+from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
+from dispatcher.model.facts import WorkerSet
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.fleet import FRESH_S, REMEMBERED_S, STALE_S, FleetView
+from tests.support.gate.memory_gate import Gate
+
+A = Tenant("a", "a")
+
+
+class Counted:
+    """A link of which only the fleet is asked."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.reads = 0
+
+    async def fleet(self) -> Sequence[WorkerSet]:
+        self.reads += 1
+        await asyncio.sleep(0.01)
+        return await self.gate.link().fleet()
+
+
+@pytest.fixture
+def link(gate: Gate) -> Counted:
+    return Counted(gate)
+
+
+@pytest.fixture
+def view(gate: Gate, link: Counted) -> FleetView:
+    return FleetView(link, gate.clock)  # type: ignore[arg-type]
+
+
+async def test_many_requests_are_one_read(view: FleetView, link: Counted) -> None:
+    await asyncio.gather(*(view.worker_for(A, "m") for _ in range(50)))
+    assert link.reads == 1
+    await asyncio.sleep(FRESH_S)
+    await view.models()
+    assert link.reads == 2
+
+
+async def test_an_unknown_model_is_looked_for_again_and_no_more_often_than_that(
+    gate: Gate, view: FleetView, link: Counted
+) -> None:
+    await view.workers()
+    gate.add_worker("n", model="n")
+    await asyncio.sleep(0.3)
+    assert (await view.worker_for(A, "n")).worker == "n"
+    for _ in range(20):
+        with pytest.raises(UnknownModel):
+            await view.worker_for(A, "none")
+    assert link.reads == 2
+
+
+async def test_it_outlives_a_gate_that_is_away_and_no_longer_than_a_while(gate: Gate, view: FleetView) -> None:
+    await view.workers()
+    gate.shard.down = True
+    await asyncio.sleep(STALE_S - 1)
+    assert (await view.worker_for(A, "m")).worker == "w"
+    await asyncio.sleep(2)
+    with pytest.raises(StoreUnavailable):
+        await view.worker_for(A, "m")
+    gate.shard.down = False
+    assert await view.models() == {"m"}
+
+
+async def test_a_model_is_forgotten_some_time_after_its_last_worker(gate: Gate, view: FleetView) -> None:
+    gate.add_worker("n", model="n")
+    await view.workers()
+    gate.shard.decide(Leave("n"))
+    await asyncio.sleep(FRESH_S)
+    with pytest.raises(NoWorker):
+        await view.worker_for(A, "n")
+    await asyncio.sleep(REMEMBERED_S)
+    with pytest.raises(UnknownModel):
+        await view.worker_for(A, "n")
+
+
+async def test_a_reader_that_leaves_does_not_stop_the_others(view: FleetView) -> None:
+    first, second = (asyncio.ensure_future(view.workers()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len(await second) == 1

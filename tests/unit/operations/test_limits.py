@@ -1,0 +1,114 @@
+"""Limits before the gate: what one tenant may hold of a process, and what is left for others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.model.errors import Refused
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
+from headgate.simulator.virtual_time import LoopClock
+from tests.support.gate.memory_gate import Gate
+from tests.support.gate.story import asked, begun, followed
+
+
+def refused(budget: Budget, tenant: str, amount: int = 1) -> Refused:
+    with pytest.raises(Refused) as caught:
+        budget.take(tenant, amount)
+    return caught.value
+
+
+def test_a_tenants_own_bound_is_named_with_a_time() -> None:
+    budget = Budget("waiting_bytes", "bytes of waiting requests", 100, 1000)
+    budget.take("a", 60)
+    error = refused(budget, "a", 41)
+    assert (error.status, error.code, error.retry_after_s) == (429, "waiting_bytes", 1.0)
+    assert "60 bytes of waiting requests of this tenant" in error.message
+    budget.take("a", 40)
+    budget.take("b", 100)
+    budget.give_back("a", 100)
+    assert (budget.held("a"), budget.held("b"), budget.total) == (0, 100, 100)
+
+
+def test_one_tenant_gets_half_of_a_process_and_a_newcomer_finds_room() -> None:
+    budget = Budget("open_requests", "open requests", 1000, 100)
+    taken = 0
+    while True:
+        try:
+            budget.take("flood")
+        except Refused:
+            break
+        taken += 1
+    assert taken == 50
+    for _ in range(25):
+        budget.take("quiet")
+    refused(budget, "quiet")
+    refused(budget, "flood")
+    assert budget.total == 75
+    budget.take("third")
+
+
+def test_a_refused_request_holds_nothing() -> None:
+    limits = Limits(replace(LimitSettings(), waiting_tokens_max=10))
+    with pytest.raises(Refused) as caught:
+        limits.waiting_request("a", 5, 11)
+    assert caught.value.code == "waiting_tokens"
+    assert (limits.waiting_items.total, limits.waiting_bytes.total, limits.waiting_tokens.total) == (0, 0, 0)
+    held = limits.waiting_request("a", 5, 10)
+    held.release()
+    held.release()
+    assert limits.waiting_tokens.total == 0
+
+
+def test_an_open_request_is_given_back_also_after_an_error() -> None:
+    limits = Limits(replace(LimitSettings(), open_requests_max=1, same_key_max=1))
+    with pytest.raises(ZeroDivisionError), limits.open_request("a"), limits.key_in_flight("a", "k"):
+        1 / 0  # noqa: B018
+    with limits.open_request("a"), limits.key_in_flight("a", "k"):
+        with pytest.raises(Refused, match="open_requests"), limits.open_request("a"):
+            pass
+        with pytest.raises(Refused, match="same_key"), limits.key_in_flight("a", "k"):
+            pass
+        with limits.open_request("b"), limits.key_in_flight("b", "k"), limits.key_in_flight("a", "l"):
+            pass
+    assert (limits.requests.total, limits.keys.total) == (0, 0)
+
+
+async def test_a_bucket_allows_a_burst_and_a_rate(gate: Gate) -> None:
+    bucket = TokenBucket(2.0, 3, LoopClock())
+    assert [bucket.take() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    await asyncio.sleep(0.5)
+    assert (bucket.take(), bucket.take() > 0) == (0.0, True)
+    await asyncio.sleep(100)
+    assert [bool(bucket.take()) for _ in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"waiting_items_max": 2}, "waiting_items"),
+        ({"waiting_bytes_max": 11}, "waiting_bytes"),
+        ({"waiting_tokens_max": 17}, "waiting_tokens"),
+    ],
+)
+async def test_waiting_requests_are_bounded_per_tenant_and_running_ones_are_not_among_them(
+    gate: Gate, limits: dict[str, int], code: str
+) -> None:
+    gate.contexts.insert(0, gate.process(LimitSettings(**limits)))
+    calls = [begun(gate, tenant) for tenant in ("a", "a", "a", "a", "a", "b")]  # each of 5 bytes, 8 tokens
+    got = await asyncio.gather(*calls)
+    errors = [one for one in got[:5] if isinstance(one, Refused)]
+    assert [error.code for error in errors] == [code] * len(errors)
+    assert 1 <= len(errors) <= 3
+    assert isinstance(got[5], Collected)
+    assert isinstance(await followed(gate, "a"), Collected), "and later there is room again"
+
+
+async def test_a_request_above_a_limit_alone_is_refused_and_leaves_nothing(gate: Gate) -> None:
+    gate.contexts.insert(0, gate.process(LimitSettings(waiting_bytes_max=10)))
+    got = await followed(gate, "a", "k", request=asked("x" * 11))
+    assert isinstance(got, Refused)
+    assert await gate.store.find("a", "k") is None
