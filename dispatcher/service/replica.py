@@ -92,6 +92,8 @@ class Replica:
         self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
         self.saved_position = 0
         """The position of the last snapshot that this replica began at or wrote."""
+        self.saved_at = 0.0
+        """The time of that snapshot's last entry; of the log's first entry if there is no snapshot."""
         self.unsaved_bytes = 0
         """Bytes of the entries from there on."""
         self._named: Moment | None = None
@@ -225,7 +227,7 @@ class Replica:
             self._fold(stands)
             return None
         news = self.shard.confirm(entry)
-        self.unsaved_bytes += len(data)
+        self._count_unsaved(entry, data)
         return _deliveries(entry.position, news)
 
     async def _append(self, position: int, data: bytes) -> bytes:
@@ -288,7 +290,7 @@ class Replica:
         self.shard = Shard(self._settings) if found is None else load(found[1], self._settings)
         if self.shard.position != position:
             raise LogCorrupt(f"The snapshot of position {position} contains another position.")
-        self.saved_position, self.unsaved_bytes = position, 0
+        self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
         self._named = began
 
     def _is_probably_late(self) -> bool:
@@ -302,8 +304,12 @@ class Replica:
         except LogCorrupt as error:
             self._corrupt = error
             raise
-        self.unsaved_bytes += len(data)
+        self._count_unsaved(entry, data)
         self.on_entry(entry, _deliveries(entry.position, news))
+
+    def _count_unsaved(self, entry: Entry, data: bytes) -> None:
+        self.unsaved_bytes += len(data)
+        self.saved_at = self.saved_at or entry.at
 
 
 def _deliveries(position: int, news: Sequence[tuple[str, Offer | Over]]) -> list[Delivery]:

@@ -1,7 +1,8 @@
 """Rule 12: snapshots and projections, by one follower, or by the leader if it is alone.
 
-A snapshot is due by the length of the log since the last one, and at most once a minute. After it the usage that
-changed and the tenants' rows are projected, and at last the log is cut below the snapshot before.
+A snapshot is due by the length of the log since the last one, at most once a minute, and by age, because entries and
+snapshots expire (ports.Log.save_snapshot). After it the usage that changed and the tenants' rows are projected, and at
+last the log is cut below the snapshot before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from dispatcher.shard.snapshot import dump
 BYTES = 1_000_000
 ENTRIES = 2_000
 INTERVAL_S = 60.0
+UNSAVED_S = 3600.0
+"""The oldest entry that no snapshot contains is at most about so old."""
+IDLE_S = 12 * 3600.0
+"""A process makes a snapshot at least so often, also of a log that does not grow."""
 ROWS_PER_S = 50
 """Rows that are projected in a second: two write units each at most, so at most 100 (rule 12)."""
 
@@ -35,15 +40,21 @@ class Snapshots:
         self._log, self._projections, self._shard = log, projections, shard
         self._clock, self._ids, self._offload = clock, ids, offload
         self._written_at: float | None = None
+        self._began = clock.monotonic()
         self._projected = 0
         """Usage below this position is projected."""
         self.written = 0
         """Snapshots that this process wrote."""
 
     def is_due(self, replica: Replica) -> bool:
-        if self._written_at is not None and self._clock.monotonic() - self._written_at < INTERVAL_S:
+        now = self._clock.monotonic()
+        if self._written_at is not None and now - self._written_at < INTERVAL_S:
             return False
-        return replica.unsaved_bytes >= BYTES or replica.shard.position - replica.saved_position >= ENTRIES
+        unsaved = replica.shard.position - replica.saved_position
+        is_long = replica.unsaved_bytes >= BYTES or unsaved >= ENTRIES
+        is_old = unsaved > 0 and self._clock.now() - replica.saved_at >= UNSAVED_S
+        since = self._began if self._written_at is None else self._written_at
+        return is_long or is_old or (replica.shard.position > 0 and now - since >= IDLE_S)
 
     async def write(self, replica: Replica) -> None:
         """Write a snapshot of what the replica holds, then its projections, then cut. Raises StoreUnavailable."""
@@ -52,9 +63,9 @@ class Snapshots:
             position = shard.position
             state = await self._offload(dump, shard)
             usage, tenants = shard.usage_rows(self._projected), shard.tenant_rows()
-            unsaved = replica.unsaved_bytes
+            unsaved, at = replica.unsaved_bytes, shard.at
         await self._log.save_snapshot(position, self._ids.new(), state)
-        replica.saved_position = position
+        replica.saved_position, replica.saved_at = position, at
         replica.unsaved_bytes -= unsaved
         for start in range(0, len(usage), ROWS_PER_S):
             await self._projections.put_usage(usage[start : start + ROWS_PER_S])

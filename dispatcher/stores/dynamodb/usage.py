@@ -1,4 +1,4 @@
-"""Read models in DynamoDB: usage by hour, and the state of tenants. Written slowly, so that the log has the table."""
+"""Read models in DynamoDB: usage by hour, and the state of tenants. A row is one write unit; rows go one by one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
 from dispatcher.stores.limits import TENANT_ROW_KEEP_S, USAGE_KEEP_S, checked_shard
 from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage, usage_record
 
-WRITES_PER_S_MAX = 100
-"""A row is one write unit."""
 _OLDER = "attribute_not_exists(pk) OR #position < :position"
 
 
@@ -61,9 +59,7 @@ class DynamoUsage:
         return [to_tenant_row(item) for item in await self._reads.partition(state_partition(shard))]
 
     async def _put_all(self, items: Sequence[Item]) -> None:
-        for number, item in enumerate(items):
-            if number:
-                await self._requests.clock.sleep(1 / WRITES_PER_S_MAX)
+        for item in items:
             await self._put_newer(item)
 
     async def _put_newer(self, item: Mapping[str, Any]) -> None:

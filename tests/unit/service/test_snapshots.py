@@ -1,0 +1,92 @@
+"""When a snapshot is due: by the length of the log, and by age, because entries and snapshots expire."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dispatcher.service import snapshots
+from dispatcher.service.replica import Replica
+from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
+from dispatcher.stores.memory.store import MemoryStore
+from tests.support.gate.service_world import SHARD, World, report, run_world
+
+
+async def prepared(entries: int) -> tuple[World, Replica, Snapshots]:
+    world = World()
+    replica = world.replica("one")
+    store = MemoryStore(world.clock, data=world.data)
+    kept = Snapshots(store.log(SHARD), store, SHARD, world.clock, world.ids, snapshots.at_once)
+    await replica.catch_up()
+    for number in range(entries):
+        await replica.commit([report(f"w{number}", 1)])
+    return world, replica, kept
+
+
+def in_world(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_world(scenario(), limit_s=10 * IDLE_S)
+
+
+def test_a_young_short_log_needs_no_snapshot() -> None:
+    async def scenario() -> None:
+        _, replica, kept = await prepared(3)
+        assert not kept.is_due(replica)
+
+    in_world(scenario)
+
+
+def test_entries_of_a_slow_shard_are_saved_within_the_hour() -> None:
+    async def scenario() -> None:
+        _, replica, kept = await prepared(1)
+        await asyncio.sleep(UNSAVED_S)
+        assert kept.is_due(replica)
+        await kept.write(replica)
+        assert not kept.is_due(replica)
+        await asyncio.sleep(UNSAVED_S)
+        assert not kept.is_due(replica)
+        await replica.commit([report("new", 1)])
+        assert kept.is_due(replica)
+
+    in_world(scenario)
+
+
+def test_the_age_counts_from_the_snapshot_that_a_process_begins_at() -> None:
+    async def scenario() -> None:
+        world, replica, kept = await prepared(1)
+        await asyncio.sleep(UNSAVED_S)
+        await replica.commit([report("late", 1)])
+        heir = world.replica("heir")
+        await heir.catch_up()
+        assert kept.is_due(heir)
+        await kept.write(heir)
+        after = world.replica("after")
+        await after.catch_up()
+        assert not kept.is_due(after)
+
+    in_world(scenario)
+
+
+def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -> None:
+    async def scenario() -> None:
+        _, replica, kept = await prepared(1)
+        await kept.write(replica)
+        await asyncio.sleep(IDLE_S)
+        assert kept.is_due(replica)
+        _, empty, none = await prepared(0)
+        await asyncio.sleep(IDLE_S)
+        assert not none.is_due(empty)
+
+    in_world(scenario)
+
+
+def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
+    async def scenario() -> None:
+        _, replica, kept = await prepared(1)
+        replica.unsaved_bytes = snapshots.BYTES
+        assert kept.is_due(replica)
+        await kept.write(replica)
+        replica.unsaved_bytes = snapshots.BYTES
+        assert not kept.is_due(replica)
+        await asyncio.sleep(INTERVAL_S)
+        assert kept.is_due(replica)
+
+    in_world(scenario)
