@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.model.commands import Command, Outcome, Tick
+from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.service.replica import COMMANDS_MAX, Committed, Delivery, Replica
@@ -27,6 +27,7 @@ def no_reply(_outcome: Outcome | StoreUnavailable) -> None:
     """Nothing waits for the outcome."""
 
 
+NO_OFFER = ("", Done())
 TICK: tuple[Command, ...] = (Tick(),)
 
 
@@ -35,6 +36,12 @@ class Item(NamedTuple):
     reply: Reply
     arrived_at: float
     """By the monotonic clock."""
+
+
+def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
+    """Return the process that gets an offer as the outcome of its Accept, and needs no news of it."""
+    process = item.command.process if isinstance(item.command, Accept) else ""
+    return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
 
 
 class GroupCommit:
@@ -119,7 +126,8 @@ class GroupCommit:
         outcomes = committed.outcomes[1:] if ticked else committed.outcomes
         for item, outcome in zip(items, outcomes, strict=True):
             item.reply(outcome)
-        self._deliver(committed.deliveries)
+        offered = {_offered(item, outcome) for item, outcome in zip(items, outcomes, strict=True)}
+        self._deliver([each for each in committed.deliveries if each[::2] not in offered])
 
     def _more(self, _room: int) -> list[Command]:
         """Let the commands that have arrived since join the entry that is being written: its position was lost."""

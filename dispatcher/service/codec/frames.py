@@ -20,6 +20,7 @@ FRAME_FULL = 250_000
 """A frame that has reached so many bytes takes no further message."""
 
 VERSION = 1
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Hello(NamedTuple):
@@ -141,7 +142,7 @@ _PLAIN = RecordCodec(
 
 def encode_message(message: Message) -> bytes:
     """Return the message as JSON. Raises ValueError for a number that is not finite."""
-    return json.dumps(_packed(message), separators=(",", ":"), allow_nan=False).encode()
+    return _to_json(_packed(message)).encode()
 
 
 def encode_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -173,7 +174,7 @@ def decode_frame(frame: bytes) -> list[Message]:
 
 def encode_news(news: Offer | Over) -> bytes:
     """Return news as they are kept in a mailbox."""
-    return json.dumps(OUTCOMES.pack(news), separators=(",", ":")).encode()
+    return _to_json(OUTCOMES.pack(news)).encode()
 
 
 def decode_news(data: bytes) -> Offer | Over:

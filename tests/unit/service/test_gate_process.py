@@ -1,0 +1,77 @@
+"""`python -m dispatcher` as real processes on one SQLite file."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
+from dispatcher.config import load_config
+from dispatcher.model.commands import Offer, Waiting
+from dispatcher.service.link.finder import read_leadership
+from tests.support.gate.service_world import accept, report
+
+SECRET = "a secret of sixteen or more characters"
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {"HEADGATE_STORE": f"sqlite:{tmp_path}/gate.db", "HEADGATE_WORKER_SECRET": SECRET}
+
+
+@pytest.fixture
+def gates():
+    """Processes by address; those that still run are killed at the end."""
+    processes = {}
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def start(environment, gates):
+    """Start a gate process, and return its address once it listens."""
+    variables = {**os.environ, **environment}
+    process = subprocess.Popen([sys.executable, "-m", "dispatcher"], env=variables, stdout=subprocess.PIPE)
+    ready = json.loads(process.stdout.readline())
+    assert ready["role"] == "gate"
+    gates[ready["url"]] = process
+    return ready["url"]
+
+
+async def leader(store):
+    while not (known := await read_leadership(store.log("default"))).address:
+        await asyncio.sleep(0.01)
+    return known
+
+
+async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(environment, gates):
+    for _ in range(2):
+        start(environment, gates)
+    config, clock = load_config(environment), RealClock()
+    store = make_store(config)
+    link = make_link(config, store, clock, NoLauncher())
+    await link.do(report("w1", 1))
+    first = await leader(store)
+    assert first.address in gates
+    assert isinstance(await link.do(accept(link.new_id(), link.process, clock.now())), Offer)
+    gates[first.address].kill()
+    assert isinstance(await link.do(accept(link.new_id(), link.process, clock.now())), Waiting)
+    await link.close()
+    await store.close()
+    other = next(process for address, process in gates.items() if address != first.address)
+    other.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(other.wait, 60) == 0
+
+
+def test_a_missing_secret_is_one_line_and_exit_code_2(environment):
+    variables = {**os.environ, **environment, "HEADGATE_WORKER_SECRET": "short"}
+    ended = subprocess.run([sys.executable, "-m", "dispatcher"], env=variables, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "HEADGATE_WORKER_SECRET" in ended.stderr

@@ -1,0 +1,113 @@
+"""Group commit: what arrives during an append goes into the next entry, and ticks come when they are due."""
+
+import asyncio
+
+from dispatcher.model.commands import Offer, Over, Waiting
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.service.group_commit import PATIENT_S, GroupCommit, no_reply
+from tests.support.gate.service_world import World, accept, end, report, run_world
+
+
+async def committing(world, epoch=0):
+    """Start a group commit of a process with one worker of two slots."""
+    replica = world.replica("one")
+    await replica.commit([report("w1", 2)])
+    delivered, failed = [], []
+
+    def fail(error, commits):
+        failed.append(error)
+        for item in commits.take_all():
+            item.reply(error)
+
+    commits = GroupCommit(replica, world.clock, delivered.extend, fail, epoch)
+    world.host("one").spawn(commits.run())
+    return replica, commits, delivered, failed
+
+
+def test_commands_that_arrive_during_an_append_share_the_next_entry():
+    async def scenario():
+        world = World()
+        replica, commits, delivered, _ = await committing(world)
+        before, outcomes = replica.shard.position, []
+        commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
+        await asyncio.sleep(0.001)
+        for number in range(2, 52):
+            commits.add(accept(f"one-{number}", "one", world.clock.now()), outcomes.append)
+        await asyncio.sleep(0.1)
+        assert replica.shard.position == before + 2
+        assert [type(outcome) for outcome in outcomes] == [Offer, Offer, *[Waiting] * 49]
+        assert delivered == []
+        commits.add(end("one-1", 1), outcomes.append)
+        await asyncio.sleep(0.1)
+        assert [(each.process, type(each.news), each.news.id) for each in delivered] == [
+            ("one", Over, "one-1"),
+            ("one", Offer, "one-3"),
+        ]
+
+    run_world(scenario())
+
+
+def test_a_patient_command_waits_for_an_entry_that_is_written_anyway():
+    async def scenario():
+        world = World()
+        _, commits, _, _ = await committing(world)
+        answered = []
+        began = world.clock.now()
+        commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
+        await asyncio.sleep(0.05)
+        assert not answered
+        commits.add(accept("one-1", "one", world.clock.now()), no_reply)
+        await asyncio.sleep(0.05)
+        assert answered[0] < PATIENT_S
+        began = world.clock.now()
+        commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
+        await asyncio.sleep(0.5)
+        assert PATIENT_S < answered[1] < PATIENT_S + 0.05
+
+    run_world(scenario())
+
+
+def test_deadlines_are_decided_without_commands():
+    async def scenario():
+        world = World()
+        _, commits, delivered, _ = await committing(world)
+        for number in range(1, 4):
+            commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
+        await asyncio.sleep(9)
+        assert [(each.news.id, each.news.outcome) for each in delivered] == [("one-3", "expired")]
+
+    run_world(scenario())
+
+
+def test_a_doubtful_clock_decides_no_deadline():
+    async def scenario():
+        world = World()
+        replica, commits, delivered, _ = await committing(world)
+        for number in range(1, 4):
+            commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
+        await asyncio.sleep(7)
+        replica.guard.stay_calm()
+        await asyncio.sleep(4)
+        assert delivered == []
+        await asyncio.sleep(3)
+        assert [each.news.outcome for each in delivered] == ["expired"]
+
+    run_world(scenario())
+
+
+def test_commands_fail_if_the_log_cannot_be_read():
+    async def scenario():
+        world = World()
+        _, commits, _, failed = await committing(world, epoch=None)
+        world.faults["one"].away = True
+        outcomes = []
+        commits.add(end("one-9", 1), outcomes.append)
+        await asyncio.sleep(1)
+        assert isinstance(outcomes[0], StoreUnavailable)
+        assert len(failed) == 1
+        world.faults["one"].away = False
+        commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
+        await asyncio.sleep(1)
+        assert isinstance(outcomes[1], Offer)
+
+    run_world(scenario())
