@@ -91,12 +91,17 @@ def _csv(rows: Sequence[UsageRow]) -> None:
 
 def _table(rows: Sequence[UsageRow]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for number, heading in enumerate(COLUMNS):
-        table.add_column(heading.replace("_", " "), justify="right" if number > 2 else "left")
+    for number, heading in enumerate(("hour (UTC)", "tenant", "application", "requests", "input", "output", "service")):
+        table.add_column(heading, justify="right" if number > 2 else "left", overflow="fold")
     for row in rows:
-        hour, tenant, app, *counts, service = _values(row)
-        table.add_row(str(hour), str(tenant), str(app), *(f"{count:,}" for count in counts), f"{service:,.0f}")
-    total = (sum(r.requests for r in rows), sum(r.input_tokens for r in rows), sum(r.output_tokens for r in rows))
+        hour = datetime.fromtimestamp(row.hour * HOUR_S, UTC).strftime("%Y-%m-%d %H:00")
+        table.add_row(hour, row.tenant, row.app, *_counts([row]))
     table.add_section()
-    table.add_row("total", "", "", *(f"{cell:,}" for cell in total), f"{sum(r.service for r in rows):,.0f}")
+    table.add_row("total", "", "", *_counts(rows))
     Console().print(table)
+
+
+def _counts(rows: Sequence[UsageRow]) -> list[str]:
+    tokens = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
+    sums = (sum(row.requests for row in rows), *tokens, round(sum(row.service for row in rows)))
+    return [f"{value:,}" for value in sums]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -74,22 +73,22 @@ def view(picture: Picture, now: float, problem: str = "") -> RenderableType:
 def _head(picture: Picture, now: float) -> Text:
     if not picture.position:
         return Text("The log is empty: no worker has joined yet.")
-    leader = picture.leader or "none: each process decides by its own append"
-    last = datetime.fromtimestamp(picture.at, UTC).strftime("%H:%M:%S")
-    promised = f"{picture.guaranteed_per_s:.0f} of {picture.capacity_per_s:.0f} service units/s guaranteed"
-    overbooked = "  OVERBOOKED" if 0 < picture.capacity_per_s < picture.guaranteed_per_s else ""
+    leader = picture.leader or "none, each process decides alone"
+    promised = f"{picture.guaranteed_per_s:.0f} of {picture.capacity_per_s:.0f} service units/s are guaranteed"
+    overbooked = ": OVERBOOKED" if 0 < picture.capacity_per_s < picture.guaranteed_per_s else ""
     return Text(
-        f"leader {leader} (epoch {picture.epoch})   log position {picture.position}, "
-        f"last entry {last} UTC, {max(0.0, now - picture.at):.0f} s ago\n{promised}{overbooked}"
+        f"leader: {leader} (epoch {picture.epoch})\n"
+        f"log position: {picture.position}, last entry {max(0.0, now - picture.at):.0f} s ago\n"
+        f"{promised}{overbooked}\n"
     )
 
 
 def _tenants(picture: Picture) -> Table:
-    table = Table(title="Active tenants, the last minute", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("tenant", no_wrap=True)
-    table.add_column("tier")
-    headings = ("waiting", "running", "share", "weight", "service/s", "guarantee/s", "credit")
-    for heading in (*headings, "wait P50", "P99", "first token P50", "P99"):
+    """Eighty columns hold it: P50 and P99 share a column."""
+    table = Table(title="Active tenants, the last minute", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("tenant", no_wrap=True, max_width=14)
+    headings = ("wait-\ning", "run-\nning", "\nshare", "\nweight", "service\n/s", "guaran-\nteed/s", "\ncredit")
+    for heading in (*headings, "queue s\nP50/P99", "1st token\nP50/P99 s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for tenant in picture.tenants:
         table.add_row(*_tenant_cells(tenant))
@@ -100,7 +99,6 @@ def _tenant_cells(tenant: TenantPicture) -> list[str]:
     row, recent = tenant.row, tenant.recent
     return [
         row.tenant,
-        row.tier,
         str(row.waiting),
         str(row.running),
         f"{recent.share:.0%}",
@@ -108,23 +106,21 @@ def _tenant_cells(tenant: TenantPicture) -> list[str]:
         f"{recent.service_per_s:.0f}",
         f"{row.rate_per_s:g}" if row.rate_per_s else DASH,
         DASH if row.credit is None else f"{row.credit:.0f}",
-        _seconds(recent.wait_p50_s),
-        _seconds(recent.wait_p99_s),
-        _seconds(recent.first_token_p50_s),
-        _seconds(recent.first_token_p99_s),
+        _two(recent.wait_p50_s, recent.wait_p99_s),
+        _two(recent.first_token_p50_s, recent.first_token_p99_s),
     ]
 
 
 def _workers(picture: Picture) -> Table:
-    table = Table(title="Workers", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("worker", "model", "state", "running", "service/s", "address"):
+    table = Table(title="Workers", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for heading in ("worker", "state", "running", "service/s", "address", "model"):
         table.add_column(heading, no_wrap=True)
     for worker in picture.workers:
         running = f"{worker.running} of {worker.slots}"
         capacity = f"{worker.service_per_s:.0f}" if worker.service_per_s else DASH
-        table.add_row(worker.worker, worker.model, worker.state, running, capacity, worker.url)
+        table.add_row(worker.worker, worker.state, running, capacity, worker.url.removeprefix("http://"), worker.model)
     return table
 
 
-def _seconds(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f} s"
+def _two(p50: float | None, p99: float | None) -> str:
+    return DASH if p50 is None or p99 is None else f"{p50:.2f}/{p99:.2f}"

@@ -71,6 +71,7 @@ class TestTop:
         shown = capsys.readouterr().out
         assert "log position" in shown
         assert "w-1" in shown
+        assert "…" not in shown, "eighty columns hold it"
         assert headgate("top", "--once", "--data", str(make_folder(folder.path / "other").path)) == 0
         assert "The log is empty" in capsys.readouterr().out
 
