@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.old_ports import Store as OldStore
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
@@ -73,16 +72,6 @@ class NoLauncher:
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
-
-
-def old_make_store(config: Config) -> OldStore:
-    """Return the DynamoDB store. The SDK reads region, credentials and endpoint from its own variables."""
-    import boto3  # here, so that only a process that uses AWS loads it
-
-    from dispatcher.old_stores.dynamodb.store import DynamoStore, client_config
-
-    client = boto3.client("dynamodb", config=client_config(config.store_threads))
-    return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
 
 
 def make_store(config: Config) -> Store:

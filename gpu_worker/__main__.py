@@ -41,6 +41,8 @@ from gpu_worker.service.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
 """Longer than the gate keeps an idle connection."""
+REST_S = 5
+"""How long the gate's link may finish what it decided on its own, such as messages to other processes."""
 CLOSING_S = 5
 """How long answers may still be sent after the last execution has ended."""
 
@@ -70,7 +72,8 @@ async def serve(options: argparse.Namespace) -> int:
     await _start(engine)
     try:
         identity = _identity(options, engine.facts, sock.getsockname()[1])
-        link = make_link(config, make_store(config), clock, NoLauncher())
+        store = make_store(config)
+        link = make_link(config, store, clock, NoLauncher())
         outbox = Outbox(link, clock, real_random(), Journal(options.outbox, identity.worker))
         executions = Executions(
             identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now()
@@ -79,6 +82,10 @@ async def serve(options: argparse.Namespace) -> int:
         app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
         code = await _serve(_server(app), sock, Agent(identity, link, executions, clock, real_random()), engine)
         await outbox.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_S):
+                await link.rest()
+        await store.close()
         return code
     finally:
         await engine.stop()

@@ -80,7 +80,7 @@ class Journal:
         """Note that the command needs no repetition."""
         if self._pending.pop(number, None) is None:
             return
-        if self._failure or self._records >= 2 * len(self._pending) + DEAD_RECORDS_MAX:
+        if self._records >= 2 * len(self._pending) + DEAD_RECORDS_MAX:
             self._rewrite()
         elif self._pending:
             self._append(acknowledged_record(number))

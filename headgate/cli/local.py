@@ -80,6 +80,8 @@ def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -
         sys.stdout.flush()
         return
     table = Table(title="headgate local", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a key is shown once: whole, however narrow the terminal
     for url in addresses.openai_base_urls:
         table.add_row("OpenAI base URL", url)
     table.add_row("AWS endpoint", addresses.aws_endpoint_url)

@@ -35,7 +35,7 @@ class SqliteInvocations:
             named = (now, invocation.tenant, invocation.key, invocation.id, invocation.id)
             return _invocation(connection.execute(_ROW + same_key, named).fetchone())
 
-        return await self._database.write(apply)
+        return await self._database.write(apply, synced=True)
 
     async def get(self, invocation_id: str) -> Invocation | None:
         return await self._one("id = ?", invocation_id)
@@ -53,7 +53,7 @@ class SqliteInvocations:
             row = connection.execute(f"SELECT answer FROM invocations {where}", named).fetchone()  # noqa: S608
             return None if row is None else to_answer(json.loads(row[0]))
 
-        return await self._database.write(apply)
+        return await self._database.write(apply, synced=True)
 
     async def _one(self, condition: str, *values: str) -> Invocation | None:
         now = self._clock.now()

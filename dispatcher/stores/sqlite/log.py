@@ -29,7 +29,7 @@ class SqliteLog:
             query = "SELECT entry FROM log WHERE shard = ? AND position = ?"
             return bytes(connection.execute(query, row[:2]).fetchone()[0])
 
-        return await self._database.write(apply)
+        return await self._database.write(apply, synced=False)
 
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
         query = "SELECT position, entry FROM log WHERE shard = ? AND position >= ? ORDER BY position LIMIT ?"
@@ -46,7 +46,8 @@ class SqliteLog:
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
         row = (self._shard, position, nonce, state, checksum(state), self._clock.now())
-        await self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO snapshots VALUES (?,?,?,?,?,?)", row))
+        put = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?)"
+        await self._database.write(lambda db: db.execute(put, row), synced=False)
 
     async def load_snapshot(self) -> tuple[int, bytes] | None:
         return await self._database.read(self._load_snapshot)
@@ -65,4 +66,4 @@ class SqliteLog:
             connection.execute("DELETE FROM log WHERE shard = ? AND position < ? AND written_at <= ?", which)
             connection.execute("DELETE FROM snapshots WHERE shard = ? AND position < ? AND written_at <= ?", which)
 
-        await self._database.write(apply)
+        await self._database.write(apply, synced=False)

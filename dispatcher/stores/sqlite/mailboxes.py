@@ -29,7 +29,7 @@ class SqliteMailboxes:
             connection.execute(forget, (now, FORGOTTEN_AT_ONCE_MAX))
             connection.executemany("INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?)", rows)
 
-        await self._database.write(apply)
+        await self._database.write(apply, synced=False)
 
     async def read(self, process: str, after: int) -> Sequence[tuple[int, bytes]]:
         query = "SELECT position, news FROM mailboxes WHERE process = ? AND position > ? AND expires_at > ?"

@@ -15,7 +15,7 @@ LAYOUT = 1
 _TABLES = """
 CREATE TABLE log (
     shard TEXT NOT NULL, position INTEGER NOT NULL, entry BLOB NOT NULL, written_at REAL NOT NULL,
-    PRIMARY KEY (shard, position));
+    PRIMARY KEY (shard, position)) WITHOUT ROWID;
 CREATE TABLE snapshots (
     shard TEXT NOT NULL, position INTEGER NOT NULL, nonce TEXT NOT NULL, state BLOB NOT NULL, checksum TEXT NOT NULL,
     written_at REAL NOT NULL, PRIMARY KEY (shard, position, nonce));

@@ -38,7 +38,7 @@ class SqliteTenants:
             update = "UPDATE tenants SET version = ?, record = ? WHERE name = ? AND version = ?"
             return bool(connection.execute(update, (tenant.version, record, tenant.name, expected_version)).rowcount)
 
-        return await self._database.write(apply)
+        return await self._database.write(apply, synced=True)
 
     async def list_tenants(self) -> Sequence[Tenant]:
         query = "SELECT record FROM tenants ORDER BY name"
@@ -50,14 +50,16 @@ class SqliteTenants:
             connection.execute("DELETE FROM keys WHERE tenant = ?", (name,))
             connection.execute("DELETE FROM tenants WHERE name = ?", (name,))
 
-        await self._database.write(apply)
+        await self._database.write(apply, synced=True)
 
     async def put_key(self, key: KeyRecord) -> None:
         row = (key.prefix, key.tenant, json.dumps(key_record(key)))
-        await self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?)", row))
+        put = "INSERT OR REPLACE INTO keys VALUES (?, ?, ?)"
+        await self._database.write(lambda db: db.execute(put, row), synced=True)
 
     async def delete_key(self, prefix: str) -> None:
-        await self._database.write(lambda db: db.execute("DELETE FROM keys WHERE prefix = ?", (prefix,)))
+        delete = "DELETE FROM keys WHERE prefix = ?"
+        await self._database.write(lambda db: db.execute(delete, (prefix,)), synced=True)
 
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
         return await self._keys("tenant = ?", tenant)

@@ -24,7 +24,7 @@ class SqliteUsage:
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
         values = [(row.hour, row.tenant, row.app, row.position, json.dumps(usage_record(row))) for row in rows]
-        await self._database.write(lambda db: db.executemany(put, values))
+        await self._database.write(lambda db: db.executemany(put, values), synced=False)
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         chosen = "hour BETWEEN ? AND ?" + (" AND tenant = ?" if tenant is not None else "")
@@ -37,7 +37,7 @@ class SqliteUsage:
         put = f"INSERT INTO tenant_rows VALUES (?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
         named = checked_shard(shard)
         values = [(named, row.tenant, row.position, json.dumps(tenant_row_record(row))) for row in rows]
-        await self._database.write(lambda db: db.executemany(put, values))
+        await self._database.write(lambda db: db.executemany(put, values), synced=False)
 
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
         query = "SELECT record FROM tenant_rows WHERE shard = ? ORDER BY tenant"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
-from dispatcher.stores.sqlite import database
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.stores.sqlite import database, sync
 from dispatcher.stores.sqlite.store import SqliteStore
+from tests.conformance.store_world import answer, invocation, usage_row
+from tests.support.hang_guard import HANG_S
 
 
 async def test_the_environment_names_the_file(tmp_path: Path) -> None:
@@ -51,9 +55,57 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
         SqliteStore(path, RealClock())
 
 
-async def test_a_write_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
+class Sync:
+    """What was done to the disk, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced = threading.Event()
+        monkeypatch.setattr(sync, "sync", lambda path: self.synced.set())
+
+
+async def test_a_log_entry_is_synced_soon_and_without_its_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Sync(monkeypatch)
+    monkeypatch.setattr(sync, "SYNC_AFTER_S", 0.0)
     store = SqliteStore(tmp_path / "store.db", RealClock())
-    assert await store._database.write(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)  # FULL
+    for position in range(3):
+        seen.synced.clear()
+        await store.log("s").append(position, b"x")
+        assert await asyncio.to_thread(seen.synced.wait, HANG_S)
+    await store.close()
+
+
+async def test_closing_syncs_what_is_not_synced_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Sync(monkeypatch)
+    monkeypatch.setattr(sync, "SYNC_AFTER_S", HANG_S)
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    await store.log("s").append(0, b"x")
+    assert not seen.synced.is_set()
+    await store.close()
+    assert seen.synced.is_set()
+
+
+async def test_what_is_promised_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+
+    async def mode() -> object:
+        """FULL is 2, NORMAL is 1."""
+        return await store._database._run(
+            store._database._writes, lambda: store._database._writer.execute("PRAGMA synchronous").fetchone()[0]
+        )
+
+    for call, expected in (
+        (store.log("s").append(0, b"x"), 1),
+        (store.create(invocation()), 2),
+        (store.mailboxes.put("p", 0, [b"x"]), 1),
+        (store.answer("p-0", answer()), 2),
+        (store.put_usage([usage_row()]), 1),
+        (store.put_tenant(Tenant("a", "a"), expected_version=None), 2),
+        (store.put_key(KeyRecord("k", "d", "a")), 2),
+    ):
+        await call
+        assert await mode() == expected
     assert await store._database.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
     await store.close()
 

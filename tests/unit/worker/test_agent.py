@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dispatcher.model.commands import Attempts, Command, Done, Outcome, Report, Return
+from dispatcher.model.commands import Attempts, Command, Done, End, Outcome, Report, Return
 from dispatcher.model.errors import StoreUnavailable
 from gpu_worker.policies.capacity import MeasuredCapacity
 from gpu_worker.service.agent import AgentSettings
@@ -300,6 +300,24 @@ class TestCutOff:
 
         run(story())
 
+    def test_the_lease_counts_from_the_report_and_not_from_its_answer(self) -> None:
+        async def story() -> None:
+            async with reporting(WorkerHarness()) as harness:
+                harness.gate.answers_s = 4.0
+                await asyncio.sleep(20)
+                harness.start(LONG)
+                seen = len(harness.gate.reports)
+                while len(harness.gate.reports) == seen:
+                    await asyncio.sleep(0.01)
+                answered_at = harness.clock.now()
+                harness.gate.away = True
+                while harness.executions.running():
+                    await asyncio.sleep(0.05)
+                took_s = harness.clock.now() - answered_at + harness.gate.answers_s
+                assert took_s <= SETTINGS.lease_s - SETTINGS.margin_s + SETTINGS.watch_s + 0.2
+
+        run(story())
+
     def test_what_it_aborted_is_charged_when_the_gate_is_back_unless_it_was_given_away(self) -> None:
         async def story() -> None:
             async with reporting(WorkerHarness()) as harness:
@@ -403,7 +421,7 @@ class TestDraining:
                 whole = harness.gate.do
 
                 async def ends_get_lost(command: Command) -> Outcome:
-                    if not isinstance(command, Report):
+                    if isinstance(command, End):
                         raise StoreUnavailable()
                     return await whole(command)
 

@@ -1,1 +1,0 @@
-"""The gate's use cases, over ports and without AWS: submit, drain, execute, settle, reap."""

@@ -1,1 +1,0 @@
-"""The store in memory: exact, for simulations, tests and single processes."""

@@ -1,0 +1,131 @@
+"""Real processes: a gate process, a worker over the modelled engine, and SIGKILL and SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
+from dispatcher.config import Config, load_config
+from dispatcher.model.commands import Accept, Offer, Over, Status
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
+from dispatcher.ports import GateLink
+from dispatcher.worker_client import HttpWorkerClient
+from tests.support.worker.harness import SECRET, order
+
+MODEL = "headgate-modelled"
+NEWS_S = 60.0
+"""A guard against hangs."""
+
+pytestmark = pytest.mark.stack
+
+
+@dataclass
+class Stack:
+    folder: Path
+    environment: dict[str, str]
+    link: GateLink
+    workers: HttpWorkerClient
+    processes: list[asyncio.subprocess.Process]
+
+    async def spawn(self, *arguments: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *arguments, stdout=asyncio.subprocess.PIPE, env=self.environment
+        )
+        self.processes.append(process)
+        assert process.stdout is not None
+        assert "url" in json.loads(await process.stdout.readline())
+        return process
+
+    async def worker(self) -> asyncio.subprocess.Process:
+        home = str(self.folder)
+        return await self.spawn(
+            "gpu_worker", "--engine", "modelled", "--worker-id", "w", "--slots", "2", "--home", home
+        )
+
+    async def accept(self) -> Offer:
+        outcome = await self.link.do(
+            Accept(
+                id=self.link.new_id(), floor=0, process=self.link.process, tenant="a", model=MODEL, cost=8.0,
+                deadline_at=time.time() + 300, durable=False, app="", interaction="", version=1, weight=1.0,
+                rate_per_s=0.0, burst=0.0, tier="standard", waiting_max=10,
+            )
+        )  # fmt: skip
+        assert isinstance(outcome, Offer)
+        return outcome
+
+    async def news(self, call_id: str) -> Offer | Over:
+        news = await self.link.news(call_id, NEWS_S)
+        assert news is not None
+        return news
+
+
+def work(offer: Offer, max_tokens: int) -> WorkOrder:
+    return order(offer.id, attempt=offer.attempt, model=MODEL, max_tokens=max_tokens, deadline_at=time.time() + 300)
+
+
+async def rest(events: AsyncIterator[WorkEvent]) -> list[WorkEvent]:
+    return [event async for event in events]
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    settings = {"HEADGATE_STORE": f"sqlite:{tmp_path / 'gate.db'}", "HEADGATE_WORKER_SECRET": SECRET.decode()}
+    config, clock = load_config(settings), RealClock()
+    assert isinstance(config, Config)
+    store = make_store(config)
+    link = make_link(config, store, clock, NoLauncher())
+    client = HttpWorkerClient(secret=SECRET, clock=clock)
+    made = Stack(tmp_path, {**os.environ, **settings}, link, client, [])
+    try:
+        await made.spawn("dispatcher")
+        yield made
+    finally:
+        for process in made.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        await client.close()
+        await link.close()  # type: ignore[attr-defined]
+        await store.close()
+
+
+async def test_a_worker_that_is_killed_and_started_again_gives_its_attempts_back_at_once(stack: Stack) -> None:
+    worker = await stack.worker()
+    offered = await stack.accept()
+    events = stack.workers.execute(offered, work(offered, 2000))
+    await anext(events)
+    worker.send_signal(signal.SIGKILL)
+    with pytest.raises(WorkerFailed):
+        await rest(events)
+    await stack.worker()
+    again = await stack.news(offered.id)
+    assert isinstance(again, Offer)
+    assert (again.attempt, again.worker) == (2, "w")
+    last = (await rest(stack.workers.execute(again, work(again, 3))))[-1]
+    assert isinstance(last, Finished)
+    over = await stack.link.do(Status(offered.id))
+    assert over == Over(offered.id, 2, "done", last.input_tokens, last.output_tokens)
+
+
+async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on_disk(stack: Stack) -> None:
+    worker = await stack.worker()
+    offered = await stack.accept()
+    events = stack.workers.execute(offered, work(offered, 20))
+    await anext(events)
+    worker.send_signal(signal.SIGTERM)
+    assert isinstance((await rest(events))[-1], Finished)
+    assert await worker.wait() == 0
+    assert isinstance(await stack.link.do(Status(offered.id)), Over)
+    assert not await stack.link.fleet()
+    assert list((stack.folder / "outbox").iterdir()) == []
