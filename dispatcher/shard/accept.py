@@ -6,7 +6,7 @@ import math
 
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, TenantSet
-from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.state import State
 
@@ -60,8 +60,7 @@ def _configured(decision: Decision, command: Accept) -> Tenant:
     tenant = decision.state.tenants.get(command.tenant)
     if tenant is not None and tenant.version >= command.version:
         return tenant
-    order = decision.state.order
-    clocks = order.new_clocks if tenant is None or _is_fresh(decision.state, tenant) else tenant.clocks
+    clocks = _clocks_before_change(decision.state, tenant)
     decision.add(
         TenantSet(
             command.tenant, command.version, command.weight, command.rate_per_s, command.burst, command.tier,
@@ -69,6 +68,13 @@ def _configured(decision: Decision, command: Accept) -> Tenant:
         )
     )  # fmt: skip
     return decision.state.tenants[command.tenant]
+
+
+def _clocks_before_change(state: State, tenant: Tenant | None) -> Clocks:
+    """Return the tenant's clocks as of now, under the share that it has had until now."""
+    if tenant is None or _is_fresh(state, tenant):
+        return state.order.new_clocks
+    return state.order.joined(tenant, state.at, state.virtual_time)[0]
 
 
 def _is_fresh(state: State, tenant: Tenant) -> bool:

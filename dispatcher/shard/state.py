@@ -13,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
 
@@ -22,7 +22,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.interface import Index
-from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
+from dispatcher.policies.orders.queues import SLACK, Call, Clocks, Tenant, TenantQueue
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
@@ -117,7 +117,7 @@ class State:
         tenant.waiting += 1
         self.waiting += 1
         self.waiting_tiers[tenant.tier] += 1
-        heappush(self.deadlines, (call.deadline_at, call.id))
+        self._await_deadline(call)
         self._dirty[tenant.name] = tenant
         self._note(self.dequeue, call)
 
@@ -134,9 +134,15 @@ class State:
         """Count a waiting call that is in no queue, because its process is silent; -1: count it no longer."""
         call.tenant.suspended += sign
         if sign > 0:
-            heappush(self.deadlines, (call.deadline_at, call.id))
+            self._await_deadline(call)
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.suspend, call, -sign)
+
+    def _await_deadline(self, call: Call) -> None:
+        heappush(self.deadlines, (call.deadline_at, call.id))
+        if len(self.deadlines) > 2 * len(self.calls) + SLACK:
+            self.deadlines = [(each.deadline_at, each.id) for each in self.calls.values() if not each.worker]
+            heapify(self.deadlines)
 
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
