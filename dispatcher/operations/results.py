@@ -35,8 +35,10 @@ def cancelled() -> TenantError:
 
 
 def error_of(answer: Answer) -> AnsweredError:
-    """Return the error of an answer that is not "done"."""
-    body = json.loads(answer.body)
+    """Return the error of an answer that is not "done". Its outcome says it, if no error was kept."""
+    body = json.loads(answer.body) if answer.body else {}
+    if "error" not in body:
+        return error_of_outcome(answer.outcome)
     fields, status = body["error"], body["status"]
     if fields["code"] in _OURS:
         return _OURS[fields["code"]](fields["message"])
