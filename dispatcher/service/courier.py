@@ -15,7 +15,7 @@ from dispatcher.model.commands import Offer, Over
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock, Launcher, MailboxStore
 from dispatcher.service.codec.frames import Launch, News, encode_news
-from dispatcher.service.replica import Delivery
+from dispatcher.service.follower import Delivery
 from dispatcher.service.sessions import Session
 
 TRIES = 5

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from dispatcher.model.commands import Accept, Command, Done, Offer, Outcome, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
-from dispatcher.service.replica import COMMANDS_MAX, Committed, Delivery, Replica
+from dispatcher.service.follower import Delivery
+from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
 
 PATIENT_S = 0.15
 """How long a command that is not urgent waits for an entry that is written anyway."""

@@ -17,10 +17,11 @@ from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, Transport
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
+from dispatcher.service.follower import Delivery, ignore_entry
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.presence import SWEEP_S, Presence
 from dispatcher.service.questions import answer
-from dispatcher.service.replica import Delivery, Deposed, Replica, ignore_entry
+from dispatcher.service.replica import Deposed, Replica
 from dispatcher.service.sessions import Session
 
 BACKLOG_MAX_S = 1.0

@@ -6,28 +6,24 @@ that counts was made from the exact state before its entry. One method runs at a
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from dispatcher.model.commands import Command, Offer, Outcome, Over, Refused
-from dispatcher.model.errors import EntryTooLarge, LogCorrupt, LogGap, StoreUnavailable
+from dispatcher.model.commands import Command, Outcome, Refused
+from dispatcher.model.errors import EntryTooLarge, StoreUnavailable
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
+from dispatcher.service.follower import Delivery, Follower, deliveries_of
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers
-from dispatcher.shard.codec import decode_entry, encode_entry
+from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.shard import Shard
-from dispatcher.shard.snapshot import load
 
 COMMANDS_MAX = 400
 """Most commands that are decided for one entry."""
 ENTRY_FULL = 300_000
 """Bytes of an entry above which its commands are split."""
-READ_MAX = 1000
 LOSSES_BEFORE_READ = 2
 """After so many lost positions the tail is read: there is probably more than one new entry."""
 CONTESTED_AFTER_S = 0.02
@@ -38,14 +34,6 @@ GIVING_WAY_LOSSES = 3
 go first."""
 REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses before an append without an answer is repeated."""
-
-
-class Delivery(NamedTuple):
-    """News for a process, from the entry at `position`. An empty `process`: no process holds the durable call."""
-
-    process: str
-    position: int
-    news: Offer | Over
 
 
 class Committed(NamedTuple):
@@ -65,15 +53,8 @@ def no_more(_room: int) -> Sequence[Command]:
     return ()
 
 
-def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
-    """No part of this process follows the entries of others."""
-
-
-class Replica:
-    """`name`: of this process's incarnation. `answers`: where answers of durable calls are kept; None: nowhere.
-
-    `on_entry` is called with each entry of another process, and its news, after it was folded.
-    """
+class Replica(Follower):
+    """`name`: of this process's incarnation. `answers`: where answers of durable calls are kept; None: nowhere."""
 
     def __init__(
         self,
@@ -85,34 +66,14 @@ class Replica:
         answers: InvocationStore | None = None,
         guard: ClockGuard | None = None,
     ) -> None:
-        self._log, self._settings, self._clock, self.name = log, settings, clock, name
+        super().__init__(log, settings, clock)
+        self.name = name
         self._answers = answers
         self.guard = guard or ClockGuard(clock)
-        self.shard = Shard(settings)
-        self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
-        self.saved_position = 0
-        """The position of the last snapshot that this replica began at or wrote."""
-        self.saved_at = 0.0
-        """The time of that snapshot's last entry; of the log's first entry if there is no snapshot."""
-        self.unsaved_bytes = 0
-        """Bytes of the entries from there on."""
-        self._named: Moment | None = None
-        """When the read began that showed the shard's position to be the next; None: not read yet."""
         self._is_contested = False
         """Other processes wrote entries before this process's last one."""
         self.entries_written = 0
         """Entries that this replica tried to write: the name of each."""
-        self._corrupt: LogCorrupt | None = None
-        self._lock = asyncio.Lock()
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._named is not None
-
-    async def catch_up(self) -> None:
-        """Fold all entries that were written before this call. Raises StoreUnavailable, LogGap, LogCorrupt."""
-        async with self._lock:
-            await self._catch_up()
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
         """Write what the commands lead to, and return their outcomes, in order, once that is in the log.
@@ -144,12 +105,6 @@ class Replica:
                     self.guard.stay_calm()
                     return True
             return False
-
-    @asynccontextmanager
-    async def held(self) -> AsyncIterator[Shard]:
-        """Keep the shard as it is for a while: nothing is folded or decided."""
-        async with self._lock:
-            yield self.shard
 
     # Deciding and writing
 
@@ -228,7 +183,7 @@ class Replica:
             return None
         news = self.shard.confirm(entry)
         self._count_unsaved(entry, data)
-        return _deliveries(entry.position, news)
+        return deliveries_of(entry.position, news)
 
     async def _append(self, position: int, data: bytes) -> bytes:
         """Append until the position is occupied, and return what stands there."""
@@ -254,63 +209,9 @@ class Replica:
     def _spread(self, tries: int) -> float:
         return crc32(f"{self.name}:{self.entries_written}:{tries}".encode()) / 2**32
 
-    # Reading
-
-    async def _catch_up(self) -> None:
-        while True:
-            if self._needs_reload():
-                await self._load()
-            named, began = self._named, Moment(self._clock)
-            try:
-                entries = await self._log.read(self.shard.position, READ_MAX)
-            except LogGap:
-                await self._load(above=self.shard.position)
-                continue
-            if named is None or named.age_s() > POSITION_MAX_AGE_S:
-                self._named = None
-                continue
-            for data in entries:
-                self._fold(data)
-            self._named = began
-            if len(entries) < READ_MAX:
-                return
-
-    def _needs_reload(self) -> bool:
-        if self._corrupt is not None:
-            raise self._corrupt
-        return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
-
-    async def _load(self, above: int = -1) -> None:
-        """Begin at the newest snapshot. Raises LogGap if it is not above a position that is missing."""
-        began = Moment(self._clock)
-        found = await self._log.load_snapshot()
-        position = 0 if found is None else found[0]
-        if position <= above:
-            raise LogGap(f"The log has no entry {above} and no snapshot above it.")
-        self.shard = Shard(self._settings) if found is None else load(found[1], self._settings)
-        if self.shard.position != position:
-            raise LogCorrupt(f"The snapshot of position {position} contains another position.")
-        self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
-        self._named = began
-
     def _is_probably_late(self) -> bool:
         return self._is_contested and self._named is not None and self._named.age_s() > CONTESTED_AFTER_S
 
     def _fold(self, data: bytes) -> None:
         self._is_contested = True
-        try:
-            entry = decode_entry(data)
-            news = self.shard.fold(entry)
-        except LogCorrupt as error:
-            self._corrupt = error
-            raise
-        self._count_unsaved(entry, data)
-        self.on_entry(entry, _deliveries(entry.position, news))
-
-    def _count_unsaved(self, entry: Entry, data: bytes) -> None:
-        self.unsaved_bytes += len(data)
-        self.saved_at = self.saved_at or entry.at
-
-
-def _deliveries(position: int, news: Sequence[tuple[str, Offer | Over]]) -> list[Delivery]:
-    return [Delivery(process, position, item) for process, item in news]
+        super()._fold(data)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from dispatcher.model.commands import Offer, Outcome, Over, Present, Status
+from dispatcher.model.commands import Offer, Outcome, Over, Present
 from dispatcher.model.errors import LogError, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, MailboxStore
 from dispatcher.service.codec.frames import decode_news
 from dispatcher.service.courier import Courier
+from dispatcher.service.follower import Delivery
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.link.pending import Pending, PendingCommand
 from dispatcher.service.link.waiters import Waiters
-from dispatcher.service.replica import Delivery, Replica
+from dispatcher.service.replica import Replica
 
 MAILBOX_POLL_S = 0.15
 PRESENT_S = 2.0
@@ -49,7 +50,6 @@ class Alone:
         """Decide and poll until `stop`. Raises nothing: what fails is the outcome of the commands."""
         for command in self._pending:
             self.do(command)
-        self._ask_status()
         polls = asyncio.create_task(self._poll())
         try:
             await self._commits.run()
@@ -99,13 +99,6 @@ class Alone:
         for position, letter in letters:
             self._read_to = max(self._read_to, position)
             self._waiters.put(decode_news(letter))
-
-    def _ask_status(self) -> None:
-        """Ask what became of the calls while no leader was heard."""
-        accepting = {getattr(command.command, "id", "") for command in self._pending}
-        for call_id in self._waiters.unfinished:
-            if call_id not in accepting:
-                self._commits.add(Status(call_id), partial(news_of_status, self._waiters))
 
 
 def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:

@@ -124,7 +124,7 @@ def test_an_old_acceptance_is_refused():
         call = accept(front.new_id(), "front", world.clock.now())
         await world.on("front", front.do(call))
         pending = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
-        front._send(pending._replace(created_at=world.clock.now() - 61))
+        front._route.send(pending._replace(created_at=world.clock.now() - 61))
         refused = await pending.outcome
         assert isinstance(refused, Refused)
         assert refused.code == "too_old"

@@ -277,7 +277,7 @@ def test_a_front_cut_off_from_the_leader_decides_alone():
         world.network.heal()
         await asyncio.sleep(3)
         assert isinstance(await world.on("front", front.do(call(world, front))), Waiting)
-        assert front._channel is not None
+        assert front._route.channel is not None
 
     run_world(scenario())
 

@@ -1,0 +1,121 @@
+"""A process's copy of the shard's state, kept up with the log. One method runs at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from dispatcher.model.commands import Offer, Over
+from dispatcher.model.errors import LogCorrupt, LogGap
+from dispatcher.model.facts import Entry
+from dispatcher.ports import Clock, Log
+from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, Moment
+from dispatcher.shard.codec import decode_entry
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import load
+
+READ_MAX = 1000
+
+
+class Delivery(NamedTuple):
+    """News for a process, from the entry at `position`. An empty `process`: no process holds the durable call."""
+
+    process: str
+    position: int
+    news: Offer | Over
+
+
+def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
+    """No part of this process follows the entries of others."""
+
+
+class Follower:
+    """`on_entry` is called with each entry of another process, and its news, after it was folded."""
+
+    def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
+        self._log, self._settings, self._clock = log, settings, clock
+        self.shard = Shard(settings)
+        self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
+        self.saved_position = 0
+        """The position of the last snapshot that this replica began at or wrote."""
+        self.saved_at = 0.0
+        """The time of that snapshot's last entry; of the log's first entry if there is no snapshot."""
+        self.unsaved_bytes = 0
+        """Bytes of the entries from there on."""
+        self._named: Moment | None = None
+        """When the read began that showed the shard's position to be the next; None: not read yet."""
+        self._corrupt: LogCorrupt | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._named is not None
+
+    async def catch_up(self) -> None:
+        """Fold all entries that were written before this call. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        async with self._lock:
+            await self._catch_up()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Shard]:
+        """Keep the shard as it is for a while: nothing is folded or decided."""
+        async with self._lock:
+            yield self.shard
+
+    async def _catch_up(self) -> None:
+        while True:
+            if self._needs_reload():
+                await self._load()
+            named, began = self._named, Moment(self._clock)
+            try:
+                entries = await self._log.read(self.shard.position, READ_MAX)
+            except LogGap:
+                await self._load(above=self.shard.position)
+                continue
+            if named is None or named.age_s() > POSITION_MAX_AGE_S:
+                self._named = None
+                continue
+            for data in entries:
+                self._fold(data)
+            self._named = began
+            if len(entries) < READ_MAX:
+                return
+
+    def _needs_reload(self) -> bool:
+        if self._corrupt is not None:
+            raise self._corrupt
+        return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
+
+    async def _load(self, above: int = -1) -> None:
+        """Begin at the newest snapshot. Raises LogGap if it is not above a position that is missing."""
+        began = Moment(self._clock)
+        found = await self._log.load_snapshot()
+        position = 0 if found is None else found[0]
+        if position <= above:
+            raise LogGap(f"The log has no entry {above} and no snapshot above it.")
+        self.shard = Shard(self._settings) if found is None else load(found[1], self._settings)
+        if self.shard.position != position:
+            raise LogCorrupt(f"The snapshot of position {position} contains another position.")
+        self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
+        self._named = began
+
+    def _fold(self, data: bytes) -> None:
+        try:
+            entry = decode_entry(data)
+            news = self.shard.fold(entry)
+        except LogCorrupt as error:
+            self._corrupt = error
+            raise
+        self._count_unsaved(entry, data)
+        self.on_entry(entry, deliveries_of(entry.position, news))
+
+    def _count_unsaved(self, entry: Entry, data: bytes) -> None:
+        self.unsaved_bytes += len(data)
+        self.saved_at = self.saved_at or entry.at
+
+
+def deliveries_of(position: int, news: Sequence[tuple[str, Offer | Over]]) -> list[Delivery]:
+    return [Delivery(process, position, item) for process, item in news]

@@ -1,0 +1,39 @@
+"""Questions of a process to the leader about the shard's state. Without a leader its own replica answers."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from dispatcher.service.codec.frames import Ask
+from dispatcher.service.link.channel import Channel
+
+
+class Questions:
+    """The questions that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._open: dict[int, asyncio.Future[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def ask(self, channel: Channel, topic: str, arguments: tuple[str, ...], timeout_s: float) -> str | None:
+        """Return the leader's answer, or None if there is none in time."""
+        number = next(self._numbers)
+        question: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._open[number] = question
+        channel.post(Ask(number, topic, arguments))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await question
+        except TimeoutError:
+            return None
+        finally:
+            del self._open[number]
+
+    def answer(self, number: int, answered: str) -> None:
+        question = self._open.get(number)
+        if question is not None and not question.done():
+            question.set_result(answered)

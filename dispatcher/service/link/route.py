@@ -1,0 +1,170 @@
+"""The way of a process's commands: over a connection to the leader, or alone by its own append.
+
+A process that reaches no leader for ALONE_AFTER_S decides alone and looks for a leader once a second. A leader that was
+given up is not waited for again before the log names another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from dispatcher.model.commands import Outcome, Status
+from dispatcher.model.errors import ConnectionLost, LogError
+from dispatcher.ports import Connection, MailboxStore
+from dispatcher.service.codec.frames import Do, Hello, Message, NotLeader, Result
+from dispatcher.service.courier import Courier
+from dispatcher.service.link.alone import Alone, news_of_status
+from dispatcher.service.link.channel import Channel
+from dispatcher.service.link.finder import Finder, Fleet
+from dispatcher.service.link.pending import Pending, PendingCommand
+from dispatcher.service.link.waiters import Waiters
+from dispatcher.service.replica import Replica
+
+ALONE_AFTER_S = 1.0
+SEARCH_S = 0.05
+"""Pause between two looks for a leader while there may be one soon."""
+SEARCH_ALONE_S = 1.0
+
+
+class Route:
+    """`received` gets the leader's other messages; `is_needed`: is there any reason to talk to the shard?"""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        replica: Replica,
+        mailboxes: MailboxStore,
+        others: Courier,
+        pending: Pending,
+        waiters: Waiters,
+        *,
+        hello: Callable[[], Hello],
+        received: Callable[[Message], None],
+        is_needed: Callable[[], bool],
+    ) -> None:
+        self._clock, self._replica, self._mailboxes, self._others = fleet.clock, replica, mailboxes, others
+        self._pending, self._waiters = pending, waiters
+        self._hello, self._received, self._is_needed = hello, received, is_needed
+        self._finder = Finder(fleet)
+        self.channel: Channel | None = None
+        self.alone: Alone | None = None
+        self._searching_since = fleet.clock.monotonic()
+        self._given_up = ("", -1)
+        """Address and epoch of a leader that was not reached."""
+        self._wakeup = asyncio.Event()
+
+    @property
+    def is_found(self) -> bool:
+        return self.channel is not None or self.alone is not None
+
+    def wake_up(self) -> None:
+        """There is a reason to talk to the shard now."""
+        self._wakeup.set()
+
+    def send(self, pending: PendingCommand) -> None:
+        """Send a command, unless that has to wait until a way is found."""
+        if self.channel is not None and self.channel.is_stale:
+            self.channel.close()
+        elif self.channel is not None:
+            self.channel.post(Do(*pending[:3]))
+        elif self.alone is not None:
+            self.alone.do(pending)
+
+    async def run(self) -> None:
+        """Find a way, and another one whenever it is lost, while there is a reason to."""
+        while True:
+            if not self._is_needed():
+                self._wakeup.clear()
+                await self._wakeup.wait()
+                self._searching_since = self._clock.monotonic()
+            connection, may_come = await self._look()
+            if connection is not None:
+                await self._led(connection)
+            elif may_come and not self._gives_up():
+                await self._clock.sleep(SEARCH_S)
+            else:
+                self._given_up = self._finder.known[:2]
+                await self._decide_alone()
+
+    async def _look(self) -> tuple[Connection | None, bool]:
+        """Return a connection to the leader or None, and whether a process may lead soon."""
+        try:
+            return await self._finder.connect(), False
+        except ConnectionLost:
+            return None, True
+        except LogError:
+            return None, False
+
+    def _gives_up(self) -> bool:
+        """Has no leader been reached for long enough?"""
+        searching_s = self._clock.monotonic() - self._searching_since
+        return searching_s >= ALONE_AFTER_S or self._finder.known[:2] == self._given_up
+
+    # With a leader
+
+    async def _led(self, connection: Connection) -> None:
+        """Exchange messages with the leader until it is lost. First repeat what has no outcome."""
+        self.channel = channel = Channel(connection, self._clock)
+        self._given_up = ("", -1)
+        channel.post(self._hello())
+        self._ask_status()
+        for pending in self._pending:
+            channel.post(Do(*pending[:3]))
+        try:
+            await channel.run(self._take)
+        finally:
+            self.channel = None
+            self._searching_since = self._clock.monotonic()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Result):
+            self._pending.resolve(message.number, message.outcome)
+        elif isinstance(message, NotLeader):
+            self._finder.redirect = message.address
+            if self.channel is not None:
+                self.channel.close()
+        else:
+            self._received(message)
+
+    def _ask_status(self) -> None:
+        """Ask what became of the calls while no leader was heard."""
+        asked = {getattr(pending.command, "id", "") for pending in self._pending}
+        for call_id in self._waiters.unfinished:
+            if call_id not in asked:
+                pending = self._pending.add(Status(call_id))
+                pending.outcome.add_done_callback(partial(_take_status, self._waiters))
+
+    # Without one
+
+    async def _decide_alone(self) -> None:
+        """Decide without a leader, until one is reached."""
+        self._ask_status()
+        self.alone = Alone(self._replica, self._clock, self._mailboxes, self._others, self._pending, self._waiters)
+        work = asyncio.create_task(self.alone.run())
+        connection = None
+        try:
+            while connection is None and self._is_needed() and not work.done():
+                await asyncio.wait((work,), timeout=SEARCH_ALONE_S)
+                connection, _ = await self._look()
+            if work.done():
+                await self._clock.sleep(SEARCH_S)
+            await self._leave_alone(work)
+        finally:
+            work.cancel()
+            self.alone = None
+        if connection is not None:
+            await self._led(connection)
+
+    async def _leave_alone(self, work: asyncio.Task[None]) -> None:
+        """Stop deciding alone, after the entry that is being written."""
+        alone, self.alone = self.alone, None
+        if alone is not None:
+            alone.stop()
+        await asyncio.wait((work,))
+
+
+def _take_status(waiters: Waiters, outcome: asyncio.Future[Outcome]) -> None:
+    if not outcome.cancelled() and outcome.exception() is None:
+        news_of_status(waiters, outcome.result())
