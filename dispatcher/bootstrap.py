@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from dispatcher.service.gate_process import GateProcess
     from dispatcher.service.link.finder import Fleet
+    from dispatcher.service.log_keeper import LogKeeper
 
 SECRET_CHARS_MIN = 16
 NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -138,6 +139,14 @@ def make_gate_process(config: Config) -> GateProcess:
     return GateProcess(fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread)
 
 
+def make_log_keeper(config: Config, context: Context) -> LogKeeper:
+    """Return what saves the log where no gate process does."""
+    from dispatcher.service.log_keeper import LogKeeper
+
+    log, settings = context.store.log(config.shard), config.shard_settings()
+    return LogKeeper(log, context.store, settings, config.shard, context.clock, context.ids)
+
+
 def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.tcp import TcpTransport
@@ -176,6 +185,12 @@ class Runtime:
     def __init__(self, context: Context | None = None) -> None:
         self._runner = asyncio.Runner()
         self.context = context or self._runner.run(_made())
+        self._keeper: LogKeeper | None = None
+
+    def keep_log(self) -> bool:
+        """Save the log if that is due and no gate process does it; True if so."""
+        self._keeper = self._keeper or make_log_keeper(load_config(), self.context)
+        return bool(self.run(self._keeper.keep()))
 
     def run(self, work: Any) -> Any:
         """Run a coroutine and all tasks that it spawned to the end. Nothing runs while the sandbox is frozen."""

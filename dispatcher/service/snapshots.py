@@ -40,7 +40,8 @@ class Snapshots:
         self._log, self._projections, self._shard = log, projections, shard
         self._clock, self._ids, self._offload = clock, ids, offload
         self._written_at: float | None = None
-        self._began = clock.monotonic()
+        self._looked_at: float | None = None
+        """When this process looked first whether one is due."""
         self._projected = 0
         """Usage below this position is projected."""
         self.written = 0
@@ -48,12 +49,13 @@ class Snapshots:
 
     def is_due(self, replica: Replica) -> bool:
         now = self._clock.monotonic()
+        self._looked_at = now if self._looked_at is None else self._looked_at
         if self._written_at is not None and now - self._written_at < INTERVAL_S:
             return False
         unsaved = replica.shard.position - replica.saved_position
         is_long = replica.unsaved_bytes >= BYTES or unsaved >= ENTRIES
         is_old = unsaved > 0 and self._clock.now() - replica.saved_at >= UNSAVED_S
-        since = self._began if self._written_at is None else self._written_at
+        since = self._looked_at if self._written_at is None else self._written_at
         return is_long or is_old or (replica.shard.position > 0 and now - since >= IDLE_S)
 
     async def write(self, replica: Replica) -> None:

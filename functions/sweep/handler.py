@@ -1,4 +1,7 @@
-"""headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic."""
+"""headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic.
+
+Once an hour it saves the log where no gate process does (dispatcher/service/log_keeper.py).
+"""
 
 from __future__ import annotations
 
@@ -17,5 +20,6 @@ from functions.runtime import runtime
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
     runtime().run(runtime().context.link.do(Tick()))
     count("ticks")
-    logger.info("swept", extra={"event_id": event.get_id})
+    saved = runtime().keep_log()
+    logger.info("swept", extra={"event_id": event.get_id, "saved": saved})
     return {"ticks": 1}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dispatcher.service import snapshots
+from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
@@ -72,6 +73,7 @@ def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -> None
         await asyncio.sleep(IDLE_S)
         assert kept.is_due(replica)
         _, empty, none = await prepared(0)
+        assert not none.is_due(empty)
         await asyncio.sleep(IDLE_S)
         assert not none.is_due(empty)
 
@@ -88,5 +90,38 @@ def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
         assert not kept.is_due(replica)
         await asyncio.sleep(INTERVAL_S)
         assert kept.is_due(replica)
+
+    in_world(scenario)
+
+
+def test_the_keeper_saves_what_no_gate_process_saves() -> None:
+    async def scenario() -> None:
+        world, _, _ = await prepared(3)
+        store = MemoryStore(world.clock, data=world.data)
+        log = store.log(SHARD)
+        keeper = LogKeeper(log, store, world.settings, SHARD, world.clock, world.ids)
+        assert not await keeper.keep()
+        await asyncio.sleep(UNSAVED_S - 1)
+        read = store.requests["read_log"]
+        assert not await keeper.keep()
+        assert store.requests["read_log"] == read
+        await asyncio.sleep(1)
+        assert await keeper.keep()
+        found = await log.load_snapshot()
+        assert found is not None
+        assert found[0] == 3
+        await asyncio.sleep(UNSAVED_S)
+        assert not await keeper.keep()
+
+    in_world(scenario)
+
+
+def test_the_keeper_leaves_an_empty_log_alone() -> None:
+    async def scenario() -> None:
+        world, _, _ = await prepared(0)
+        store = MemoryStore(world.clock, data=world.data)
+        await asyncio.sleep(IDLE_S)
+        assert not await LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids).keep()
+        assert await store.log(SHARD).load_snapshot() is None
 
     in_world(scenario)

@@ -1,0 +1,38 @@
+"""Saves the log of a pool without gate processes before its entries expire.
+
+A gate process beside every worker makes snapshots. Where the last worker has left, other processes may still write
+entries (calls that arrive and wait, workers that count as lost), and those expire after days like all entries. So a
+process that runs regularly looks once an hour for entries that no snapshot contains.
+"""
+
+from __future__ import annotations
+
+from dispatcher.ports import Clock, Ids, Log, UsageStore
+from dispatcher.service.replica import Replica
+from dispatcher.service.snapshots import UNSAVED_S, Snapshots
+from dispatcher.shard.settings import ShardSettings
+
+
+class LogKeeper:
+    def __init__(
+        self, log: Log, projections: UsageStore, settings: ShardSettings, shard: str, clock: Clock, ids: Ids
+    ) -> None:
+        self._log, self._settings, self._clock, self._ids = log, settings, clock, ids
+        self._snapshots = Snapshots(log, projections, shard, clock, ids)
+        self._looked_at: float | None = None
+
+    async def keep(self) -> bool:
+        """Write a snapshot and its projections if one is due; True if so. Looks at most once in UNSAVED_S.
+
+        Raises StoreUnavailable, LogGap, LogCorrupt.
+        """
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < UNSAVED_S:
+            return False
+        replica = Replica(self._log, self._settings, self._clock, self._ids.new())
+        await replica.catch_up()
+        self._looked_at = now
+        if not self._snapshots.is_due(replica):
+            return False
+        await self._snapshots.write(replica)
+        return True
