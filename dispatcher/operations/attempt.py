@@ -1,16 +1,18 @@
-"""One attempt of a call on one worker: its events go to the caller's queue, its end goes to the call's task."""
+"""The attempts of a call, one at a time: events go to the answer's reader, the end of a stream to the call's task."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder, WorkRefused
+from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
+from dispatcher.operations.answer_events import AnswerEvents
+from dispatcher.operations.calls import Call, Collected, order_of
 from dispatcher.ports import WorkerClient
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -37,26 +39,49 @@ class Broken:
     began: bool
 
 
-async def run_attempt(
-    workers: WorkerClient,
-    offer: Offer,
-    order: WorkOrder,
-    deliver: Callable[[Started | Token], Awaitable[None]],
-    report: Callable[[LastEvent | Broken], None],
-) -> None:
-    """Stream one attempt. `deliver` gets its events; `report` is called once, unless this task is cancelled."""
-    broken = Broken(offer.attempt, offer.worker, began=True)
-    try:
-        async with aclosing(workers.execute(offer, order)) as events:
-            async for event in events:
-                if isinstance(event, Finished | WorkRefused):
-                    report(LastEvent(offer.attempt, offer.worker, event))
-                    return
-                await deliver(event)
-    except WorkerFailed as error:
-        broken = Broken(offer.attempt, offer.worker, error.began)
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:
-        logger.exception("the stream of an attempt failed: %s", type(error).__name__)
-    report(broken)
+class Attempts:
+    """The attempts that this process begins. `report` gets the end of each stream that is not closed by `stop`."""
+
+    def __init__(
+        self, workers: WorkerClient, call: Call, events: AnswerEvents, report: Callable[[LastEvent | Broken], None]
+    ) -> None:
+        self.highest = 0
+        """The highest attempt that was offered here."""
+        self.delivered = Collected()
+        """What the last attempt delivered."""
+        self._workers = workers
+        self._call = call
+        self._events = events
+        self._report = report
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def begin(self, offer: Offer) -> None:
+        self.delivered = Collected()
+        self._running = asyncio.ensure_future(self._run(offer, order_of(self._call, offer)))
+
+    async def stop(self) -> None:
+        """Close the stream of the running attempt, if there is one."""
+        running, self._running = self._running, None
+        if running is not None and not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _run(self, offer: Offer, order: WorkOrder) -> None:
+        broken = Broken(offer.attempt, offer.worker, began=True)
+        try:
+            async with aclosing(self._workers.execute(offer, order)) as events:
+                async for event in events:
+                    if isinstance(event, Finished | WorkRefused):
+                        self._report(LastEvent(offer.attempt, offer.worker, event))
+                        return
+                    self.delivered.note(event)
+                    await self._events.put(event)
+        except WorkerFailed as error:
+            broken = Broken(offer.attempt, offer.worker, error.began)
+        except Exception as error:
+            logger.exception("the stream of an attempt failed: %s", type(error).__name__)
+        self._report(broken)

@@ -15,35 +15,32 @@ What the task keeps to (GATE.md, rules 3 to 6 and 15):
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from enum import Enum
 
 from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Refused, Return, Status, Unknown
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, NoWorker, StoreUnavailable, WorkerFailed
-from dispatcher.model.errors import Refused as RefusedError
-from dispatcher.model.invocation import Answer
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
-from dispatcher.operations.attempt import NOT_TAKEN, Broken, LastEvent, run_attempt
-from dispatcher.operations.calls import Call, Collected, accept_of, order_of
+from dispatcher.model.worker_protocol import Finished, WorkEvent
+from dispatcher.operations.answer_events import AnswerEvents
+from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
+from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
+from dispatcher.operations.ends import end_in_log, error_of_refused, kept_answer
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import answer_of_outcome, error_of, error_of_outcome
 
-EVENTS_AHEAD_MAX = 64
-"""Most events that are read from the worker before the caller reads them."""
 LATE_S = 2.0
 """A worker ends an execution at its deadline by itself. After this time more its stream is closed."""
 LAST_EVENT_S = 3.0
 """The gate reported the end of the running attempt: its last event arrives within this time, or never."""
-CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
 
 
 class _Signal(Enum):
     LEFT = "the last caller left"
     LATE = "the deadline has passed"
-    END = "the last of the caller's events"
+
+
+Item = Outcome | LastEvent | Broken | _Signal
 
 
 class Following:
@@ -62,41 +59,33 @@ class Following:
         self._context = context
         self._link = context.link
         self._waiting = waiting
-        self._unread = unread
         self._callers = 1
-        self._delivered = Collected()
-        self._highest = 0
-        self._attempt: asyncio.Task[None] | None = None
         self._over: Over | None = None
+        """The end in the log, while the last event of the running attempt is awaited."""
         self._last_wait: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._inbox: asyncio.Queue[Outcome | LastEvent | Broken | _Signal] = asyncio.Queue()
-        self._events: asyncio.Queue[WorkEvent | _Signal] = asyncio.Queue()
-        self._room = asyncio.Event()
+        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
+        self._events = AnswerEvents(unread=unread)
+        self._attempts = Attempts(context.workers, call, self._events, self._inbox.put_nowait)
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if call.is_durable:
             context.durable_calls[call.id] = self
         context.spawn(self._run())
 
+    # ── For callers ────────────────────────────────────────────────────────────────────────────────────────────────
+
     @property
     def attempt(self) -> int:
         """The highest attempt that was offered here; 0 if none was."""
-        return self._highest
-
-    # ── For callers ────────────────────────────────────────────────────────────────────────────────────────────────
+        return self._attempts.highest
 
     async def first(self) -> Outcome:
         """Return the gate's answer to the first command. Raises StoreUnavailable."""
         return await asyncio.shield(self._first)
 
-    async def events(self) -> AsyncGenerator[WorkEvent, None]:
+    def events(self) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events of the answer, for one reader. Raises the error with which the call ends."""
-        while (event := await self._events.get()) is not _Signal.END:
-            self._room.set()
-            assert not isinstance(event, _Signal)  # noqa: S101 - only END is put there
-            yield event
-        if self.error is not None:
-            raise self.error
+        return self._events.read()
 
     def join(self) -> bool:
         """Add a caller that waits for the end and does not read the events. False if the call is over or let go."""
@@ -107,8 +96,7 @@ class Following:
         """Take one caller away. Each caller leaves once, also after the end. `reader`: it was reading the events."""
         self._callers -= 1
         if reader or not self._callers:
-            self._unread = True
-            self._room.set()
+            self._events.discard()
         if not self._callers:
             self._inbox.put_nowait(_Signal.LEFT)
 
@@ -129,16 +117,16 @@ class Following:
         finally:
             if watching is not None:
                 watching.cancel()
-            await self._stop_attempt()
+            await self._attempts.stop()
             self._wind_up()
 
-    async def _follow(self, item: Outcome | LastEvent | Broken | _Signal | None) -> None:
+    async def _follow(self, item: Item | None) -> None:
         while not self._is_over:
             if item is None:
                 item = await self._inbox.get()
             item = await self._react(item)
 
-    async def _react(self, item: Outcome | LastEvent | Broken | _Signal) -> Outcome | None:
+    async def _react(self, item: Item) -> Outcome | None:
         """Do what the item requires. Return the outcome of a command that must be reacted to next, or None."""
         if isinstance(item, Offer):
             await self._on_offer(item)
@@ -148,10 +136,8 @@ class Following:
             self._end(error_of_refused(item))
         elif isinstance(item, Unknown):
             self._end(StoreUnavailable("The gate does not know this request. Send it again."))
-        elif isinstance(item, LastEvent):
-            return await self._on_last_event(item)
-        elif isinstance(item, Broken):
-            return await self._on_broken(item)
+        elif isinstance(item, LastEvent | Broken):
+            return await self._on_stream_end(item)
         elif item is _Signal.LATE:
             await self._on_late()
         elif item is _Signal.LEFT and not self._callers:
@@ -174,64 +160,45 @@ class Following:
     # ── Offers and attempts ────────────────────────────────────────────────────────────────────────────────────────
 
     async def _on_offer(self, offer: Offer) -> None:
-        if offer.attempt <= self._highest:
+        attempts = self._attempts
+        if offer.attempt <= attempts.highest:
             return
         if not self._callers:
             await self._on_left()
             return
-        self._highest = offer.attempt
-        await self._stop_attempt()
-        if self._delivered.output_tokens and not self._unread:
+        attempts.highest = offer.attempt
+        await attempts.stop()
+        if attempts.delivered.output_tokens and not self._events.unread:
             await self._end_as_delivered(offer)
             return
-        self._delivered = Collected()
+        attempts.begin(offer)
         self.begun.set()
         self._release()
-        order = order_of(self.call, offer)
-        running = run_attempt(self._context.workers, offer, order, self._deliver, self._inbox.put_nowait)
-        self._attempt = asyncio.ensure_future(running)
-
-    async def _deliver(self, event: Started | Token) -> None:
-        self._delivered.note(event)
-        while self._events.qsize() >= EVENTS_AHEAD_MAX and not self._unread:
-            self._room.clear()
-            await self._room.wait()
-        if not self._unread:
-            self._events.put_nowait(event)
 
     async def _end_as_delivered(self, offer: Offer) -> None:
         """End an attempt that is never begun with the tokens that the caller got from the lost one."""
         error = WorkerFailed()
-        call, got = self.call, self._delivered
+        call, got = self.call, self._attempts.delivered
         answer = error_body(error) if call.is_durable else ""
         counts = got.input_tokens, got.output_tokens
         await self._link.do(End(call.id, offer.attempt, "failed", *counts, tenant=call.tenant.name, answer=answer))
         self._end(error)
 
-    async def _on_last_event(self, last: LastEvent) -> Outcome | None:
-        event = last.event
-        if last.attempt != self._highest:
+    async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:
+        """React to the end of the running attempt's stream; of an earlier one it says nothing."""
+        if ended.attempt != self._attempts.highest:
             return None
-        await self._stop_attempt()
+        await self._attempts.stop()
+        event = ended.event if isinstance(ended, LastEvent) else None
         if isinstance(event, Finished):
-            self._events.put_nowait(event)
+            self._events.put_now(event)
             self._end(None)
-        elif event.final:
+        elif event is not None and event.final:
             self._end(error_of_refusal(event))
         elif self._over is not None:
-            await self._end_by(self._over)
-        elif event.code in NOT_TAKEN:
-            return await self._give_back(last.attempt, last.worker)
-        return None
-
-    async def _on_broken(self, broken: Broken) -> Outcome | None:
-        if broken.attempt != self._highest:
-            return None
-        await self._stop_attempt()
-        if self._over is not None:
-            await self._end_by(self._over)
-        elif not broken.began:
-            return await self._give_back(broken.attempt, broken.worker)
+            self._end(await self._end_in_log(self._over))
+        elif event.code in NOT_TAKEN if event is not None else isinstance(ended, Broken) and not ended.began:
+            return await self._give_back(ended.attempt, ended.worker)
         return None
 
     async def _give_back(self, attempt: int, worker: str) -> Outcome | None:
@@ -242,77 +209,34 @@ class Following:
         # After a return, and also if only this attempt is unknown, the gate knows whether there is a next one.
         return await self._link.do(Status(self.call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
-    async def _stop_attempt(self) -> None:
-        """Close the stream of the running attempt, if there is one."""
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None and not attempt.done():
-            attempt.cancel()
-            await asyncio.wait({attempt})
-
     # ── Ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _on_over(self, over: Over) -> None:
-        if self._attempt is None or over.attempt != self._highest:
-            await self._end_by(over)
+        if not self._attempts.is_running or over.attempt != self._attempts.highest:
+            self._end(await self._end_in_log(over))
             return
         self._over = over
         broken = Broken(over.attempt, "", began=True)
         self._last_wait = asyncio.get_running_loop().call_later(LAST_EVENT_S, self._inbox.put_nowait, broken)
 
-    async def _end_by(self, over: Over) -> None:
-        """End the call as the log says, for a caller that did not get the worker's last event."""
-        answer = await self._kept_answer(over)
-        if answer is None and over.outcome == "done" and over.output_tokens == self._delivered.output_tokens:
-            self._events.put_nowait(self._finished(over))
-            self._end(None)
-        elif answer is None:
-            self._end(self._error_without_answer(over))
-        elif answer.outcome != "done":
-            self._end(error_of(answer))
-        else:
-            self._end(self._deliver_rest(answer))
-
-    async def _kept_answer(self, over: Over) -> Answer | None:
-        """Return the kept answer of a durable call. An end that came without an answer is kept now."""
-        if not self.call.is_durable:
-            return None
-        return await self._context.store.answer(self.call.id, answer_of_outcome(over, self._context.clock.now()))
-
-    def _finished(self, over: Over) -> Finished:
-        """Return the last event of an answer of which all tokens arrived."""
-        is_cut = over.output_tokens >= self.call.max_tokens
-        return Finished("length" if is_cut else "stop", over.input_tokens, over.output_tokens)
-
-    def _error_without_answer(self, over: Over) -> AnsweredError:
-        if over.outcome == "cancelled" and not self.call.is_durable:
-            return WorkerFailed(CUT_OFF)
-        return error_of_outcome(over.outcome)
-
-    def _deliver_rest(self, answer: Answer) -> AnsweredError | None:
-        """Give the caller what it did not get of a kept answer. Return an error if it got another text."""
-        body, got = json.loads(answer.body), self._delivered.text
-        if not body["text"].startswith(got):
-            return error_of_outcome("done")
-        self._events.put_nowait(Token(body["text"][len(got) :], answer.output_tokens))
-        self._events.put_nowait(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
-        return None
+    async def _end_in_log(self, over: Over) -> AnsweredError | None:
+        return await end_in_log(self._context, self.call, over, self._attempts.delivered, self._events)
 
     async def _on_late(self) -> None:
-        is_running = self._attempt is not None
-        if is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
+        if self._attempts.is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:
             return
         self._end(DeadlineExceeded())
-        await self._stop_attempt()
+        await self._attempts.stop()
         await self._cancel("expired")
 
     async def _on_left(self) -> None:
         self._end(None)  # at once: no caller joins it any more
-        await self._stop_attempt()
+        await self._attempts.stop()
         if not self.call.is_durable:
             await self._cancel("cancelled")
             return
         outcome = await self._link.do(accept_of(self.call, self._link, ""))
-        if isinstance(outcome, Offer) and outcome.attempt > self._highest:
+        if isinstance(outcome, Offer) and outcome.attempt > self._attempts.highest:
             await self._context.launcher.launch(self.call.id, outcome.attempt)
 
     async def _cancel(self, outcome: str) -> None:
@@ -320,17 +244,17 @@ class Following:
         cancelled = await self._link.do(Cancel(self.call.id, outcome))
         if isinstance(cancelled, Done):
             cancelled = await self._link.do(Status(self.call.id))
-        if isinstance(cancelled, Offer) and cancelled.attempt > self._highest:
+        if isinstance(cancelled, Offer) and cancelled.attempt > self._attempts.highest:
             await self._link.do(Return(self.call.id, cancelled.attempt, "declined", cancelled.worker))
         elif isinstance(cancelled, Over):
-            await self._kept_answer(cancelled)
+            await kept_answer(self._context, self.call, cancelled)
 
     def _end(self, error: AnsweredError | None) -> None:
         """Note the end. The first one counts."""
         if not self._is_over:
             self._is_over = True
             self.error = error
-            self._events.put_nowait(_Signal.END)
+            self._events.end(error)
 
     def _release(self) -> None:
         if self._waiting is not None:
@@ -348,10 +272,3 @@ class Following:
             self._first.set_exception(self.error or StoreUnavailable())
             self._first.exception()  # a caller that has left does not read it
         self.ended.set()
-
-
-def error_of_refused(refused: Refused) -> AnsweredError:
-    """Return the error of a command that the gate refused."""
-    if refused.code == "no_worker":
-        return NoWorker(refused.message)
-    return RefusedError(refused.message, refused.code, refused.retry_after_s)

@@ -91,7 +91,7 @@ class InProcessGate:
         self.decide(Cancel(call_id, "cancelled"))
         call = self.shard.state.calls.get(call_id)
         if call is not None:
-            self.decide(Return(call_id, call.attempt, "declined", call.worker))
+            self.decide(Return(call_id, call.attempt, "lost", call.worker))
 
     async def settled(self) -> None:
         while self.tasks:

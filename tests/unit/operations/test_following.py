@@ -18,8 +18,9 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.worker_protocol import Started, Token, WorkEvent, WorkOrder
+from dispatcher.operations.answer_events import EVENTS_AHEAD_MAX
 from dispatcher.operations.calls import Collected
-from dispatcher.operations.following import EVENTS_AHEAD_MAX, LATE_S
+from dispatcher.operations.following import LATE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.in_process import OFFER_S
@@ -180,7 +181,7 @@ async def test_a_caller_that_does_not_read_holds_up_no_offer(gate: Gate) -> None
     events = call.following.events()
     assert isinstance(await anext(events), Started)
     await asyncio.sleep(5.0)
-    read_ahead = call.following._events.qsize()
+    read_ahead = len(call.following._events)
     assert EVENTS_AHEAD_MAX - 1 <= read_ahead <= EVENTS_AHEAD_MAX
     lost(gate, call.call.id, 1)
     await asyncio.sleep(0.01)

@@ -1,0 +1,61 @@
+"""How a call ends for a caller that did not get the worker's last event: as the log says.
+
+A durable call has a kept answer: the caller gets what it is missing of it. Any other call leaves its token counts: if
+all tokens arrived, the answer is complete.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dispatcher.model.commands import Over, Refused
+from dispatcher.model.errors import AnsweredError, NoWorker, WorkerFailed
+from dispatcher.model.errors import Refused as RefusedError
+from dispatcher.model.invocation import Answer
+from dispatcher.model.worker_protocol import Finished, Token
+from dispatcher.operations.answer_events import AnswerEvents
+from dispatcher.operations.calls import Call, Collected
+from dispatcher.operations.context import Context
+from dispatcher.operations.results import answer_of_outcome, error_of, error_of_outcome
+
+CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
+
+
+async def end_in_log(
+    context: Context, call: Call, over: Over, delivered: Collected, events: AnswerEvents
+) -> AnsweredError | None:
+    """Give the caller what it is missing. Return the error with which its call ends; None if it is done."""
+    answer = await kept_answer(context, call, over)
+    if answer is not None:
+        return _rest_of(answer, delivered, events) if answer.outcome == "done" else error_of(answer)
+    if over.outcome == "done" and over.output_tokens == delivered.output_tokens:
+        reason = "length" if over.output_tokens >= call.max_tokens else "stop"
+        events.put_now(Finished(reason, over.input_tokens, over.output_tokens))
+        return None
+    if over.outcome == "cancelled" and not call.is_durable:
+        return WorkerFailed(CUT_OFF)
+    return error_of_outcome(over.outcome)
+
+
+async def kept_answer(context: Context, call: Call, over: Over) -> Answer | None:
+    """Return the kept answer of a durable call. An end that came without an answer is kept now."""
+    if not call.is_durable:
+        return None
+    return await context.store.answer(call.id, answer_of_outcome(over, context.clock.now()))
+
+
+def error_of_refused(refused: Refused) -> AnsweredError:
+    """Return the error of a command that the gate refused."""
+    if refused.code == "no_worker":
+        return NoWorker(refused.message)
+    return RefusedError(refused.message, refused.code, refused.retry_after_s)
+
+
+def _rest_of(answer: Answer, delivered: Collected, events: AnswerEvents) -> AnsweredError | None:
+    """Deliver the rest of a kept answer. Return an error if the caller got another text."""
+    body, got = json.loads(answer.body), delivered.text
+    if not body["text"].startswith(got):
+        return error_of_outcome("done")
+    events.put_now(Token(body["text"][len(got) :], answer.output_tokens))
+    events.put_now(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
+    return None
