@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.gate_model.fleet import ModelledFleet
-from benchmarks.gate_model.load import Load, Process
+from benchmarks.gate_model.load import Load
 from dispatcher.policies.percentiles import percentile
 from headgate.simulator.virtual_time import run
 
@@ -121,7 +121,7 @@ async def started(seed: int, fronts: int, slots: int) -> tuple[ModelledFleet, Lo
     for number in range(fronts):
         load.add_process(f"front{number}")
     for number in range(WORKERS):
-        await load.add_worker(Process(f"gpu{number}", fleet.host(f"gpu{number}"), fleet.link(f"gpu{number}")), slots)
+        await load.add_worker(load.new_process(f"gpu{number}"), slots)
     return fleet, load
 
 
@@ -133,7 +133,7 @@ async def arrive(fleet: ModelledFleet, load: Load, calls_per_s: float, seconds: 
         tenant = fleet.random.randrange(tenants)
         process = load.processes[tenant % len(load.processes)]
         if not process.host.dead:
-            load.arrive(process, f"tenant-{tenant}")
+            load.arrive(process, tenant)
 
 
 async def leader_fault(fault: str, seed: int) -> Leader:

@@ -208,7 +208,7 @@ async def arrive(fleet: ModelledFleet, load: Load, scenario: Scenario, calls: in
     began = fleet.clock.monotonic()
     for at in sorted(fleet.random.random() * duration_s for _ in range(calls)):
         await asyncio.sleep(max(0.0, began + at - fleet.clock.monotonic()))
-        load.arrive(fleet.random.choice(load.processes), f"tenant-{fleet.random.randrange(scenario.tenants)}")
+        load.arrive(fleet.random.choice(load.processes), fleet.random.randrange(scenario.tenants))
     await load.finish(FINISH_S)
 
 
@@ -219,7 +219,7 @@ async def dispatched(scenario: Scenario, seconds: float, seed: int) -> Slots:
 
     async def caller(number: int) -> None:
         while fleet.clock.monotonic() < until:
-            await load.arrive(load.processes[number % len(load.processes)], f"tenant-{number % 20}")
+            await load.arrive(load.processes[number % len(load.processes)], number % 20)
 
     callers = [asyncio.ensure_future(caller(number)) for number in range(CALLERS_PER_SLOT * SLOTS * WORKERS)]
     await asyncio.sleep(SLOTS_WARMUP_S + seconds + SETTLED_S)

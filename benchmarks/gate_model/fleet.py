@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any, TypeVar
 
-from benchmarks.gate_model.requests import Client, ModelledStore, Weather
+from benchmarks.gate_model.requests import ModelledStore, ProcessCpu, Weather
 from benchmarks.gate_model.table import ModelledTable
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
@@ -48,7 +48,11 @@ class Launches:
 
 
 class ModelledFleet:
-    """Make it within a virtual-time loop. Everything is seeded. `cpu_s`: client CPU of a request to DynamoDB."""
+    """Make it within a virtual-time loop. Everything is seeded. `cpu_s`: client CPU of a request to DynamoDB.
+
+    `client` and `table_name`: a real DynamoDB client instead of the modelled table; its requests take no virtual time
+    but that of the model.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,8 @@ class ModelledFleet:
         cpu_s: float = 0.0015,
         hedged: bool = True,
         settings: ShardSettings | None = None,
+        client: Any = None,
+        table_name: str = "headgate",
     ) -> None:
         install_hosts()
         self.random = Random(seed)
@@ -69,12 +75,13 @@ class ModelledFleet:
         self.ids = SeededIds(self.random)
         self.gates: dict[str, GateProcess] = {}
         self._cpu_s, self._hedged = cpu_s, hedged
+        self._client, self._table_name = client or self.table, table_name
 
     def host(self, name: str) -> Host:
         return self.network.host(name)
 
     def store(self, slow: float = 1.0) -> ModelledStore:
-        return ModelledStore(self.table, self.weather, Client(self._cpu_s, slow), self.clock)
+        return ModelledStore(self._client, self._table_name, self.weather, ProcessCpu(self._cpu_s, slow), self.clock)
 
     async def gate(self, name: str) -> GateProcess:
         """Start a gate process on a host of its own."""
@@ -85,9 +92,8 @@ class ModelledFleet:
         host.spawn(gate.run())
         return gate
 
-    def link(self, name: str, slow: float = 1.0) -> Link:
+    def link(self, name: str, store: ModelledStore) -> Link:
         """Make the link of a process. Use it on its host."""
-        store = self.store(slow)
         return Link(
             name,
             self._reach(store, name),

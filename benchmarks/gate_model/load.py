@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from string import ascii_letters
 
 from benchmarks.gate_model.fleet import NETWORK_S, ModelledFleet
+from benchmarks.gate_model.requests import ModelledStore
 from dispatcher.model.commands import Accept, Attempts, End, Offer, Over, Refused, Report, Return, Waiting
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import Invocation
 from dispatcher.service.link.link import Link
 from tests.support.gate.hosts import Host
 
-MODEL = "m"
+FULL_MODEL = "full"
 REPORT_S = 1.0
 NEWS_S = 60.0
 COST = 100.0
@@ -50,6 +53,16 @@ class Measures:
         return sum((calls.results for calls in self.fronts.values()), Counter())
 
 
+@dataclass(frozen=True)
+class Names:
+    """Names in the facts; a number follows that of a tenant, and the process's name that of a worker."""
+
+    tenant: str = "tenant-"
+    app: str = ""
+    model: str = "m"
+    worker: str = "worker-"
+
+
 @dataclass
 class Process:
     """A front, with the link that it has to the shard."""
@@ -57,6 +70,7 @@ class Process:
     name: str
     host: Host
     link: Link
+    store: ModelledStore
 
 
 @dataclass
@@ -64,7 +78,7 @@ class Worker:
     process: Process
     name: str
     slots: int
-    model: str = MODEL
+    model: str
     live: set[str] = field(default_factory=set)
     """Attempts, as `id#attempt`, that run or whose end has no outcome yet."""
     unbegun: dict[str, float] = field(default_factory=dict)
@@ -80,41 +94,58 @@ class Worker:
 
 
 class Load:
-    """`service_s`: how long a call runs on its worker."""
+    """`service_s`: how long a call runs on its worker. `durable_bytes`: of the request and of the answer of each call,
+    which is then durable and has a key; 0: no call is durable.
+    """
 
-    def __init__(self, fleet: ModelledFleet, *, service_s: float = 1.0, order_s: float = NETWORK_S) -> None:
+    def __init__(
+        self,
+        fleet: ModelledFleet,
+        *,
+        service_s: float = 1.0,
+        order_s: float = NETWORK_S,
+        names: Names | None = None,
+        durable_bytes: int = 0,
+    ) -> None:
         self._fleet, self._service_s, self._order_s = fleet, service_s, order_s
+        self._names = names or Names()
+        self._text = "".join(fleet.random.choices(ascii_letters, k=durable_bytes))
         self.measures = Measures()
         self.processes: list[Process] = []
         self.workers: dict[str, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add_process(self, name: str, slow: float = 1.0) -> Process:
-        process = Process(name, self._fleet.host(name), self._fleet.link(name, slow))
+        """Make a front."""
+        process = self.new_process(name, slow)
         self.processes.append(process)
         return process
 
+    def new_process(self, name: str, slow: float = 1.0) -> Process:
+        """Make a process at which no call arrives. `slow`: factor on its CPU times and on its requests' latency."""
+        store = self._fleet.store(slow)
+        return Process(name, self._fleet.host(name), self._fleet.link(name, store), store)
+
     async def add_worker(self, process: Process, slots: int) -> None:
         """Make the process a worker too, and wait until the shard knows it."""
-        name = f"worker-{process.name}"
-        self.workers[name] = worker = Worker(process, name, slots)
+        name = f"{self._names.worker}{process.name}"
+        self.workers[name] = worker = Worker(process, name, slots, self._names.model)
         await self._fleet.on(process.name, self._reported(worker))
         process.host.spawn(self._reports(worker))
 
     async def add_waiting(self, count: int) -> None:
         """Let a durable call of each of `count` tenants wait for a worker that is always full."""
         replica = self._fleet.replica("setup")
-        worker = Worker(self.processes[0], "worker-full", 1)
-        worker.model = "full"
+        worker = Worker(self.processes[0], "worker-full", 1, FULL_MODEL)
         await replica.commit([worker.report()])
-        now = self._fleet.clock.now()
-        waiting = [_accept(f"setup-{number:x}", "", f"tenant-{number}", now, "full") for number in range(1, count + 1)]
+        waiting = [self._accept(f"setup-{number:x}", "", number, FULL_MODEL) for number in range(count)]
         await replica.commit(waiting)
         worker.process.host.spawn(self._reports(worker))
 
-    def arrive(self, process: Process, tenant: str) -> asyncio.Task[None]:
-        """Begin a call now."""
-        task: asyncio.Task[None] = process.host.spawn(self._call(process, tenant))
+    def arrive(self, process: Process, tenant: int, service_s: float | None = None) -> asyncio.Task[None]:
+        """Begin a call of tenant number `tenant` now."""
+        runs_s = self._service_s if service_s is None else service_s
+        task: asyncio.Task[None] = process.host.spawn(self._call(process, tenant, runs_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -124,20 +155,21 @@ class Load:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout_s)
 
-    async def _call(self, process: Process, tenant: str) -> None:
+    async def _call(self, process: Process, tenant: int, service_s: float) -> None:
         call_id = process.link.new_id()
         calls = self.measures.of(process.name)
         calls.begun += 1
         try:
-            calls.results[await self._result(process, tenant, call_id)] += 1
+            calls.results[await self._result(process, tenant, call_id, service_s)] += 1
         except StoreUnavailable:
             calls.results["store_unavailable"] += 1
         finally:
             process.link.forget(call_id)
 
-    async def _result(self, process: Process, tenant: str, call_id: str) -> str:
+    async def _result(self, process: Process, tenant: int, call_id: str, service_s: float) -> str:
         began = self._fleet.clock.monotonic()
-        outcome = await process.link.do(_accept(call_id, process.name, tenant, self._fleet.clock.now()))
+        await self._create(process, call_id, tenant)
+        outcome = await process.link.do(self._accept(call_id, process.name, tenant, self._names.model))
         self.measures.commands.append((began, self._fleet.clock.monotonic() - began))
         news = outcome if isinstance(outcome, Offer | Over) else None
         if isinstance(outcome, Waiting):
@@ -146,7 +178,7 @@ class Load:
             took_s = self._fleet.clock.monotonic() - began
             self.measures.of(process.name).waits.append((began, took_s))
             await self._fleet.clock.sleep(self._order_s)
-            result = await self._executed(news)
+            result = await self._executed(news, service_s)
             if result:
                 return result
             news = await process.link.news(call_id, NEWS_S)
@@ -154,23 +186,25 @@ class Load:
             return outcome.code
         return news.outcome if news else "no_news"
 
-    async def _executed(self, offer: Offer) -> str:
+    async def _executed(self, offer: Offer, service_s: float) -> str:
         """Run the attempt on its worker, which reports its end. Empty: the worker refuses it."""
         worker = self.workers[offer.worker]
-        return await self._fleet.on(worker.process.name, self._worked(worker, offer))
+        return await self._fleet.on(worker.process.name, self._worked(worker, offer, service_s))
 
-    async def _worked(self, worker: Worker, offer: Offer) -> str:
+    async def _worked(self, worker: Worker, offer: Offer, service_s: float) -> str:
         attempt = f"{offer.id}#{offer.attempt}"
         if attempt in worker.fenced:
             return ""
         worker.live.add(attempt)
         began = self._fleet.clock.monotonic()
-        await self._fleet.clock.sleep(self._service_s)
+        await self._fleet.clock.sleep(service_s)
         ended = self._fleet.clock.monotonic()
         self.measures.runs.append((began, ended))
         while True:
             try:
-                outcome = await worker.process.link.do(End(offer.id, offer.attempt, "done", 40, 30))
+                outcome = await worker.process.link.do(
+                    End(offer.id, offer.attempt, "done", 40, 30, answer=self._text, first_token_s=0.123)
+                )
                 break
             except StoreUnavailable:
                 await self._fleet.clock.sleep(0.2)
@@ -196,7 +230,7 @@ class Load:
     def _give_back(self, worker: Worker, answer: Attempts) -> None:
         """Return attempts that have not begun in time: their callers' process is dead or paused."""
         now = self._fleet.clock.monotonic()
-        if worker.model != MODEL:
+        if worker.model == FULL_MODEL:
             return
         waiting = set(answer.held) - worker.live - worker.fenced - worker.done
         worker.unbegun = {attempt: worker.unbegun.get(attempt, now) for attempt in waiting}
@@ -214,9 +248,42 @@ class Load:
             except StoreUnavailable:
                 await self._fleet.clock.sleep(0.2)
 
+    async def _create(self, process: Process, call_id: str, tenant: int) -> None:
+        """Keep a durable call's request before it is accepted."""
+        if not self._text:
+            return
+        now = self._fleet.clock.now()
+        invocation = Invocation(
+            id=call_id,
+            tenant=f"{self._names.tenant}{tenant}",
+            key=f"key-{call_id}",
+            pool="default",
+            model=self._names.model,
+            fingerprint="f" * 64,
+            created_at=now,
+            deadline_at=now + 300.0,
+            chat=True,
+            body=self._text,
+        )
+        await process.store.invocations.create(invocation)
 
-def _accept(call_id: str, process: str, tenant: str, now: float, model: str = MODEL) -> Accept:
-    """Return an acceptance. Without a process that holds its caller, the call is durable."""
-    return Accept(
-        call_id, 0, process, tenant, model, COST, now + 300.0, not process, "", "", 1, 1.0, 0.0, 0.0, "standard", 10_000
-    )  # fmt: skip
+    def _accept(self, call_id: str, process: str, tenant: int, model: str) -> Accept:
+        """Return an acceptance. Without a process that holds its caller, the call is durable."""
+        return Accept(
+            id=call_id,
+            floor=0,
+            process=process,
+            tenant=f"{self._names.tenant}{tenant}",
+            model=model,
+            cost=COST,
+            deadline_at=round(self._fleet.clock.now() + 300.0, 3),
+            durable=bool(self._text) or not process,
+            app=self._names.app,
+            interaction="",
+            version=1,
+            weight=1.0,
+            rate_per_s=0.0,
+            burst=0.0,
+            tier="standard",
+            waiting_max=10_000,
+        )

@@ -17,7 +17,6 @@ from typing import Any
 
 from botocore.exceptions import ReadTimeoutError
 
-from benchmarks.gate_model.table import ModelledTable
 from dispatcher.ports import Clock, Log
 from dispatcher.stores.dynamodb.invocations import DynamoInvocations
 from dispatcher.stores.dynamodb.log import DynamoLog
@@ -54,7 +53,7 @@ class Weather:
 
 
 @dataclass
-class Client:
+class ProcessCpu:
     """The CPU of one process: a request takes `cpu_s` of it, one after the other. `slow`: of CPU and of latency."""
 
     cpu_s: float = 0.0015
@@ -67,9 +66,9 @@ class Client:
 
 
 class ModelledRequests(Requests):
-    def __init__(self, table: ModelledTable, weather: Weather, client: Client, clock: Clock) -> None:
-        super().__init__(table, "headgate", clock, weather.random, 1, IgnoredServerTime())  # type: ignore[arg-type]
-        self._weather, self._process = weather, client
+    def __init__(self, client: Any, table: str, weather: Weather, process: ProcessCpu, clock: Clock) -> None:
+        super().__init__(client, table, clock, weather.random, 1, IgnoredServerTime())
+        self._weather, self._process = weather, process
 
     async def _once(self, call: partial[dict[str, Any]]) -> dict[str, Any]:
         """Send one request. As in production it goes on when its caller is cancelled."""
@@ -87,7 +86,7 @@ class ModelledRequests(Requests):
 
     async def _travel(self, call: partial[dict[str, Any]]) -> tuple[dict[str, Any], Exception | None]:
         method, arguments = call.args
-        is_put = method.__name__ == "put_item"
+        is_put = method.__name__ in ("put_item", "update_item")
         latency_s = self._weather.latency_s(PUT_S if is_put else READ_S) * self._process.slow
         there_s = latency_s * self._weather.random.uniform(0.2, 0.9)
         await asyncio.sleep(there_s)
@@ -100,8 +99,9 @@ class ModelledRequests(Requests):
 class ModelledStore:
     """The parts of the production store, over a modelled table, for one process."""
 
-    def __init__(self, table: ModelledTable, weather: Weather, client: Client, clock: Clock) -> None:
-        self._requests = ModelledRequests(table, weather, client, clock)
+    def __init__(self, client: Any, table: str, weather: Weather, process: ProcessCpu, clock: Clock) -> None:
+        """`client`: a ModelledTable, or a DynamoDB client."""
+        self._requests = ModelledRequests(client, table, weather, process, clock)
         self._reads = Reads(self._requests)
         self.mailboxes = DynamoMailboxes(self._requests, self._reads)
         self.invocations = DynamoInvocations(self._requests, self._reads)
