@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-HELPERS = frozenset({"__init__", "__main__", "instant_worker", "shard_traffic", "table_capacity", "vidur_side"})
+HELPERS = frozenset(
+    {"__init__", "__main__", "decision_ways", "instant_worker", "shard_traffic", "table_capacity", "vidur_side"}
+)
 
 
 def main() -> int:

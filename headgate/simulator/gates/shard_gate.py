@@ -45,7 +45,7 @@ class ShardGate:
         self.shard = Shard(settings)
         self.slots = slots
         self.capacity_per_s = self.kv_use = 0.0
-        self._sent = 0
+        self.sent = 0
         self._tenants: dict[str, tuple[int, GateTenant]] = {}
         self.report(now)
 
@@ -83,7 +83,7 @@ class ShardGate:
 
     def next_name(self) -> str:
         """Return the id of the call that will be sent next."""
-        return call_id(PROCESS, self._sent + 1)
+        return call_id(PROCESS, self.sent + 1)
 
     def accept(
         self,
@@ -96,8 +96,8 @@ class ShardGate:
         interaction: str = "",
     ) -> Decided:
         """Send a call with an estimated cost in service units."""
-        name, sequence = self.next_name(), self._sent + 1
-        self._sent = sequence
+        name, sequence = self.next_name(), self.sent + 1
+        self.sent = sequence
         version, config = self._tenants.get(tenant) or (0, self.unnamed)
         share = config.share
         command = Accept(
@@ -128,7 +128,7 @@ class CostGate(ShardGate):
     unnamed = GateTenant(queue_max=WAITING_MAX)
 
     def __init__(self, order: str, slots: int, *, lead_max: float = LEAD_MAX, now: float = EPOCH_S) -> None:
-        self._ended_cost = 0.0
+        self.ended_cost = 0.0
         super().__init__(ShardSettings(order=order, lead_max=lead_max, service=self._service), slots, now=now)
 
     def set_shares(self, shares: Mapping[str, Share]) -> None:
@@ -137,8 +137,8 @@ class CostGate(ShardGate):
 
     def settle(self, name: str, cost: float, now: float) -> Decided:
         """End a running call at its true cost."""
-        self._ended_cost = cost
+        self.ended_cost = cost
         return self.end(name, "done", 0, 0, now)
 
     def _service(self, input_tokens: int, output_tokens: int) -> float:
-        return self._ended_cost
+        return self.ended_cost

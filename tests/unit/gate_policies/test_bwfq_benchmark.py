@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import product
 
 import pytest
 
 from benchmarks import bwfq_decision
+
+EXPECTED = list(product([10, 50], ["order", "fcfs", "bwfq"]))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -18,7 +21,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_json_has_a_row_for_each_size(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--sizes", "10", "50", "--decisions", "400", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert [row["tenants"] for row in report["rows"]] == [10, 50]
+    assert [(row["tenants"], row["way"]) for row in report["rows"]] == list(
+        product([10, 50], ["order", "fcfs", "bwfq"])
+    )
     assert all(row["ratio"] == row["mean_us"] / row["bare_mean_us"] for row in report["rows"])
     assert report["bytes_per_waiting_tenant"] > report["bytes_per_tenant"] > report["paper"]["bytes_per_tenant"]
 

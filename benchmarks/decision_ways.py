@@ -1,0 +1,177 @@
+"""The ways to decide that benchmarks/bwfq_decision.py compares. Each holds a waiting call a tenant and SLOTS running.
+
+`prepare` makes what comes off the wire, `decide` is timed: the call that has run longest ends, the prepared one
+arrives, and the next is picked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from dispatcher.model.commands import Accept, Command, End, call_id
+from dispatcher.model.facts import Entry
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.orders.interface import Index
+from dispatcher.policies.orders.queues import Call, Tenant
+from dispatcher.policies.orders.registry import new_order
+from headgate.simulator.gates.shard_gate import MODEL, PROCESS, WAITING_MAX, CostGate
+
+SLOTS = 64
+COST = 1.0
+LEAD_MAX = 1e6
+
+
+class Way(Protocol):
+    def begin(self, names: list[str], rate_per_s: float, now: float) -> None:
+        """Configure the tenants, every second one with this guaranteed rate, and take all slots."""
+        ...
+
+    def arrive(self, tenant: str, now: float) -> None: ...
+
+    def prepare(self, tenant: str, true_cost: float) -> None: ...
+
+    def decide(self, now: float) -> None: ...
+
+
+class Picked(NamedTuple):
+    tenant: str
+    number: int
+    cost: float
+
+
+class Bare:
+    """A credit bucket for each tenant; one heap for tenants with credit, one for the rest. Nothing else."""
+
+    def begin(self, names: list[str], rate_per_s: float, now: float) -> None:
+        self.rate_per_s, self.burst = rate_per_s, COST
+        self.buckets: dict[str, list[float]] = {}
+        self.funded: list[tuple[float, int, str]] = []
+        self.unfunded: list[tuple[float, int, str]] = []
+        self.arrivals = 0
+        self.prepared = ""
+        self.picked = Picked("", 0, 0.0)
+
+    def arrive(self, tenant: str, now: float) -> None:
+        bucket = self.buckets.get(tenant)
+        if bucket is None:
+            bucket = self.buckets[tenant] = [self.burst, now, 0.0]
+        credit, updated_at, spent = bucket
+        credit = min(self.burst, credit + (now - updated_at) * self.rate_per_s)
+        self.arrivals += 1
+        if credit >= COST:
+            heappush(self.funded, (spent, self.arrivals, tenant))
+            credit -= COST
+        else:
+            heappush(self.unfunded, (spent, self.arrivals, tenant))
+        bucket[0], bucket[1], bucket[2] = credit, now, spent + COST
+
+    def prepare(self, tenant: str, true_cost: float) -> None:
+        self.prepared = tenant
+
+    def decide(self, now: float) -> None:
+        self.arrive(self.prepared, now)
+        _, number, tenant = heappop(self.funded or self.unfunded)
+        self.picked = Picked(tenant, number, COST)
+
+
+class OrderAlone:
+    """The two-clock order and its index, applied to calls and tenants at once."""
+
+    def begin(self, names: list[str], rate_per_s: float, now: float) -> None:
+        self.order = new_order("bwfq", lead_max=LEAD_MAX)
+        self.index: Index = self.order.make_index()
+        self.virtual_time, self.arrivals = 0.0, 0
+        self.tenants = {name: Tenant(name, self.order.new_clocks) for name in names}
+        for name in names[::2]:
+            self.tenants[name].rate_per_s, self.tenants[name].burst = rate_per_s, COST
+        self.running: deque[Call] = deque()
+        self.prepared, self.true_cost = "", COST
+        blocker = Tenant("blocker", self.order.new_clocks)
+        for _ in range(SLOTS):
+            self.running.append(Call("", blocker, MODEL, COST, 0, 0.0))
+
+    def arrive(self, tenant: str, now: float) -> None:
+        found = self.tenants[tenant]
+        found.clocks, priority = self.order.joined(found, now, self.virtual_time)
+        self.arrivals += 1
+        queue = found.queue(MODEL)
+        queue.add(Call(tenant, found, MODEL, COST, self.arrivals, priority))
+        found.waiting += 1
+        if queue.entry is None:
+            self.index.place(queue, now)
+
+    def prepare(self, tenant: str, true_cost: float) -> None:
+        self.prepared, self.true_cost = tenant, true_cost
+
+    def decide(self, now: float) -> None:
+        self._end(self.running.popleft(), now)
+        self.arrive(self.prepared, now)
+        self._dispatch(now)
+
+    def _end(self, call: Call, now: float) -> None:
+        tenant = call.tenant
+        clocks = self.order.settled(tenant, call, self.true_cost)
+        if clocks is not tenant.clocks:
+            tenant.clocks = clocks
+            self._place(tenant, now)
+
+    def _dispatch(self, now: float) -> None:
+        queue = self.index.first(now)
+        if queue is None:
+            raise RuntimeError("no call waits")
+        call, tenant = queue.head(), queue.tenant
+        lowest_vft = self.index.lowest_vft()
+        charge = self.order.charged(tenant, call.cost, now, self.virtual_time, 1.0, lowest_vft)
+        call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, self.virtual_time = charge
+        queue.remove(call)
+        tenant.waiting -= 1
+        self._place(tenant, now)
+        self.running.append(call)
+
+    def _place(self, tenant: Tenant, now: float) -> None:
+        queue = tenant.queue(MODEL)
+        if queue.count:
+            self.index.place(queue, now)
+        else:
+            self.index.drop(queue)
+
+
+class ShardWay:
+    """The shard: both commands in one entry, as a leader writes them."""
+
+    def __init__(self, order: str) -> None:
+        self.gate = CostGate(order, SLOTS, lead_max=LEAD_MAX)
+
+    def begin(self, names: list[str], rate_per_s: float, now: float) -> None:
+        share = Share(weight=1.0, rate_per_s=rate_per_s, burst=COST)
+        self.gate.set_shares(dict.fromkeys(names[::2], share))
+        self.shares = {name: share if number % 2 == 0 else Share() for number, name in enumerate(names)}
+        self.running: deque[str] = deque()
+        self.commands: tuple[Command, ...] = ()
+        for _ in range(SLOTS):
+            self.arrive("blocker", now)
+        self.sent = SLOTS
+
+    def arrive(self, tenant: str, now: float) -> None:
+        self.running.extend(fact.id for fact in self.gate.accept(tenant, COST, now).dispatched)
+        self.sent = self.gate.sent
+
+    def prepare(self, tenant: str, true_cost: float) -> None:
+        self.gate.ended_cost = true_cost
+        self.sent += 1
+        share = self.shares[tenant]
+        self.commands = (
+            End(self.running.popleft(), 1, "done", 0, 0),
+            Accept(
+                call_id(PROCESS, self.sent), self.sent, PROCESS, tenant, MODEL, COST, 2e9, False, "", "", 1,
+                share.weight, share.rate_per_s, share.burst, "standard", WAITING_MAX,
+            ),
+        )  # fmt: skip
+
+    def decide(self, now: float) -> None:
+        shard = self.gate.shard
+        _, facts = shard.decide(self.commands, now)
+        shard.confirm(Entry(shard.position, shard.at, "", "", 0, facts))
+        self.running.append(facts[-1].id)  # type: ignore[union-attr]
