@@ -10,8 +10,8 @@ nor always empty. Four ways, each in turn with the baseline in the same process:
     fcfs     the shard (decide, fold with undo, confirm) with the simplest order
     bwfq     the shard with BWFQ: the whole decision of production, but for bytes
 
-Times are CPU times of the thread. Means are those of the median of 200 rounds, P99 is of all decisions. Bytes of state are
-what tracemalloc finds.
+Times are CPU times of the thread. Means are those of the median of 200 rounds, P99 is of all decisions. Bytes of state
+are what tracemalloc finds.
 
 The paper's figures (BWFQ, section 3.4): 35 us mean and 85 us P99, in Go, with 100 to 1,000 requests queued; "24 bytes"
 a tenant, for the four numbers of 8 bytes that it lists.

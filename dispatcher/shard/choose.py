@@ -1,10 +1,7 @@
-"""The choice of a slot, and of the queue that gets it.
+"""The choice of the queue that gets a free slot (slots.py chooses the slot).
 
-slot       of the serving workers of the model, the one with the smallest part of its slots in use, then by name; last
-           the one that lost the call's last attempt
-queue      without tiers: the order's first
-           with tiers: of a tier that is owed its floor, else the most urgent tier with a guarantee that covers a
-           dispatch now, else the most urgent tier; within a tier the order's first
+Without tiers: the order's first. With tiers: of a tier that is owed its floor, else the most urgent tier with a
+guarantee that covers a dispatch now, else the most urgent tier; within a tier the order's first.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from dispatcher.model.commands import Accept, Command, End, Outcome, Report, call_id
+from dispatcher.model.commands import Accept, Cancel, Command, End, Outcome, Report, call_id
 from dispatcher.model.facts import Dispatched, Entry, Fact
 from dispatcher.policies.clocks import LEAD_MAX, Share
 from dispatcher.policies.tiers import Tier
@@ -110,6 +110,9 @@ class ShardGate:
         """End a running call. Raises KeyError for a call that is not here."""
         attempt = self.shard.state.calls[name].attempt
         return self.do(End(name, attempt, outcome, input_tokens, output_tokens), now)
+
+    def cancel(self, name: str, now: float) -> Decided:
+        return self.do(Cancel(name, "cancelled"), now)
 
     def do(self, command: Command, now: float) -> Decided:
         shard = self.shard

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Protocol
 
 from hypothesis import strategies as st
 
+from dispatcher.model.commands import parse_call_id
+from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.interface import Dispatched
+from headgate.simulator.gates.shard_gate import Decided
 
 TENANTS = ("a", "b", "c", "d", "e")
 # Powers of two and small whole numbers: sums of them are exact in any order.
 COSTS = (0.0, 0.5, 1.0, 4.0, 64.0)
+CAPACITIES_PER_S = (0.0, 1.0, 2.0, 4.0, 16.0)
 SHARES = (
     Share(),
     Share(weight=4.0),
@@ -21,7 +25,6 @@ SHARES = (
     Share(rate_per_s=1.0, burst=8.0),
     Share(weight=0.5, rate_per_s=4.0, burst=2.0),
 )
-
 
 RARE = ("cancel", "set_slots", "set_share", "set_capacity")
 KINDS = ("arrive", "settle", *RARE)
@@ -54,17 +57,35 @@ def stories(*, share_change: bool = True) -> st.SearchStrategy[list[Op]]:
     return st.builds(story, st.integers(0, 2**32), st.integers(0, 250), st.just(share_change))
 
 
-class Driver:
-    """Tracks waiting and running invocations from the gate's decisions alone; `decisions` has them in order."""
+class Gate(Protocol):
+    """What a CostGate and the reference have in common."""
 
-    def __init__(self, gate: Any, start_s: float = 1000.0) -> None:
+    def next_name(self) -> str: ...
+
+    def accept(self, tenant: str, cost: float, now: float) -> Decided: ...
+
+    def settle(self, name: str, cost: float, now: float) -> Decided: ...
+
+    def cancel(self, name: str, now: float) -> Decided: ...
+
+    def set_slots(self, slots: int, now: float) -> Decided: ...
+
+    def set_capacity(self, capacity_per_s: float, now: float) -> Decided: ...
+
+    def set_shares(self, shares: Mapping[str, Share]) -> None: ...
+
+
+class Driver:
+    """Tracks waiting and running calls from the gate's dispatches alone."""
+
+    def __init__(self, gate: Gate, start_s: float = 1000.0) -> None:
         self.gate = gate
         self.now = start_s
+        self.tenant: dict[str, str] = {}
+        self.cost: dict[str, float] = {}
         self.waiting: dict[str, str] = {}
-        self.running: dict[str, Dispatched] = {}
-        self.decisions: list[Any] = []
+        self.running: set[str] = set()
         self.dispatches: list[Dispatched] = []
-        self.sent = 0
         self.settled = 0.0
 
     def play(self, op: Op) -> None:
@@ -72,45 +93,40 @@ class Driver:
         getattr(self, op.kind)(op)
 
     def arrive(self, op: Op) -> None:
-        self.sent += 1
-        tenant, invocation_id = TENANTS[op.pick % len(TENANTS)], f"i{self.sent}"
-        decision = self.gate.arrive(tenant, invocation_id, COSTS[op.value], self.now)
-        self.decisions.append(decision)
-        if isinstance(decision, Dispatched):
-            self._dispatched(decision)
-        else:
-            self.waiting[invocation_id] = tenant
+        tenant, name = TENANTS[op.pick % len(TENANTS)], self.gate.next_name()
+        self.tenant[name] = self.waiting[name] = tenant
+        self.cost[name] = COSTS[op.value]
+        self._follow(self.gate.accept(tenant, COSTS[op.value], self.now))
 
     def settle(self, op: Op) -> None:
         if self.running:
-            invocation_id = sorted(self.running)[op.pick % len(self.running)]
-            del self.running[invocation_id]
+            name = _picked(self.running, op)
+            self.running.remove(name)
             self.settled += COSTS[op.value]
-            self._woken(self.gate.settle(invocation_id, COSTS[op.value], self.now))
+            self._follow(self.gate.settle(name, COSTS[op.value], self.now))
 
     def cancel(self, op: Op) -> None:
         if self.waiting:
-            invocation_id = sorted(self.waiting)[op.pick % len(self.waiting)]
-            del self.waiting[invocation_id]
-            assert self.gate.cancel(invocation_id, self.now)
+            name = _picked(self.waiting, op)
+            del self.waiting[name]
+            self._follow(self.gate.cancel(name, self.now))
 
     def set_slots(self, op: Op) -> None:
-        for dispatched in self.gate.set_slots(op.value, self.now):
-            self._woken(dispatched)
+        self._follow(self.gate.set_slots(op.value, self.now))
 
     def set_share(self, op: Op) -> None:
-        self.gate.set_share(TENANTS[op.pick % len(TENANTS)], SHARES[op.value], self.now)
+        self.gate.set_shares({TENANTS[op.pick % len(TENANTS)]: SHARES[op.value]})
 
     def set_capacity(self, op: Op) -> None:
-        self.gate.set_capacity((None, 1.0, 2.0, 4.0, 16.0)[op.value], self.now)
+        self._follow(self.gate.set_capacity(CAPACITIES_PER_S[op.value], self.now))
 
-    def _woken(self, dispatched: Dispatched | None) -> None:
-        self.decisions.append(dispatched)
-        if dispatched is not None:
-            del self.waiting[dispatched.invocation_id]
-            self._dispatched(dispatched)
+    def _follow(self, decided: Decided) -> None:
+        for dispatched in decided.dispatched:
+            del self.waiting[dispatched.id]
+            assert dispatched.id not in self.running
+            self.running.add(dispatched.id)
+            self.dispatches.append(dispatched)
 
-    def _dispatched(self, dispatched: Dispatched) -> None:
-        assert dispatched.invocation_id not in self.running
-        self.running[dispatched.invocation_id] = dispatched
-        self.dispatches.append(dispatched)
+
+def _picked(names: Mapping[str, str] | set[str], op: Op) -> str:
+    return sorted(names, key=parse_call_id)[op.pick % len(names)]

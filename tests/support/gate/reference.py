@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 
+from dispatcher.model.commands import Done, call_id
+from dispatcher.model.facts import Dispatched
 from dispatcher.policies.clocks import Charge, Clocks, Share, Step, debit, in_profile, lift, rate_scale, settlement
-from dispatcher.policies.old_orders.interface import Decision, Dispatched, Queued
+from headgate.simulator.gates.shard_gate import PROCESS, WORKER, Decided
 
 
 @dataclass
 class TenantQueue:
-    """A tenant: its clocks, and its requests as (arrival, id, cost)."""
+    """A tenant: its clocks, and its calls as (arrival, id, cost)."""
 
-    clocks: Clocks = field(default_factory=lambda: Clocks(-inf, 0.0))
+    clocks: Clocks = field(default_factory=Clocks)
     waiting: list[tuple[int, str, float]] = field(default_factory=list)
     running: int = 0
 
@@ -25,53 +27,60 @@ def moved(step: Step, old: float) -> float:
 
 
 class ReferenceGate:
+    """A share counts from `set_shares` on, also for calls that wait. Shares must not change once calls have come."""
+
     def __init__(self, slots: int, *, lead_max: float) -> None:
         self.slots, self.lead_max = slots, lead_max
         self.virtual_time = 0.0
-        self.capacity: float | None = None
+        self.capacity_per_s = 0.0
         self.arrivals = 0
         self.share: dict[str, Share] = {}
         self.queues: dict[str, TenantQueue] = {}
         self.charges: dict[str, tuple[str, Charge]] = {}
 
-    def arrive(self, tenant: str, invocation_id: str, cost: float, now: float) -> Decision:
+    def next_name(self) -> str:
+        return call_id(PROCESS, self.arrivals + 1)
+
+    def accept(self, tenant: str, cost: float, now: float) -> Decided:
+        name = self.next_name()
+        self.arrivals += 1
         queue = self.queues.setdefault(tenant, TenantQueue())
         if len(self.charges) < self.slots:
-            return self._dispatch(tenant, invocation_id, cost, now, was_queued=False)
+            return _decided(self._dispatch(tenant, name, cost, now, was_queued=False))
         if not queue.waiting:
             raised = moved(lift(queue.clocks, self.virtual_time, lead_max=self.lead_max), queue.clocks.vft)
             queue.clocks = Clocks(queue.clocks.tat, raised)
-        self.arrivals += 1
-        queue.waiting.append((self.arrivals, invocation_id, cost))
-        return Queued(tenant, invocation_id, len(queue.waiting))
+        queue.waiting.append((self.arrivals, name, cost))
+        return _decided()
 
-    def settle(self, invocation_id: str, true_cost: float, now: float) -> Dispatched | None:
-        tenant, charge = self.charges.pop(invocation_id)
+    def settle(self, name: str, cost: float, now: float) -> Decided:
+        tenant, charge = self.charges.pop(name)
         queue = self.queues[tenant]
-        tat, vft = settlement(charge, true_cost)
+        tat, vft = settlement(charge, cost)
         queue.clocks = Clocks(moved(tat, queue.clocks.tat), moved(vft, queue.clocks.vft))
         queue.running -= 1
         if len(self.charges) < self.slots and not any(other.waiting for other in self.queues.values()):
             self.virtual_time = max(self.virtual_time, queue.clocks.vft)
-        return self._next(now)
+        return self._fill(now)
 
-    def cancel(self, invocation_id: str, now: float) -> bool:
+    def cancel(self, name: str, now: float) -> Decided:
         for queue in self.queues.values():
-            kept = [waiting for waiting in queue.waiting if waiting[1] != invocation_id]
-            if len(kept) < len(queue.waiting):
-                queue.waiting = kept
-                return True
-        return False
+            queue.waiting = [waiting for waiting in queue.waiting if waiting[1] != name]
+        return _decided()
 
-    def set_slots(self, slots: int, now: float) -> tuple[Dispatched, ...]:
+    def set_slots(self, slots: int, now: float) -> Decided:
         self.slots = slots
-        return tuple(iter(lambda: self._next(now), None))
+        return self._fill(now)
 
-    def set_share(self, tenant: str, share: Share, now: float) -> None:
-        self.share[tenant] = share
+    def set_shares(self, shares: Mapping[str, Share]) -> None:
+        self.share.update(shares)
 
-    def set_capacity(self, capacity_per_s: float | None, now: float) -> None:
-        self.capacity = capacity_per_s
+    def set_capacity(self, capacity_per_s: float, now: float) -> Decided:
+        self.capacity_per_s = capacity_per_s
+        return _decided()
+
+    def _fill(self, now: float) -> Decided:
+        return _decided(*iter(lambda: self._next(now), None))
 
     def _next(self, now: float) -> Dispatched | None:
         waiting = {name: queue for name, queue in self.queues.items() if queue.waiting}
@@ -83,25 +92,28 @@ class ReferenceGate:
             return (not in_profile(queue.clocks, self._share(name), now), queue.clocks.vft, queue.waiting[0][0])
 
         tenant = min(waiting, key=due)
-        _, invocation_id, cost = waiting[tenant].waiting[0]
-        dispatched = self._dispatch(tenant, invocation_id, cost, now, was_queued=True)
+        _, name, cost = waiting[tenant].waiting[0]
+        dispatched = self._dispatch(tenant, name, cost, now, was_queued=True)
         del waiting[tenant].waiting[0]
         return dispatched
 
-    def _dispatch(self, tenant: str, invocation_id: str, cost: float, now: float, *, was_queued: bool) -> Dispatched:
+    def _dispatch(self, tenant: str, name: str, cost: float, now: float, *, was_queued: bool) -> Dispatched:
         queue = self.queues[tenant]
-        others = [other.clocks.vft for name, other in self.queues.items() if other.waiting and name != tenant]
+        others = [other.clocks.vft for each, other in self.queues.items() if other.waiting and each != tenant]
         queue.running += 1
-        scale = rate_scale(self._promised_per_s(), self.capacity)
+        scale = rate_scale(self._promised_per_s(), self.capacity_per_s)
         charged = debit(
             queue.clocks, self._share(tenant), cost, now, self.virtual_time,
             rate_scale=scale, lead_max=self.lead_max, was_queued=was_queued,
         )  # fmt: skip
-        queue.clocks = Clocks(moved(charged.tat, queue.clocks.tat), moved(charged.vft, queue.clocks.vft))
+        queue.clocks = clocks = Clocks(moved(charged.tat, queue.clocks.tat), moved(charged.vft, queue.clocks.vft))
         self.virtual_time = max(self.virtual_time, min([charged.start_stamp, *others]))
         charge = charged.charge
-        self.charges[invocation_id] = (tenant, charge)
-        return Dispatched(tenant, invocation_id, cost, charge.in_profile, charge.rate_per_s, charge.weight)
+        self.charges[name] = (tenant, charge)
+        moved_to = (clocks.tat, clocks.vft)
+        return Dispatched(
+            name, WORKER, 1, charge.in_profile, charge.rate_per_s, charge.weight, moved_to, self.virtual_time
+        )
 
     def _promised_per_s(self) -> float:
         active = [name for name, queue in self.queues.items() if queue.waiting or queue.running]
@@ -109,3 +121,7 @@ class ReferenceGate:
 
     def _share(self, tenant: str) -> Share:
         return self.share.get(tenant, Share())
+
+
+def _decided(*facts: Dispatched) -> Decided:
+    return Decided(Done(), facts)

@@ -7,109 +7,135 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher.policies.clocks import Share
-from dispatcher.policies.old_orders.bwfq import TwoClocks
-from dispatcher.policies.old_orders.interface import Dispatched
-
-T0 = 1_000.0
+from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
+from dispatcher.shard.state import IDLE_GROUPS
+from tests.support.gate.labelled import T0, LabelledGate
 
 
 def test_ten_thousand_tenants_that_came_once_are_not_kept() -> None:
-    gate = TwoClocks(1)
+    gate = LabelledGate()
     for number in range(10_000):
         gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
         gate.settle(f"i{number}", 1.0, T0 + number)
-    assert gate.tenants <= 3
+    assert len(gate.state.tenants) <= 2 * IDLE_GROUPS
 
 
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
-    gate = TwoClocks(1)
+    gate = LabelledGate()
     for number in range(2_000):
-        gate.set_share(f"t{number}", Share(rate_per_s=1.0, burst=100.0), T0)
+        gate.set_shares(**{f"t{number}": Share(rate_per_s=1.0, burst=100.0)})
         gate.arrive(f"t{number}", f"i{number}", 50.0, T0 + number)
         gate.settle(f"i{number}", 50.0, T0 + number)
-    # A bucket charged with 50 at rate 1 is full again 50 s later; two looks for each new tenant find it soon after.
-    assert 50 <= gate.tenants <= 200
+    # A bucket charged with 50 at rate 1 is full again 50 s later; its group is looked at within 64 s after that.
+    assert 50 <= len(gate.state.tenants) <= 50 + 2 * IDLE_GROUPS
     assert gate.clocks_of("t1999").tat == T0 + 1999 - 100.0 + 50.0
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_none_is_forgotten_while_it_runs_or_waits(waits: bool) -> None:
-    gate = TwoClocks(1)
-    gate.arrive("runs", "runs", 1.0, T0)
+def test_no_tenant_is_forgotten_while_it_runs_or_waits(waits: bool) -> None:
+    gate = LabelledGate()
+    gate.arrive("runs", "runs")
     if waits:
-        gate.arrive("waits", "waits", 1.0, T0)
-    for number in range(100):
-        gate.arrive(f"t{number}", f"i{number}", 1.0, T0)
-        gate.cancel(f"i{number}", T0)
-    assert gate.settle("runs", 1.0, T0) == (Dispatched("waits", "waits", 1.0) if waits else None)
+        gate.arrive("waits", "waits")
+    for number in range(200):
+        gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
+        gate.cancel(f"i{number}", T0 + number)
+    assert gate.settle("runs", 1.0, T0 + 200) == (["waits"] if waits else [])
 
 
-def _owed(gate: TwoClocks, burst: float, now: float, rate_per_s: float = 1.0) -> None:
-    gate.set_share("a", Share(rate_per_s=rate_per_s, burst=burst), now)
+def _owed(gate: LabelledGate, burst: float, rate_per_s: float = 1.0) -> None:
+    gate.set_shares(a=Share(rate_per_s=rate_per_s, burst=burst))
 
 
-def _raise_burst_while_idle(gate: TwoClocks) -> None:
-    _owed(gate, 50.0, T0 + 20.0)
+def _raise_burst_while_idle(gate: LabelledGate) -> None:
+    _owed(gate, 50.0)
 
 
-def _raise_burst_while_running(gate: TwoClocks) -> None:
-    gate.arrive("a", "again", 0.0, T0 + 20.0)
-    _owed(gate, 50.0, T0 + 20.0)
+def _raise_burst_while_running(gate: LabelledGate) -> None:
+    gate.arrive("a", "again", 0.0, T0 + 120.0)
+    _owed(gate, 50.0)
 
 
-def _raise_burst_while_waiting(gate: TwoClocks) -> None:
+def _raise_burst_while_waiting(gate: LabelledGate) -> None:
     for number in range(8):
-        gate.arrive("blocker", f"blocker{number}", 0.0, T0 + 20.0)
-    gate.arrive("a", "waits", 0.0, T0 + 20.0)
-    _owed(gate, 50.0, T0 + 20.0)
-    gate.set_slots(9, T0 + 20.0)
+        gate.arrive("blocker", f"blocker{number}", 0.0, T0 + 120.0)
+    gate.arrive("a", "waits", 0.0, T0 + 120.0)
+    _owed(gate, 50.0)
+    gate.set_slots(9, T0 + 120.0)
 
 
-def _take_the_rate_away_and_back(gate: TwoClocks) -> None:
-    _owed(gate, 10.0, T0, rate_per_s=0.0)
-    for name in ("y", "z"):
-        gate.arrive(name, name, 0.0, T0)
-        gate.settle(name, 0.0, T0)
-    gate.arrive("a", "again", 0.0, T0)
-    _owed(gate, 10.0, T0)
+def _take_the_rate_away_and_back(gate: LabelledGate) -> None:
+    _owed(gate, 10.0, rate_per_s=0.0)
+    for label in ("y", "z"):
+        gate.arrive(label, label, 0.0, T0 + 120.0)
+        gate.settle(label, 0.0, T0 + 120.0)
+    gate.arrive("a", "again", 0.0, T0 + 120.0)
+    _owed(gate, 10.0)
 
 
 @pytest.mark.parametrize(
     "change",
     [_raise_burst_while_idle, _raise_burst_while_running, _raise_burst_while_waiting, _take_the_rate_away_and_back],
 )
-def test_a_change_of_terms_finds_the_forgotten_and_the_kept_alike(change: Callable[[TwoClocks], None]) -> None:
-    charged: list[list[bool]] = []
-    for forget in (True, False):
-        gate = TwoClocks(8, forget=forget)
-        _owed(gate, 10.0, T0)
-        gate.arrive("a", "first", 9.0, T0)
-        gate.settle("first", 9.0, T0)
-        for number in range(6):  # others fall idle: the bucket, full by now, is looked at
-            now = T0 if change is _take_the_rate_away_and_back else T0 + 15.0
-            gate.arrive(f"x{number}", f"x{number}", 0.0, now)
-            gate.settle(f"x{number}", 0.0, now)
+def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callable[[LabelledGate], None]) -> None:
+    in_profile: list[list[bool]] = []
+    for forgets in (True, False):
+        gate = LabelledGate(slots=8)
+        if not forgets:
+            gate.state._forget_idle = lambda names: None  # type: ignore[method-assign]
+        _owed(gate, 10.0)
+        gate.arrive("a", "first", 9.0)
+        gate.settle("first", 9.0)
+        for number in range(100):  # its bucket, full after 9 s, is looked at
+            gate.arrive("x", f"x{number}", 0.0, T0 + 15.0 + number)
+            gate.settle(f"x{number}", 0.0, T0 + 15.0 + number)
+        assert ("a" in gate.state.tenants) is not forgets
         change(gate)
-        gate.set_slots(100, T0 + 20.0)
-        decisions = [gate.arrive("a", f"a{number}", 10.0, T0 + 20.0) for number in range(8)]
-        charged.append([decision.in_profile for decision in decisions if isinstance(decision, Dispatched)])
-    assert charged[0] == charged[1]
+        gate.set_slots(100, T0 + 120.0)
+        for number in range(8):
+            gate.arrive("a", f"a{number}", 10.0, T0 + 120.0)
+        in_profile.append([gate.charges[f"a{number}"].in_profile for number in range(8)])
+    assert in_profile[0] == in_profile[1]
+    assert True in in_profile[0]
+    assert False in in_profile[0]
+
+
+def _index(gate: LabelledGate) -> TwoClocksIndex:
+    (index,) = (index for lanes in gate.state.lanes.values() for index in lanes.values())
+    assert isinstance(index, TwoClocksIndex)
+    return index
 
 
 def test_dead_entries_of_cancelled_heads_are_swept_out() -> None:
-    gate = TwoClocks(0)
-    gate.arrive("stays", "stays", 1.0, T0)
+    gate = LabelledGate(slots=0)
+    gate.arrive("stays", "stays")
     for number in range(5_000):
-        gate.arrive("a", f"i{number}", 1.0, T0)
-        gate.cancel(f"i{number}", T0)
-    assert len(gate._surplus) < 100
+        gate.arrive("a", f"i{number}")
+        gate.cancel(f"i{number}")
+    assert len(_index(gate)._surplus) < 100
+    assert len(gate.state.tenants["a"].queues["m"].calls) < 100
+    assert len(gate.state.deadlines) < 100
 
 
 def test_dead_entries_of_buckets_that_never_fill_are_swept_out() -> None:
-    gate = TwoClocks(1)
-    gate.set_share("a", Share(rate_per_s=1e-6), T0)
-    gate.arrive("a", "i0", 1.0, T0)
+    gate = LabelledGate()
+    gate.set_shares(a=Share(rate_per_s=1e-6))
+    gate.arrive("a", "i0")
     for number in range(1, 5_000):
-        gate.arrive("a", f"i{number}", 1.0, T0)
-        assert gate.settle(f"i{number - 1}", 1.0, T0) is not None
-    assert len(gate._later) < 200
+        gate.arrive("a", f"i{number}")
+        assert gate.settle(f"i{number - 1}") == [f"i{number}"]
+    assert len(_index(gate)._later) < 200
+
+
+def test_a_hundred_thousand_tenants_of_which_a_hundred_are_active() -> None:
+    """Each of the others sends one call in two hours; the state keeps the active ones and the last minute's others."""
+    gate = LabelledGate(slots=4)
+    for number in range(100_000):
+        now = T0 + 0.072 * number
+        tenant = f"active{number // 10 % 100}" if number % 10 == 0 else f"once{number}"
+        gate.arrive(tenant, f"i{number}", 1.0, now)
+        gate.settle(f"i{number}", 1.0, now)
+    minute = 60.0 / 0.072
+    assert 100 <= len(gate.state.tenants) <= 100 + 2 * minute
+    assert len(gate.state.processes) == 1
+    assert len(gate.state.deadlines) < 100
