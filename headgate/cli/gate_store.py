@@ -27,7 +27,8 @@ def gate_config(data: Path | None) -> Config:
     """Return the gate's configuration. Raises ConfigurationError, also for a folder without a database."""
     if data is None:
         return load_config()
-    return load_config({**os.environ, "HEADGATE_STORE": DataFolder(data).existing().store})
+    folder = DataFolder(data).existing()
+    return load_config({**os.environ, **folder.settings(), "HEADGATE_STORE": folder.store})
 
 
 def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:

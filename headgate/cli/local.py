@@ -33,7 +33,7 @@ def local(
     ] = None,
     slots: Annotated[int, typer.Option(help="Requests that a worker takes at a time.")] = 8,
     order: Annotated[
-        str, typer.Option(help="Order of dispatch at the gate: bwfq, sfq, fcfs, ratio or ratio+wake.")
+        str, typer.Option(help="Order at the gate: bwfq, sfq, fcfs, ratio+wake or ratio (for guarantees only).")
     ] = "bwfq",
     policy: Annotated[str, typer.Option(help="Order of the engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
     store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",

@@ -40,7 +40,7 @@ def serve(
     workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 1,
     fronts: Annotated[int, typer.Option(help="Number of HTTP fronts, on --port and the ports after it.")] = 1,
     order: Annotated[
-        str, typer.Option(help="Order of dispatch at the gate: bwfq, sfq, fcfs, ratio or ratio+wake.")
+        str, typer.Option(help="Order at the gate: bwfq, sfq, fcfs, ratio+wake or ratio (for guarantees only).")
     ] = "bwfq",
     policy: Annotated[str, typer.Option(help="Order of the engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
     data: Annotated[

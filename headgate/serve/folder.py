@@ -9,15 +9,18 @@ logs/               a log for each process; a log above LOG_BYTES_MAX at the sta
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
 
 DEFAULT_FOLDER = Path("headgate-data")
-DATABASE, SECRET, LOCK, LOGS = "headgate.sqlite", "worker-secret", "lock", "logs"
+DATABASE, SECRET, SETTINGS, LOCK, LOGS = "headgate.sqlite", "worker-secret", "gate.json", "lock", "logs"
+ORDER = "HEADGATE_ORDER"
 SECRET_BYTES = 33
 LOG_BYTES_MAX = 16 * 1024 * 1024
 
@@ -51,6 +54,23 @@ class DataFolder:
     def secret(self) -> str:
         return (self.path / SECRET).read_text()
 
+    def settings(self) -> dict[str, str]:
+        """Return the variables that were kept last."""
+        try:
+            kept: dict[str, str] = json.loads((self.path / SETTINGS).read_text())
+        except FileNotFoundError:
+            return {}
+        return kept
+
+    def keep_settings(self, variables: Mapping[str, str]) -> None:
+        """Keep the settings. Raises ConfigurationError for another order: a log has the clocks of one order."""
+        before = self.settings().get(ORDER, variables[ORDER])
+        if before != variables[ORDER]:
+            raise ConfigurationError(
+                f"{self.path} was made with --order {before}: give it, or another folder with --data"
+            )
+        self._write(SETTINGS, json.dumps(dict(variables)))
+
     def lock(self) -> int:
         """Hold the folder until this process ends. Raises ConfigurationError if another process holds it."""
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -70,14 +90,15 @@ class DataFolder:
         return self
 
     def _make_secret(self) -> None:
-        """Write a secret unless there is one. The rename makes it whole or absent after a crash."""
-        target = self.path / SECRET
-        if target.exists():
-            return
-        part = target.with_suffix(".part")
+        if not (self.path / SECRET).exists():
+            self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a private file. The rename makes it whole or absent after a crash."""
+        part = self.path / f"{name}.part"
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(SECRET_BYTES))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(target)
+        part.replace(self.path / name)

@@ -80,7 +80,9 @@ class Server:
 
     async def _start(self, ports: list[int], file: TenantsFile | None, on_step: Report) -> ServeAddresses:
         options = self.options
-        environment = {**_environment(options, self._folder), **(file.environment() if file is not None else {})}
+        settings = {"HEADGATE_ORDER": options.order, **(file.environment() if file is not None else {})}
+        self._folder.keep_settings(settings)
+        environment = {**_environment(self._folder), **settings}
         config = load_config(environment)
         self._store = make_store(config)
         on_step(f"{options.workers} worker(s) with the {options.engine} engine")
@@ -141,14 +143,13 @@ class Server:
             return
 
 
-def _environment(options: ServeOptions, folder: DataFolder) -> Mapping[str, str]:
+def _environment(folder: DataFolder) -> Mapping[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     return {
         **own,
         "PYTHONUNBUFFERED": "1",
         "HEADGATE_STORE": folder.store,
         "HEADGATE_POOL": POOL,
-        "HEADGATE_ORDER": options.order,
         "HEADGATE_WORKER_SECRET": folder.secret(),
         "POWERTOOLS_SERVICE_NAME": "headgate",
         "POWERTOOLS_METRICS_NAMESPACE": "headgate",

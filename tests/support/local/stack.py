@@ -41,6 +41,7 @@ class Running:
     api_keys: dict[str, str]
     processes: list[dict[str, Any]]
     home: Path
+    order: str = "bwfq"
 
     def openai(self, tenant: str = "quiet", front: int = 0) -> OpenAI:
         url = self.openai_base_urls[front]
@@ -60,7 +61,7 @@ class Running:
     def headgate(self, *arguments: str) -> dict[str, Any]:
         """Run a command with --json against the stack's table, as an operator does, and return its object."""
         variables = {"AWS_ENDPOINT_URL": self.aws_endpoint_url, "AWS_DEFAULT_REGION": "us-east-1"}
-        keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+        keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "HEADGATE_ORDER": self.order}
         return run_json(*arguments, environment={**os.environ, **variables, **keys})
 
     def top(self) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def start(home: Path, *options: str) -> Running:
     if not line:
         logs = "\n".join(path.read_text()[-3000:] for path in (home / "logs").glob("*.log"))
         pytest.fail(f"the stack did not start (exit {process.wait(HANG_S)}): {logs}")
-    return Running(process=process, home=home, **json.loads(line))
+    order = options[options.index("--order") + 1] if "--order" in options else "bwfq"
+    return Running(process=process, home=home, order=order, **json.loads(line))
 
 
 def stop(stack: Running, number: signal.Signals = signal.SIGINT) -> int:

@@ -32,6 +32,16 @@ def test_a_secret_that_was_not_written_to_its_end_is_made_again(tmp_path: Path) 
     assert not (tmp_path / "worker-secret.part").exists()
 
 
+def test_settings_are_kept_for_readers_and_the_order_stays(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    assert folder.settings() == {}
+    folder.keep_settings({"HEADGATE_ORDER": "sfq"})
+    folder.keep_settings({"HEADGATE_ORDER": "sfq", "HEADGATE_TIERS": "{}"})
+    assert folder.settings() == {"HEADGATE_ORDER": "sfq", "HEADGATE_TIERS": "{}"}
+    with pytest.raises(ConfigurationError, match="--order sfq"):
+        folder.keep_settings({"HEADGATE_ORDER": "bwfq"})
+
+
 def test_only_one_server_holds_it(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     held = folder.lock()
