@@ -127,7 +127,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
 
 
 def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Report:
-    """Return the worker's report, without what changes."""
+    """Return the worker's heartbeat, without what changes."""
     return Report(
         worker=options.worker_id or f"w-{RealIds().new()[:12]}",
         url=f"http://{options.advertise or _own_address(options.host)}:{port}",

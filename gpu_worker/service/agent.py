@@ -1,13 +1,14 @@
-"""The agent: keeps the worker known at the gate by reports, and does what their answers require.
+"""The agent: keeps the worker known at the gate by heartbeats, and does what their answers require.
 
-    join ──▶ report, every report_s ──▶ … ──▶ SIGTERM: drain, with reports ──▶ finish executions ──▶ leave
+    join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
 
-A report names the live attempts; its answer lists the attempts that the log holds for this worker (held_attempts.py).
+A heartbeat names the live attempts; its answer lists those that the log holds for this worker (held_attempts.py).
 
 - A held attempt whose order does not come in time is returned.
 - An execution that the log does not hold is aborted, and not reported.
-- No report was answered for lease_s less margin_s: everything is aborted, before the gate may give the work to another
-  worker. A separate watch does this, because a report may hang. The ends are reported when the gate answers again.
+- No heartbeat was answered for lease_s less margin_s: everything is aborted, before the gate may give the work to
+  another worker. A separate watch does this, because a heartbeat may hang. The ends are reported when the gate answers
+  again.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ logger = logging.getLogger("headgate.agent")
 class AgentSettings:
     """Seconds."""
 
-    report_s: float = 1.0
+    heartbeat_s: float = 1.0
     answer_s: float = 5.0
     """How long an answer may take."""
     lease_s: float = 10.0
-    """How long the gate takes this worker for alive after a report."""
+    """How long the gate takes this worker for alive after a heartbeat."""
     margin_s: float = 3.0
     """Work is aborted this long before the lease ends."""
     watch_s: float = 0.25
     """How late the watch may notice that, or an attempt that is overdue."""
     join_s: float = 60.0
-    """How long the first report is tried."""
+    """How long the first heartbeat is tried."""
     join_pause_s: float = 0.5
     join_pause_max_s: float = 8.0
     drain_s: float = 25.0
@@ -56,7 +57,7 @@ class AgentSettings:
 
 @dataclass(eq=False)
 class Agent:
-    """`identity`: what stays the same in all reports. `random`: for jitter, so that a fleet's reports spread out."""
+    """`identity`: what stays the same in all heartbeats. `random`: for jitter, so that those of a fleet spread out."""
 
     identity: Report
     gate: Gate
@@ -69,14 +70,14 @@ class Agent:
     _draining: bool = False
     _left: bool = False
     _answered_s: float = 0.0
-    """When the last report that was answered was sent."""
-    _reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """When the last heartbeat that was answered was sent."""
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
-        """Report for the first time; try again while the gate is unavailable. Raises StoreUnavailable."""
+        """Send the first heartbeat; try again while the gate is unavailable. Raises StoreUnavailable."""
         until_s = self.clock.monotonic() + self.settings.join_s
         pause = self.settings.join_pause_s
-        while not await self.report():
+        while not await self.heartbeat():
             wait = self._jittered(pause)
             if self.clock.monotonic() + wait > until_s:
                 raise StoreUnavailable(f"the gate did not answer for {self.settings.join_s:g} s")
@@ -84,61 +85,61 @@ class Agent:
             pause = min(2 * pause, self.settings.join_pause_max_s)
 
     async def serve(self, until: Awaitable[object]) -> None:
-        """Report until `until` is done, then drain. Reports go on while draining: running executions are leased."""
-        stop, reports = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
-        await asyncio.wait({stop, reports}, return_when=asyncio.FIRST_COMPLETED)
-        if reports.done():
-            logger.error("the reports ended: %s", type(reports.exception()).__name__)
+        """Send heartbeats until `until` is done, then drain. They go on meanwhile: running executions are leased."""
+        stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
+        await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
+        if heartbeats.done():
+            logger.error("the heartbeats ended: %s", type(heartbeats.exception()).__name__)
             await self._cut_off()
         await self.drain()
         stop.cancel()
-        reports.cancel()
-        await asyncio.wait({stop, reports})
+        heartbeats.cancel()
+        await asyncio.wait({stop, heartbeats})
 
     async def run(self) -> None:
-        """Send reports, and watch the lease and the offers, until cancelled."""
+        """Send heartbeats, and watch the lease and the offers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._report_loop())
+            tasks.create_task(self._heartbeat_loop())
             tasks.create_task(self._watch())
 
-    async def report(self) -> bool:
-        """Send one report. False if it is not answered: this is logged, and the watch counts."""
+    async def heartbeat(self) -> bool:
+        """Send one heartbeat. False if it is not answered: this is logged, and the watch counts."""
         try:
-            async with self._reporting, asyncio.timeout(self.settings.answer_s):
-                return self._left or await self._report()
+            async with self._sending, asyncio.timeout(self.settings.answer_s):
+                return self._left or await self._heartbeat()
         except (HeadgateError, TimeoutError) as error:
-            logger.warning("report not answered: %s", type(error).__name__)
-        except Exception as error:  # a bug must not end the reports unnoticed
-            logger.error("report failed: %s", type(error).__name__)
+            logger.warning("heartbeat not answered: %s", type(error).__name__)
+        except Exception as error:  # a bug must not end the heartbeats unnoticed
+            logger.error("heartbeat failed: %s", type(error).__name__)
         return False
 
     async def drain(self) -> None:
         """Accept no more work, finish the executions, abort those that do not finish in time, leave."""
         self._draining = True
         self.executions.accepting = False
-        report = asyncio.ensure_future(self.report())
+        heartbeat = asyncio.ensure_future(self.heartbeat())
         if not await self._within(self.settings.drain_s, self.executions.idle()):
             await self.executions.abort_all(Abort.DRAINED)
             if not await self._within(self.settings.abort_s, self.executions.idle()):
                 logger.error("not finished or not reported: %s", ", ".join(sorted(self.executions.live())))
         if not await self._within(self.settings.abort_s, self._leave()):
             logger.warning("could not leave in time: the lease ends by itself")
-        report.cancel()
+        heartbeat.cancel()
 
-    async def _report_loop(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
-            await self.clock.sleep(self._jittered(self.settings.report_s))
-            await self.report()
+            await self.clock.sleep(self._jittered(self.settings.heartbeat_s))
+            await self.heartbeat()
 
-    async def _report(self) -> bool:
+    async def _heartbeat(self) -> bool:
         sent_s, running = self.clock.monotonic(), self.executions.running()
         answer = await self.gate.do(self._as_now(sent_s))
         if not isinstance(answer, Attempts):
-            logger.warning("report answered by %s", type(answer).__name__)
+            logger.warning("heartbeat answered by %s", type(answer).__name__)
             return False
         now_s = self.clock.monotonic()
         if not self._held.note(answer, running, self.executions.live(), now_s):
-            logger.warning("report answered from an old state")
+            logger.warning("heartbeat answered from an old state")
             return False
         self._answered_s = sent_s
         self.executions.accepting = not self._draining
@@ -164,9 +165,9 @@ class Agent:
     async def _leave(self) -> None:
         """Sign off, unless something runs or is not reported: the log would take its attempts for returned.
 
-        No report comes later: it would bring the worker back.
+        No heartbeat comes later: it would bring the worker back.
         """
-        async with self._reporting:
+        async with self._sending:
             self._left = True
             if self.executions.live():
                 return

@@ -1,6 +1,6 @@
 """What the log holds for a worker, compared with what the worker has. Pure; times are of the worker's monotonic clock.
 
-The answer to each report lists the attempts that the log holds. Two differences matter once they last:
+The answer to each heartbeat lists the attempts that the log holds. Two differences matter once they last:
 
 - The log holds an attempt that is not live here. Its order did not come within OFFER_S of the first answer that lists
   it: the caller's process is slow or gone. The worker promises never to begin it, and returns it.
@@ -31,8 +31,8 @@ class HeldAttempts:
     _unknown_since_s: dict[str, float] = field(default_factory=dict)
     """Executions that run here and that the log does not hold."""
 
-    def note(self, answer: Attempts, reported: Set[str], live: Set[str], now_s: float) -> bool:
-        """Note an answer. `reported`: the executions that ran when the report was sent; `live`: the attempts that are
+    def note(self, answer: Attempts, running: Set[str], live: Set[str], now_s: float) -> bool:
+        """Note an answer. `running`: the executions that ran when the heartbeat was sent; `live`: the attempts that are
         live now. False if the answer is older than one that was noted."""
         if answer.position < self._position:
             return False
@@ -41,7 +41,7 @@ class HeldAttempts:
         if self._old is None:
             self._old = held
         self._absent_since_s = _since(held - live, self._absent_since_s, now_s)
-        self._unknown_since_s = _since(reported - held, self._unknown_since_s, now_s)
+        self._unknown_since_s = _since(running - held, self._unknown_since_s, now_s)
         return True
 
     def overdue(self, now_s: float) -> list[str]:

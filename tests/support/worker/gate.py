@@ -42,7 +42,7 @@ class ScriptedGate:
     ended: list[End] = field(default_factory=list)
     """Ends that were applied."""
     returned: list[Return] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
+    heartbeats: list[Report] = field(default_factory=list)
     left: bool = False
 
     def offer(self, call_id: str, attempt: int = 1) -> None:
@@ -63,7 +63,7 @@ class ScriptedGate:
 
     def _decide(self, command: Command) -> Outcome:
         if isinstance(command, Report):
-            self.reports.append(command)
+            self.heartbeats.append(command)
             self.left = False
             return Attempts(command.worker, self.position, tuple(self.held))
         if isinstance(command, Leave):

@@ -1,4 +1,4 @@
-"""The agent against a scripted gate: it joins, reports, returns what is overdue, aborts in time, drains and leaves."""
+"""The agent against a scripted gate: heartbeats, what their answers require, aborts in time, drains."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.worker.harness import IDENTITY, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 SETTINGS = AgentSettings()
-REPORT_S = 1.2 * SETTINGS.report_s
-"""The longest time between two reports."""
+HEARTBEAT_S = 1.2 * SETTINGS.heartbeat_s
+"""The longest time between two heartbeats."""
 LONG = order(max_tokens=900, deadline_at=START + 1000)
 
 
 @asynccontextmanager
-async def reporting(harness: WorkerHarness) -> AsyncIterator[WorkerHarness]:
+async def serving(harness: WorkerHarness) -> AsyncIterator[WorkerHarness]:
     """Join and serve. `harness.stop` is the signal; `harness.serving` then drains."""
     await harness.agent.join()
     harness.serving = asyncio.ensure_future(harness.agent.serve(harness.stop.wait()))
     try:
         yield harness
-        assert harness.stop.is_set() or not harness.serving.done(), "the reports ended"
+        assert harness.stop.is_set() or not harness.serving.done(), "the heartbeats ended"
     finally:
         harness.serving.cancel()
         await asyncio.wait({harness.serving})
@@ -44,14 +44,14 @@ async def drained(harness: WorkerHarness) -> None:
     await harness.serving
 
 
-class TestReports:
+class TestHeartbeats:
     def test_they_tell_its_load_and_its_live_attempts(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 harness.engine.waiting = 3
                 await asyncio.sleep(60)
-                seen = harness.gate.reports[-1]
+                seen = harness.gate.heartbeats[-1]
                 assert (seen.worker, seen.url, seen.slots) == ("w", "http://w", 2)
                 assert (seen.kv_use, seen.queue_length, seen.live, seen.draining) == (0.5, 3, ("i#1",), False)
                 assert seen.service_per_s == pytest.approx(20, rel=0.1)  # 2 each 0.1 s
@@ -62,7 +62,7 @@ class TestReports:
 
     def test_an_attempt_whose_report_is_under_way_is_live(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 whole = harness.gate.do
 
                 async def ends_get_lost(command: Command) -> Outcome:
@@ -74,10 +74,10 @@ class TestReports:
                 harness.start(order())
                 await asyncio.sleep(10)
                 assert harness.executions.running() == frozenset()
-                assert harness.gate.reports[-1].live == ("i#1",)
+                assert harness.gate.heartbeats[-1].live == ("i#1",)
                 harness.gate.do = whole  # type: ignore[method-assign]
                 await asyncio.sleep(10)
-                assert not harness.gate.reports[-1].live
+                assert not harness.gate.heartbeats[-1].live
                 assert [end.outcome for end in harness.gate.ended] == ["done"]
 
         run(story())
@@ -94,37 +94,37 @@ class TestReports:
                 return await whole(command)
 
             harness.gate.do = noted  # type: ignore[method-assign]
-            async with reporting(harness):
+            async with serving(harness):
                 await asyncio.sleep(40)
             return [after - before for before, after in pairwise(sent)]
 
         one, other = run(story(1)), run(story(2))
         assert one != other
-        assert all(0.8 * SETTINGS.report_s <= gap <= REPORT_S + 0.001 for gap in one + other)
+        assert all(0.8 * SETTINGS.heartbeat_s <= gap <= HEARTBEAT_S + 0.001 for gap in one + other)
 
     @pytest.mark.parametrize("error", [StoreUnavailable, RuntimeError])
     def test_an_error_does_not_end_them(self, error: type[Exception]) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.error, harness.gate.away = error, True
                 await asyncio.sleep(5)
                 harness.gate.away = False
-                seen = len(harness.gate.reports)
+                seen = len(harness.gate.heartbeats)
                 await asyncio.sleep(5)
-                assert len(harness.gate.reports) >= seen + 4
+                assert len(harness.gate.heartbeats) >= seen + 4
                 assert harness.executions.accepting
 
         run(story())
 
-    def test_while_its_engine_is_replaced_it_reports_that_it_drains(self) -> None:
+    def test_while_its_engine_is_replaced_it_says_that_it_drains(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.executions.engine_serves = lambda: False
                 await asyncio.sleep(2)
-                assert harness.gate.reports[-1].draining
+                assert harness.gate.heartbeats[-1].draining
                 harness.executions.engine_serves = lambda: True
                 await asyncio.sleep(2)
-                assert not harness.gate.reports[-1].draining
+                assert not harness.gate.heartbeats[-1].draining
 
         run(story())
 
@@ -139,7 +139,7 @@ class TestJoining:
             assert not joining.done()
             harness.gate.away = False
             await joining
-            assert len(harness.gate.reports) == 1
+            assert len(harness.gate.heartbeats) == 1
 
         run(story())
 
@@ -160,7 +160,7 @@ class TestOffers:
 
     def test_one_that_is_not_begun_in_time_is_returned_once_and_never_begins(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 await asyncio.sleep(3)
                 harness.gate.offer("late")
                 offered_at = harness.clock.now()
@@ -168,7 +168,7 @@ class TestOffers:
                     await asyncio.sleep(0.05)
                 assert harness.gate.returned == [Return("late", 1, "not_begun", "w")]
                 took_s = harness.clock.now() - offered_at
-                assert OFFER_S <= took_s <= OFFER_S + REPORT_S + SETTINGS.watch_s + 0.1
+                assert OFFER_S <= took_s <= OFFER_S + HEARTBEAT_S + SETTINGS.watch_s + 0.1
                 reply = await harness.call(order("late")).finished()
                 assert (reply.status, reply.json()["code"]) == (409, "seen_already")
                 await asyncio.sleep(5)
@@ -178,7 +178,7 @@ class TestOffers:
 
     def test_one_that_begins_in_time_runs(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.offer("i")
                 await asyncio.sleep(OFFER_S - 0.2)
                 lines = await harness.start(order())
@@ -194,19 +194,19 @@ class TestOffers:
         async def story() -> list[Return]:
             harness = WorkerHarness()
             harness.gate.offer("old")
-            async with reporting(harness):
-                await asyncio.sleep(OFFER_S + REPORT_S)
+            async with serving(harness):
+                await asyncio.sleep(OFFER_S + HEARTBEAT_S)
                 return harness.gate.returned
 
         assert run(story()) == [Return("old", 1, "lost", "w")]
 
     def test_an_attempt_that_began_and_got_lost_here_does_not_keep_its_slot(self) -> None:
         async def story() -> list[Return]:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 await asyncio.sleep(1)
                 harness.executions._live.clear()  # as a bug would
-                await asyncio.sleep(OFFER_S + 2 * REPORT_S)
+                await asyncio.sleep(OFFER_S + 2 * HEARTBEAT_S)
                 reading.cancel()
                 return harness.gate.returned
 
@@ -216,7 +216,7 @@ class TestOffers:
 class TestUnknownToTheLog:
     def test_an_execution_that_the_log_does_not_hold_is_aborted_and_not_reported(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 kept, reading = harness.start(order("j", max_tokens=900, deadline_at=START + 1000)), harness.start(LONG)
                 await asyncio.sleep(6)
                 assert not reading.done()
@@ -224,7 +224,7 @@ class TestUnknownToTheLog:
                 gone_at = harness.clock.now()
                 lines = await reading
                 took_s = harness.clock.now() - gone_at
-                assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * REPORT_S + 0.2
+                assert UNKNOWN_S < took_s <= UNKNOWN_S + 2 * HEARTBEAT_S + 0.2
                 assert json.loads(lines[-1])["event"] == "token"
                 assert json.loads((await kept)[-1])["event"] == "finished"
                 assert [end.id for end in harness.gate.ended] == ["j"]
@@ -233,11 +233,11 @@ class TestUnknownToTheLog:
 
     def test_one_answer_without_it_is_not_enough(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(order(max_tokens=100))
                 await asyncio.sleep(3)
                 del harness.gate.held["i#1"]
-                await asyncio.sleep(REPORT_S)
+                await asyncio.sleep(HEARTBEAT_S)
                 harness.gate.offer("i")
                 assert json.loads((await reading)[-1])["event"] == "finished"
 
@@ -245,7 +245,7 @@ class TestUnknownToTheLog:
 
     def test_answers_from_an_old_state_do_not_count_and_do_not_renew_the_lease(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 await asyncio.sleep(2)
                 whole, old = harness.gate.do, harness.gate.position - 1
@@ -255,10 +255,10 @@ class TestUnknownToTheLog:
                     return Attempts("w", old, ()) if isinstance(answer, Attempts) else answer
 
                 harness.gate.do = behind  # type: ignore[method-assign]
-                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - REPORT_S - 0.5)
+                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S - 0.5)
                 assert harness.executions.accepting
                 assert harness.executions.running() == {"i#1"}
-                await asyncio.sleep(REPORT_S + 1)
+                await asyncio.sleep(HEARTBEAT_S + 1)
                 assert not harness.executions.accepting
                 reading.cancel()
 
@@ -266,13 +266,13 @@ class TestUnknownToTheLog:
 
     def test_it_is_not_reported_either_if_its_caller_leaves_then(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 await asyncio.sleep(1)
                 harness.engine.token_s = 8.0
                 await asyncio.sleep(0.1)
                 del harness.gate.held["i#1"]
-                await asyncio.sleep(UNKNOWN_S + 2 * REPORT_S)
+                await asyncio.sleep(UNKNOWN_S + 2 * HEARTBEAT_S)
                 assert not reading.done()
                 reading.cancel()
                 await harness.executions.idle()
@@ -286,7 +286,7 @@ class TestCutOff:
     @pytest.mark.parametrize("hangs_s", [0.0, 1.0, 43.0, 10_000.0])
     def test_it_aborts_before_its_lease_ends_however_the_gate_fails(self, hangs_s: float) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.start(LONG)
                 await asyncio.sleep(5)
                 harness.gate.away, harness.gate.hangs_s = True, hangs_s
@@ -295,19 +295,19 @@ class TestCutOff:
                     await asyncio.sleep(0.05)
                 took_s = harness.clock.now() - away_at
                 until_s = SETTINGS.lease_s - SETTINGS.margin_s
-                assert until_s - REPORT_S <= took_s <= until_s + SETTINGS.watch_s + 0.2
+                assert until_s - HEARTBEAT_S <= took_s <= until_s + SETTINGS.watch_s + 0.2
                 assert not harness.executions.accepting
 
         run(story())
 
-    def test_the_lease_counts_from_the_report_and_not_from_its_answer(self) -> None:
+    def test_the_lease_counts_from_the_heartbeat_and_not_from_its_answer(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.answers_s = 4.0
                 await asyncio.sleep(20)
                 harness.start(LONG)
-                seen = len(harness.gate.reports)
-                while len(harness.gate.reports) == seen:
+                seen = len(harness.gate.heartbeats)
+                while len(harness.gate.heartbeats) == seen:
                     await asyncio.sleep(0.01)
                 answered_at = harness.clock.now()
                 harness.gate.away = True
@@ -320,7 +320,7 @@ class TestCutOff:
 
     def test_what_it_aborted_is_charged_when_the_gate_is_back_unless_it_was_given_away(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 work = order("j", max_tokens=900, deadline_at=START + 1000)
                 kept, given = harness.start(LONG), harness.start(work)
                 harness.gate.away = True
@@ -337,14 +337,14 @@ class TestCutOff:
 
         run(story())
 
-    def test_it_takes_work_again_when_a_report_is_answered(self) -> None:
+    def test_it_takes_work_again_when_a_heartbeat_is_answered(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.away = True
                 await asyncio.sleep(30)
                 assert not harness.executions.accepting
                 harness.gate.away = False
-                await asyncio.sleep(REPORT_S)
+                await asyncio.sleep(HEARTBEAT_S)
                 assert harness.executions.accepting
                 assert json.loads((await harness.start(order()))[-1])["event"] == "finished"
 
@@ -352,10 +352,10 @@ class TestCutOff:
 
     def test_a_short_absence_costs_nothing(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 harness.gate.away = True
-                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - REPORT_S)
+                await asyncio.sleep(SETTINGS.lease_s - SETTINGS.margin_s - HEARTBEAT_S)
                 harness.gate.away = False
                 assert json.loads((await reading)[-1])["event"] == "finished"
 
@@ -365,16 +365,16 @@ class TestCutOff:
 class TestDraining:
     def test_work_finishes_and_stays_leased_and_the_worker_is_gone_after(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(order(max_tokens=200, deadline_at=START + 1000))
                 draining = asyncio.ensure_future(drained(harness))
                 for _ in range(19):  # of 20 s: twice the lease
-                    seen = len(harness.gate.reports)
-                    await asyncio.sleep(REPORT_S)
+                    seen = len(harness.gate.heartbeats)
+                    await asyncio.sleep(HEARTBEAT_S)
                     if reading.done():
                         break
-                    assert len(harness.gate.reports) > seen
-                    assert harness.gate.reports[-1].draining
+                    assert len(harness.gate.heartbeats) > seen
+                    assert harness.gate.heartbeats[-1].draining
                     assert not harness.executions.accepting
                     refused = json.loads((await harness.start(order(f"new{seen}")))[-1])
                     assert (refused["code"], refused["final"]) == ("draining", False)
@@ -382,13 +382,13 @@ class TestDraining:
                 await draining
                 assert harness.gate.left
                 await asyncio.sleep(10)
-                assert harness.gate.left, "a report brought it back"
+                assert harness.gate.left, "a heartbeat brought it back"
 
         run(story())
 
     def test_unfinished_work_is_aborted_and_its_end_reported(self) -> None:
         async def story() -> float:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 reading = harness.start(LONG)
                 await drained(harness)
                 last = json.loads((await reading)[-1])
@@ -403,7 +403,7 @@ class TestDraining:
         """The engine does not end an aborted request, and the gate does not answer."""
 
         async def story() -> float:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.engine.token_s = 10_000.0
                 harness.start(LONG)
                 await asyncio.sleep(1)
@@ -417,7 +417,7 @@ class TestDraining:
         """The log would take its attempts for returned, and their tokens would be free."""
 
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 whole = harness.gate.do
 
                 async def ends_get_lost(command: Command) -> Outcome:
@@ -435,16 +435,16 @@ class TestDraining:
 
     def test_an_idle_worker_is_gone_at_once_though_the_gate_is_away(self) -> None:
         async def story() -> float:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.away = True
                 await drained(harness)
                 return harness.clock.now() - START
 
         assert run(story()) == 0
 
-    def test_a_report_under_way_does_not_bring_it_back(self) -> None:
+    def test_a_heartbeat_under_way_does_not_bring_it_back(self) -> None:
         async def story() -> None:
-            async with reporting(WorkerHarness()) as harness:
+            async with serving(WorkerHarness()) as harness:
                 harness.gate.answers_s = 1.0
                 await asyncio.sleep(1.0)
                 await drained(harness)
@@ -454,7 +454,7 @@ class TestDraining:
         run(story())
 
 
-def test_if_the_reports_end_it_aborts_its_work_and_leaves() -> None:
+def test_if_the_heartbeats_end_it_aborts_its_work_and_leaves() -> None:
     async def story() -> float:
         harness = WorkerHarness()
 
@@ -481,7 +481,7 @@ def test_an_answer_of_another_kind_is_none() -> None:
             return Done()
 
         harness.gate.do = done  # type: ignore[method-assign]
-        return await harness.agent.report()
+        return await harness.agent.heartbeat()
 
     assert not run(story())
 
@@ -539,10 +539,10 @@ class TestCapacity:
         assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
 
 
-def test_the_report_is_the_identity_with_what_changes() -> None:
+def test_a_heartbeat_is_the_identity_with_what_changes() -> None:
     async def story() -> Report:
         harness = WorkerHarness(ScriptedEngine())
-        await harness.agent.report()
-        return harness.gate.reports[0]
+        await harness.agent.heartbeat()
+        return harness.gate.heartbeats[0]
 
     assert run(story()) == IDENTITY._replace(kv_use=0.5)

@@ -23,7 +23,7 @@ from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
 PROCESS = "pppppppppppp"
-REPORT_S = 1.2 * AgentSettings().report_s
+HEARTBEAT_S = 1.2 * AgentSettings().heartbeat_s
 
 
 @dataclass
@@ -118,7 +118,7 @@ def test_an_offer_that_is_not_begun_suspends_its_process_and_frees_the_slot() ->
     async def story() -> None:
         async with serving() as (harness, gate):
             offered = await gate.accept(1)
-            await asyncio.sleep(OFFER_S + REPORT_S + 0.5)
+            await asyncio.sleep(OFFER_S + HEARTBEAT_S + 0.5)
             assert ProcessSet(PROCESS, "silent") in gate.facts
             (returned,) = [fact for fact in gate.facts if isinstance(fact, Returned)]
             assert (returned.reason, returned.counted) == ("not_begun", False)
