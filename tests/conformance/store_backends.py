@@ -92,11 +92,9 @@ def open_store(address: Sequence[str], clock: Clock) -> Store:
     return open_table(make_client(address[1]), address[2], clock)
 
 
-def open_table(client: Any, table: str, clock: Clock, threads: int = 4) -> DynamoStore:
-    server_time = IgnoredServerTime()  # the tests' clock stands still
-    return DynamoStore(
-        client, table, clock=clock, random=Random(f"{table}/{next(_numbers)}"), threads=threads, server_time=server_time
-    )
+def open_table(client: Any, table: str, clock: Clock, **more: Any) -> DynamoStore:
+    random, server_time = Random(f"{table}/{next(_numbers)}"), IgnoredServerTime()  # the tests' clock stands still
+    return DynamoStore(client, table, clock=clock, random=random, threads=4, server_time=server_time, **more)
 
 
 @cache

@@ -9,10 +9,8 @@ import pytest
 
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Log, Store
-from dispatcher.stores.dynamodb.log import DynamoLog
-from dispatcher.stores.dynamodb.store import DynamoStore
 from dispatcher.stores.snapshot_parts import PART_BYTES_MAX
-from tests.conformance.store_backends import TablePlace
+from tests.conformance.store_backends import TablePlace, open_table
 from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, tenant_row, usage_row
 
 PUT, GET, QUERY, UPDATE, TRANSACTION = "PutItem", "GetItem", "Query", "UpdateItem", "TransactWriteItems"
@@ -22,8 +20,8 @@ class Counted:
     """Remembers the operations sent. Its log is without hedging: how many puts that sends depends on the machine."""
 
     def __init__(self, place: TablePlace, clock: FakeClock) -> None:
-        self.store: DynamoStore = place.open(clock)
-        self.log: Log = DynamoLog(self.store._requests, self.store._reads, SHARD)
+        self.store = open_table(place.client, place.table, clock, is_hedged=False)
+        self.log = self.store.log(SHARD)
         self.sent: list[str] = []
         self._events = place.client.meta.events
         self._events.register("before-send.dynamodb", self._note)

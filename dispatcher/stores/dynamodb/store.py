@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from botocore.config import Config
 
-from dispatcher.ports import Clock
+from dispatcher.ports import Clock, Log
 from dispatcher.stores.dynamodb.invocations import DynamoInvocations
 from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
 from dispatcher.stores.dynamodb.log import DynamoLog
@@ -64,18 +64,21 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
         random: Random,
         threads: int = THREADS,
         server_time: ServerTime | None = None,
+        is_hedged: bool = True,
     ) -> None:
+        """`is_hedged`: slow requests of the log are repeated (hedged_log.py)."""
         self._requests = Requests(client, table, clock, random, threads, server_time or ServerTime())
         self._reads = Reads(self._requests)
+        self._is_hedged = is_hedged
         self._mailboxes = DynamoMailboxes(self._requests, self._reads)
 
     @property
     def mailboxes(self) -> DynamoMailboxes:
         return self._mailboxes
 
-    def log(self, shard: str) -> HedgedLog:
+    def log(self, shard: str) -> Log:
         log = DynamoLog(self._requests, self._reads, shard)
-        return HedgedLog(log, self._requests.clock, self._requests.is_throttled)
+        return HedgedLog(log, self._requests.clock, self._requests.is_throttled) if self._is_hedged else log
 
     async def close(self) -> None:
         """Let the threads go. What is under way ends by itself."""
