@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from enum import Enum
 
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import WorkEvent
@@ -12,12 +13,19 @@ EVENTS_AHEAD_MAX = 64
 """Most events that are read from the worker before the caller reads them."""
 
 
+class Pause(Enum):
+    """What is read where there is no event."""
+
+    WAITING = "no event came in time"
+    END = "the answer is complete"
+
+
 class AnswerEvents:
     """A bounded queue for one reader. Without a reader (`discard`) it keeps nothing and holds nothing up."""
 
     def __init__(self, *, unread: bool) -> None:
         self.unread = unread
-        self._events: asyncio.Queue[WorkEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
         self._error: AnsweredError | None = None
         self._room = asyncio.Event()
 
@@ -38,17 +46,26 @@ class AnswerEvents:
     def end(self, error: AnsweredError | None) -> None:
         """Add the end. With an error the reader gets that, after all events before it."""
         self._error = error
-        self._events.put_nowait(None)
+        self._events.put_nowait(Pause.END)
 
     def discard(self) -> None:
         """The reader has left."""
         self.unread = True
         self._room.set()
 
+    async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
+        """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
+        try:
+            async with asyncio.timeout(timeout_s if self._events.empty() else None):
+                event = await self._events.get()
+        except TimeoutError:
+            return Pause.WAITING
+        self._room.set()
+        if event is Pause.END and self._error is not None:
+            raise self._error
+        return event
+
     async def read(self) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events. Raises the error with which the call ends."""
-        while (event := await self._events.get()) is not None:
-            self._room.set()
+        while not isinstance(event := await self.next(), Pause):
             yield event
-        if self._error is not None:
-            raise self._error

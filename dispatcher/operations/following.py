@@ -22,7 +22,7 @@ from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, R
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
-from dispatcher.operations.answer_events import AnswerEvents
+from dispatcher.operations.answer_events import AnswerEvents, Pause
 from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
 from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
@@ -86,6 +86,10 @@ class Following:
     def events(self) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events of the answer, for one reader. Raises the error with which the call ends."""
         return self._events.read()
+
+    async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
+        """Return the next event for the same reader, the end, or WAITING after `timeout_s`. Raises like `events`."""
+        return await self._events.next(timeout_s)
 
     def join(self) -> bool:
         """Add a caller that waits for the end and does not read the events. False if the call is over or let go."""

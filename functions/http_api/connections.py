@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -24,8 +25,38 @@ HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
 
-class _SlowReader(Exception):
-    """The caller does not read its answer."""
+class _BoundedSend:
+    """Cancels a send that takes longer than `send_s`: the caller does not read. `is_slow`: it did so.
+
+    One timer watches all sends of an answer; most of them end at once.
+    """
+
+    def __init__(self, send: Send, send_s: float) -> None:
+        self.is_slow = False
+        self._send = send
+        self._send_s = send_s
+        self._loop = asyncio.get_running_loop()
+        self._sending: asyncio.Task[Any] | None = None
+        self._since = 0.0
+        self._timer = self._loop.call_later(send_s, self._check)
+
+    async def __call__(self, message: Message) -> None:
+        self._sending, self._since = asyncio.current_task(), self._loop.time()
+        try:
+            await self._send(message)
+        finally:
+            self._sending = None
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        since = self._loop.time() if self._sending is None else self._since
+        if self._sending is not None and self._loop.time() >= since + self._send_s:
+            self.is_slow = True
+            self._sending.cancel()
+        else:
+            self._timer = self._loop.call_at(since + self._send_s, self._check)
 
 
 class BoundedConnections:
@@ -52,23 +83,17 @@ class BoundedConnections:
 
     async def _serve(self, context: Context, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request. A caller that does not read is disconnected: the answer ends without its end."""
-        is_slow = False
-
-        async def bounded(message: Message) -> None:
-            nonlocal is_slow
-            try:
-                async with asyncio.timeout(context.limit_settings.send_s):
-                    await send(message)
-            except TimeoutError:
-                is_slow = True
-                raise _SlowReader() from None
-
+        bounded = _BoundedSend(send, context.limit_settings.send_s)
         try:
             await self._app(scope, receive, bounded)
-        except Exception:
-            if not is_slow:
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not bounded.is_slow or task is None or task.uncancel():
                 raise
-            logger.warning("disconnected a caller that does not read", extra={"path": scope["path"][:100]})
+        finally:
+            bounded.close()
+            if bounded.is_slow:
+                logger.warning("disconnected a caller that does not read", extra={"path": scope["path"][:100]})
 
 
 def hold_open_request(request: Request, context: Context, tenant: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -19,6 +18,7 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
 from dispatcher.operations.answer import body_of, result_of
+from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.calls import Collected
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Accepted, Known
@@ -58,23 +58,15 @@ async def respond(context: Context, accepted: Accepted, request: Request) -> Res
 
 async def respond_streaming(context: Context, accepted: Accepted, request: Request) -> Response:
     """Return the answer as server-sent events. Raises the error that ends the call before its first event."""
-    events = accepted.following.events()
     observed = Observed(context.clock, accepted)
-    first = asyncio.ensure_future(anext(events))
     try:
-        await _unless_gone(request, _settled_within(first, HEADERS_AFTER_S))
-        if first.done():
-            first.result()
+        first = await _unless_gone(request, accepted.following.next_event(HEADERS_AFTER_S))
     except BaseException as error:
-        first.cancel()
         accepted.leave()
         observed.end(error.code if isinstance(error, AnsweredError) else "disconnected")
         raise
-    call = accepted.call
-    reading = _Reading(events, first)
-    stream = _stream(reading, head_of(call), call.request.include_usage, observed)
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    return _Streamed(stream, reading, accepted, observed, headers)
+    return _Streamed(_stream(accepted, first, observed), accepted, observed, headers)
 
 
 async def replay(context: Context, known: Known, asked: TenantRequest, request: Request) -> Response:
@@ -91,27 +83,13 @@ async def replay(context: Context, known: Known, asked: TenantRequest, request: 
     return StreamingResponse(_replayed(body, invocation, asked), media_type="text/event-stream", headers=headers)
 
 
-@dataclass(slots=True)
-class _Reading:
-    """The events of an answer, and the future of the next one."""
-
-    events: AsyncGenerator[WorkEvent, None]
-    upcoming: asyncio.Future[WorkEvent]
-
-
 class _Streamed(StreamingResponse):
     """Leaves the call however the connection ends: also before the first byte, or while a byte is being sent."""
 
     def __init__(
-        self,
-        chunks: AsyncIterator[bytes],
-        reading: _Reading,
-        accepted: Accepted,
-        observed: Observed,
-        headers: Mapping[str, str],
+        self, chunks: AsyncIterator[bytes], accepted: Accepted, observed: Observed, headers: Mapping[str, str]
     ) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers=headers)
-        self._reading = reading
         self._accepted = accepted
         self._observed = observed
 
@@ -120,29 +98,25 @@ class _Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._observed.end("disconnected")  # unless it has ended already
-            self._reading.upcoming.cancel()
             self._accepted.leave()
 
 
-async def _stream(reading: _Reading, head: AnswerHead, include_usage: bool, observed: Observed) -> AsyncIterator[bytes]:
+async def _stream(accepted: Accepted, item: WorkEvent | Pause, observed: Observed) -> AsyncIterator[bytes]:
+    """Yield the answer's bytes, from its first event `item` on."""
+    head, include_usage = head_of(accepted.call), accepted.call.request.include_usage
     opening = head.first_chunk()
     try:
-        while True:
-            await asyncio.wait({reading.upcoming}, timeout=KEEPALIVE_S)
-            if not reading.upcoming.done():
+        while item is not Pause.END:
+            if isinstance(item, Pause):
                 yield KEEPALIVE
-                continue
-            try:
-                item = reading.upcoming.result()
-            except StopAsyncIteration:
-                break
-            observed.note(item)
-            for chunk in _chunks(item, head, include_usage):
-                if opening is not None:
-                    yield event(opening)
-                    opening = None
-                yield event(chunk)
-            reading.upcoming = asyncio.ensure_future(anext(reading.events))
+            else:
+                observed.note(item)
+                for chunk in _chunks(item, head, include_usage):
+                    if opening is not None:
+                        yield event(opening)
+                        opening = None
+                    yield event(chunk)
+            item = await accepted.following.next_event(KEEPALIVE_S)
         observed.end("done")
         yield DONE
     except AnsweredError as error:
@@ -192,10 +166,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _settled_within(future: asyncio.Future[Any], timeout_s: float) -> None:
-    await asyncio.wait({future}, timeout=timeout_s)
 
 
 def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
