@@ -1,8 +1,7 @@
 """BWFQ with two clocks, the gate's default order, and start-time fair queueing, which is its second clock alone.
 
-Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the arithmetic, the units and the reasons. The
-same moves are repeated here on plain numbers, because a decision is made for each call; a test compares them with
-clocks.debit, lift and settlement. A tenant's clocks are (tat, vft).
+Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units and the reasons. A tenant's clocks are
+(tat, vft). tests/support/gate/definitions.py has the same moves one at a time, and a test compares them.
 
     order         with a free slot: waiting tenants in profile (tat <= now) first, else all waiting tenants (surplus);
                   within either the lowest vft first, ties by the arrival of the oldest waiting call
@@ -54,7 +53,7 @@ class TwoClocks:
         return TwoClocksIndex(guarantees=self._guarantees)
 
     def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
-        """Lift the tenant (clocks.lift) if nothing of it waits. Its bucket stays at most full if its share changes."""
+        """Lift the tenant to V if nothing of it waits. Its bucket stays at most full if its share changes."""
         tat, vft = tenant.clocks
         if not tenant.waiting and not tenant.suspended:
             if vft < virtual_time:
@@ -71,7 +70,16 @@ class TwoClocks:
     def charged(
         self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
     ) -> Charge:
-        """Do what clocks.debit does of a queued call, and move V."""
+        """Charge vft always, tat if the guarantee covers the dispatch, and move V.
+
+        The tenant is not lifted again: it was lifted when it joined. If settlements have put it below V since then, it
+        was charged for service that it did not get. (With a second lift, a tenant with estimates ten times too high got
+        3 of 10 slots beside an equal tenant, not 5.)
+
+        `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst over the unscaled
+        rate, stays. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over
+        one with kept clocks.
+        """
         tat, vft = tenant.clocks
         start = min(vft, virtual_time + self._lead_max)
         moved = max(virtual_time, min(start, lowest_vft))
@@ -85,7 +93,7 @@ class TwoClocks:
         return Charge(True, effective, (max(tat, now - tenant.burst / rate) + cost / effective, finish), moved)
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        error = served - call.cost  # clocks.settlement
+        error = served - call.cost
         if not error:
             return tenant.clocks
         tat, vft = tenant.clocks
@@ -97,7 +105,7 @@ class TwoClocks:
         return max(virtual_time, clocks[1])
 
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
-        """clocks.is_forgettable"""
+        """Whether its bucket is full and its vft leads nothing."""
         tat, vft = tenant.clocks
         rate = tenant.rate_per_s
         return vft <= virtual_time and (not rate or not self._guarantees or tat <= now - tenant.burst / rate)

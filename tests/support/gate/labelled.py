@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dispatcher.model.commands import Outcome
 from dispatcher.model.facts import Dispatched
-from dispatcher.policies.clocks import LEAD_MAX, Clocks, Share
+from dispatcher.policies.clocks import LEAD_MAX, Share
 from headgate.simulator.gates.shard_gate import CostGate, Decided
+from tests.support.gate.definitions import Clocks
 
 T0 = 1_000.0
 

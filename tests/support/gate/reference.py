@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from dispatcher.model.commands import Done, call_id
 from dispatcher.model.facts import Dispatched
-from dispatcher.policies.clocks import Charge, Clocks, Share, Step, debit, in_profile, lift, rate_scale, settlement
+from dispatcher.policies.clocks import Share, rate_scale
 from headgate.simulator.gates.shard_gate import PROCESS, WORKER, Decided
+from tests.support.gate.definitions import Charge, Clocks, Step, debit, in_profile, lift, settlement
 
 
 @dataclass

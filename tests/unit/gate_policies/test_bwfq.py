@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from dispatcher.model.commands import End, Over, Unknown, Waiting
-from dispatcher.policies.clocks import Clocks, Share, debit, is_forgettable, rate_scale
+from dispatcher.policies.clocks import Share, rate_scale
 from dispatcher.policies.orders.two_clocks import TwoClocks
+from tests.support.gate.definitions import Clocks, debit, is_forgettable
 from tests.support.gate.labelled import T0, LabelledGate, full
 
 
