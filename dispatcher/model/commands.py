@@ -73,6 +73,8 @@ class End(NamedTuple):
     tenant: str = ""
     answer: str = ""
     first_token_s: float = 0.0
+    unbegun: bool = False
+    """The attempt was never begun: the process that alone could begin it ends it with what its caller got before."""
 
 
 class Report(NamedTuple):

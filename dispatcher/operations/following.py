@@ -184,8 +184,8 @@ class Following:
         error = WorkerFailed()
         call, got = self.call, self._attempts.delivered
         answer = error_body(error) if call.is_durable else ""
-        counts = got.input_tokens, got.output_tokens
-        await self._link.do(End(call.id, offer.attempt, "failed", *counts, tenant=call.tenant.name, answer=answer))
+        end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.name, answer)
+        await self._link.do(end._replace(unbegun=True))
         self._end(error)
 
     async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:

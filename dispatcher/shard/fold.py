@@ -124,8 +124,6 @@ def _dispatched(state: State, fact: Dispatched) -> list[News]:
     charge = (fact.in_profile, fact.rate_per_s, fact.weight, fact.attempt, fact.worker, state.at)
     state.set_running(call, charge)
     state.hold(call, worker)
-    if call.shared:
-        state.set_call(call, "shared", False)
     state.set_clocks(tenant, fact.clocks)
     if fact.virtual_time != state.virtual_time:
         state.assign("virtual_time", fact.virtual_time)
@@ -209,8 +207,6 @@ def _hold_by(state: State, call: Call, name: str) -> None:
         state.suspend(call, -1)
         state.enqueue(call)
     state.remove_call(call)
-    if call.process and call.worker and not call.shared:
-        state.set_call(call, "shared", True)
     if call.process and call.process not in call.watchers:
         state.set_call(call, "watchers", (*call.watchers, call.process))
     state.set_call(call, "process", name)

@@ -12,15 +12,17 @@ from dispatcher.shard.fold import NOT_COUNTED
 from dispatcher.shard.state import State
 
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
-"""Reasons of a return that the process gives that alone can begin the attempt."""
+"""Reasons of a return that the process gives that alone knows the attempt."""
 
 
 def end(decision: Decision, command: End) -> Outcome:
-    """End a running call at its true service."""
+    """End a running call at its true service. What several processes know, only its worker ends."""
     state = decision.state
     call = _running(state, command.id, command.attempt)
     if call is None:
         return _known(state, command.id, command.attempt)
+    if call.watchers and command.unbegun:
+        return Done()
     _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
     return state.ends[command.id]
 
@@ -28,13 +30,13 @@ def end(decision: Decision, command: End) -> Outcome:
 def returned(decision: Decision, command: Return) -> Outcome:
     """Put an attempt's call back into its queue and refund it; end it if it may not be tried again.
 
-    If two processes know the attempt, one of them cannot promise that it does not begin: only its worker can.
+    If several processes held the call, none of them can promise that its attempt does not begin: only its worker can.
     """
     state = decision.state
     call = _running(state, command.id, command.attempt)
     if call is None:
         return _known(state, command.id, command.attempt)
-    if call.shared and command.reason in BY_ITS_PROCESS:
+    if call.watchers and command.reason in BY_ITS_PROCESS:
         return Done()
     _return(decision, call, command.reason)
     if command.reason == "not_begun" and not call.cancelling and call.process in state.processes:

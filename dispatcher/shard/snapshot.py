@@ -18,7 +18,7 @@ _TENANT = ("name", "version", "weight", "rate_per_s", "burst", "tier", "waiting_
 _CALL = (
     "id", "model", "cost", "arrival", "priority", "attempt", "counted", "worker", "charge_in_profile",
     "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
-    "process", "app", "interaction", "shared", "watchers", "lost_on",
+    "process", "app", "interaction", "watchers", "lost_on",
 )  # fmt: skip
 
 

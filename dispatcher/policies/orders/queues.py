@@ -27,7 +27,7 @@ class Call:
     __slots__ = (
         "app", "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s",
         "charge_weight", "cost", "counted", "deadline_at", "dispatched_at", "durable", "id", "interaction", "lost_on",
-        "model", "priority", "process", "queued", "shared", "tenant", "watchers", "worker",
+        "model", "priority", "process", "queued", "tenant", "watchers", "worker",
     )  # fmt: skip
 
     def __init__(self, call_id: str, tenant: Tenant, model: str, cost: float, arrival: int, priority: float) -> None:
@@ -51,11 +51,10 @@ class Call:
         self.cancelling = False
         self.arrived_at = self.deadline_at = self.dispatched_at = 0.0
         self.durable = False
-        self.shared = False
-        """Two processes know the running attempt: neither of them can promise that it does not begin."""
         self.process = self.app = self.interaction = ""
         self.watchers: tuple[str, ...] = ()
-        """Processes that held its caller before, and still want to know its end."""
+        """Processes that held its caller before, and still want to know its end. Any of them may know its attempt, so
+        no process alone can promise that the attempt does not begin."""
 
     def __lt__(self, other: Call) -> bool:
         return False  # a call may have several entries in its queue's heap

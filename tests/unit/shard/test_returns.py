@@ -52,7 +52,16 @@ def test_a_process_does_not_return_what_another_one_may_have_begun() -> None:
     assert not isinstance(after, Offer) or after.attempt == 2
 
 
-def test_the_executor_of_a_launched_call_returns_it() -> None:
+def test_a_process_does_not_end_what_another_one_may_have_begun() -> None:
+    gate = OneShard()
+    gate.accept("p-1", "p")
+    gate.accept("p-1", "q")
+    assert gate.do(End("p-1", 1, "failed", 1, 1, unbegun=True)) == Done()
+    assert isinstance(gate.do(Status("p-1")), Offer)
+    assert isinstance(gate.do(End("p-1", 1, "done", 1, 2)), Over)
+
+
+def test_a_process_that_held_the_call_may_still_begin_what_is_launched() -> None:
     gate = OneShard()
     gate.accept("p-1", "p")
     gate.accept("p-2", "p")
@@ -62,7 +71,7 @@ def test_the_executor_of_a_launched_call_returns_it() -> None:
     gate.do(Return("p-2", 1, "unreachable", "w"))
     offer = gate.do(Status("p-2"))
     assert isinstance(offer, Offer)
-    assert offer.attempt == 2
+    assert offer.attempt == 1
 
 
 def test_a_cancelled_call_that_comes_back_after_its_deadline_has_expired() -> None:
