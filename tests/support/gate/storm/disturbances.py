@@ -118,13 +118,13 @@ class Disturbances:
         self._world.set_skew(node.name, skew_s)
 
     async def _tear(self) -> None:
-        """Damage the newest snapshot, if the one before it is whole, or no entry is gone yet."""
+        """Damage the newest snapshot, if another one is whole, or it is the first and no entry is gone yet."""
         log = self._world.log
         positions = self._snapshots()
-        before = positions[-2] if len(positions) > 1 else None
-        if not positions or positions[-1] in self._damaged or before in self._damaged:
+        if not positions or positions[-1] in self._damaged:
             return
-        if before is None and 0 not in log.entries:
+        others = [position for position in positions[:-1] if position not in self._damaged]
+        if not others and (self._damaged or 0 not in log.entries):
             return
         self._damaged.add(positions[-1])
         self._world.note(f"snapshot {positions[-1]} is damaged")

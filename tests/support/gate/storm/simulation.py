@@ -27,6 +27,8 @@ DRAIN_MAX_S = 90.0
 """After the trouble everything comes to its end within this time: the longest deadline, and a lease."""
 QUIET_S = 3.0
 TEARDOWN_S = 0.5
+TEARDOWN_ROUNDS = 5
+"""A task may begin another one while it ends."""
 
 
 @dataclass
@@ -140,8 +142,11 @@ def _summarize(world: World, liveness: Liveness, outcome: Run) -> None:
 
 def _tear_down(loop: VirtualTimeLoop, hosts: list[Host]) -> None:
     """End all tasks, also those of dead and paused hosts. What they do meanwhile counts no more."""
-    loop.call_soon(_cancel_all, hosts)
-    loop.run_to(loop.time() + TEARDOWN_S)
+    for _ in range(TEARDOWN_ROUNDS):
+        loop.call_soon(_cancel_all, hosts)
+        loop.run_to(loop.time() + TEARDOWN_S)
+        if not asyncio.all_tasks(loop):
+            break
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None

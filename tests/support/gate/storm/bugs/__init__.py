@@ -1,0 +1,12 @@
+"""Seeded bugs: each takes a rule away, or makes a mistake that is easy to make. The oracles must find every one.
+
+registry   a bug, and how production code is changed for a while
+rules      the rules of GATE.md, each removed
+mistakes   other mistakes
+"""
+
+from tests.support.gate.storm.bugs import mistakes as _mistakes
+from tests.support.gate.storm.bugs import rules as _rules
+from tests.support.gate.storm.bugs.registry import BUGS as BUGS
+
+__all__ = ["BUGS", "_mistakes", "_rules"]

@@ -1,0 +1,143 @@
+"""Other mistakes: each is easy to make, and was made in some system before."""
+
+from __future__ import annotations
+
+from dispatcher.operations import results
+from dispatcher.service import courier, presence, replica
+from dispatcher.service.link import link, waiters
+from dispatcher.shard import decide, fold, running, state
+from gpu_worker.service import agent, executions, held_attempts
+from gpu_worker.service import outbox as worker_outbox
+from tests.support.gate.storm.bugs.registry import Edit, Value, bug
+
+bug(
+    "lost_reply_is_a_loss",
+    "An append that failed is taken for one that was not written: its facts are written again at the next position.",
+    Edit(replica.Replica, "_write", "if stands != data:", "if stands != data or self._doubted:"),
+    Edit(
+        replica.Replica,
+        "_write",
+        "            self._fold(stands)",
+        "            self._doubted = False\n            self.shard.state.position += 1",
+    ),
+    Edit(
+        replica.Replica,
+        "_append",
+        "                tries += 1",
+        "                tries, self._doubted = tries + 1, True",
+    ),
+    Value(replica.Replica, "_doubted", False),
+)
+bug(
+    "winner_not_folded",
+    "A process that lost a position writes the next one without folding the winner's entry.",
+    Edit(replica.Replica, "_write", "self._fold(stands)", "self.shard.state.position += 1"),
+)
+bug(
+    "end_not_fenced",
+    "An end of an earlier attempt ends the call.",
+    Edit(running, "_running", "and call.attempt == attempt", ""),
+)
+bug(
+    "returned_attempt_keeps_its_slot",
+    "An attempt that is returned keeps its slot.",
+    Edit(fold, "_release", "state.release(call, worker)", "failed or state.release(call, worker)"),
+)
+bug(
+    "end_keeps_its_slot",
+    "A call that was cancelled before it began keeps its slot.",
+    Edit(running, "_return", 'return _end(decision, call, "cancelled")', "return None"),
+)
+bug(
+    "ends_remembered_wrongly",
+    "A repeated end gets the answer of a call that never ran.",
+    Edit(fold, "_ended", "state.remember_end(over)", 'state.remember_end(Over(call.id, 0, "cancelled"))'),
+)
+bug(
+    "deadlines_not_decided",
+    "Waiting calls stay beyond their deadline.",
+    Edit(state.State, "overdue", "return list(due)", "return []"),
+)
+bug(
+    "live_attempts_ignored",
+    "A worker returns held attempts that run.",
+    Edit(agent.Agent, "_report", "self.executions.live(), now_s", "frozenset(), now_s"),
+    Edit(executions.Executions, "fence", "if name in self.live():", "if False:"),
+)
+bug(
+    "old_answers_count",
+    "A worker believes answers that are older than one that it had.",
+    Edit(held_attempts.HeldAttempts, "note", "if answer.position < self._position:", "if False:"),
+    Value(held_attempts, "UNKNOWN_S", 0.0),
+)
+bug(
+    "news_lost_at_failover",
+    "A process does not ask a new leader for the calls that it holds.",
+    Edit(link.Link, "_ask_status", "for call_id in self._waiters.unfinished:", "for call_id in ():"),
+)
+bug(
+    "news_not_pushed",
+    "A leader does not send the news of an entry.",
+    Edit(courier.Courier, "deliver", "for delivery in deliveries:", "for delivery in ():"),
+)
+bug(
+    "stale_offers_taken",
+    "A process takes offers of attempts that it has seen.",
+    Edit(waiters.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
+)
+bug(
+    "charged_by_estimate",
+    "A call is charged its estimate and not its true service.",
+    Edit(running, "_end", "served = state.settings.service(input_tokens, output_tokens)", "served = call.cost"),
+)
+bug(
+    "cancel_frees_the_slot",
+    "A cancelled call that runs frees its slot at once.",
+    Edit(
+        decide,
+        "_cancel",
+        "decision.add(Cancelling(call.id))",
+        "end(decision, End(call.id, call.attempt, command.outcome, 0, 0))",
+    ),
+)
+bug(
+    "no_lease_watch",
+    "A worker that cannot reach its gate does not abort its work.",
+    Edit(agent.Agent, "_watch", ">= self.settings.lease_s - self.settings.margin_s", ">= 1e9"),
+)
+bug(
+    "dead_worker_keeps_its_work",
+    "A worker that is not heard any more keeps its attempts.",
+    Edit(presence.Presence, "_lost", 'if worker.config.state == "silent":', "if False:"),
+)
+bug(
+    "shared_attempt_returned",
+    "A process returns an attempt that another one may have begun.",
+    Value(running, "BY_ITS_PROCESS", frozenset()),
+)
+bug(
+    "unread_end",
+    "A repeated key of a call that ended without an answer raises an error.",
+    Edit(results, "is_retryable", "or not answer.body", ""),
+)
+bug(
+    "launch_forgotten",
+    "A durable call that no process holds is dispatched, and not launched.",
+    Edit(courier.Courier, "_launch", "if isinstance(news, Over):", "if True:"),
+)
+bug(
+    "end_sent_once",
+    "A worker reports an end once, and forgets it if no answer comes.",
+    Edit(
+        worker_outbox.Outbox,
+        "_acknowledged",
+        "            if self.journal is not None:",
+        "            return Done()\n            if self.journal is not None:",
+    ),
+    Value(worker_outbox, "TRY_S", 1.0),
+)
+bug(
+    "silent_worker_gets_work",
+    "The leader does not note that a worker is silent.",
+    Edit(presence.Presence, "_worker_silent", "if worker is not None and", "if False and"),
+)

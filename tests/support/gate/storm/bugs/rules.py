@@ -1,0 +1,235 @@
+"""The rules of GATE.md, each removed.
+
+Not here, with the reason:
+
+9    there is no inbox: a process without a leader appends by itself
+13   (the polled mailbox of a Lambda) is removed as "mailbox_not_read"; a Lambda's frozen process is not simulated
+16   hedged appends repeat the same bytes by construction: HedgedLog gets them as one argument
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from dispatcher.operations import following, submit
+from dispatcher.service import clock_guard, gate_process, kept_answers, presence, replica, snapshots
+from dispatcher.service.link import alone, channel
+from dispatcher.shard import accept, fold, running, snapshot, state
+from dispatcher.stores import snapshot_parts
+from gpu_worker.service import agent, held_attempts, seen_attempts
+from tests.support.gate.storm import journal
+from tests.support.gate.storm.bugs.registry import Edit, Value, bug
+
+bug(
+    "expired_positions",
+    "An append at a position that may have expired counts.",
+    Value(replica, "POSITION_MAX_AGE_S", inf),
+    rule=1,
+)
+bug(
+    "answers_from_old_state",
+    "A report, an end and an unknown attempt are answered without reading the tail.",
+    Edit(replica.Replica, "_commit", "if is_fresh or all(", "if True or all("),
+    rule=2,
+)
+bug(
+    "answered_before_written",
+    "An append without a reply counts as written.",
+    Edit(
+        replica.Replica,
+        "_append",
+        "                await self._clock.sleep(self._pause_s(tries))\n                tries += 1",
+        "                stands = data\n                break",
+    ),
+    rule=3,
+)
+bug(
+    "attempts_begin_twice",
+    "A worker forgets which attempts it has seen.",
+    Edit(seen_attempts.SeenAttempts, "has", "seen is not None and", "False and"),
+    rule=4,
+)
+bug(
+    "unknown_attempts_run_on",
+    "A worker goes on with attempts that the log does not hold.",
+    Edit(held_attempts.HeldAttempts, "unknown", ">= UNKNOWN_S", ">= 1e9"),
+    rule=4,
+)
+bug(
+    "streamed_call_begins_again",
+    "A front that streamed a lost attempt begins the next one.",
+    Edit(following.Following, "_on_offer", "if self._delivered.output_tokens and not self._unread:", "if False:"),
+    Edit(following.Following, "_on_offer", "self._delivered = Collected()", "pass"),
+    rule=4,
+)
+bug(
+    "lease_too_short",
+    "The leader takes a worker for lost before the worker has aborted its work.",
+    Value(presence, "LEASE_S", 0.0),
+    Value(presence, "LEASE_MARGIN_S", 0.0),
+    Value(presence, "SILENT_S", 0.5),
+    rule=4,
+)
+bug(
+    "outbox_lost",
+    "The outbox does not survive the worker's process.",
+    Edit(journal.MemoryJournal, "recover", "return dict(self._disk.reports)", "return {}"),
+    rule=5,
+)
+bug(
+    "front_reports_the_end",
+    "A front ends the attempt of a caller that left, before the worker has freed the slot.",
+    Edit(
+        following.Following,
+        "_on_left",
+        'await self._cancel("cancelled")',
+        'await self._link.do(End(self.call.id, self._highest, "cancelled", 0, 0))',
+    ),
+    rule=5,
+)
+bug(
+    "not_begun_does_not_suspend",
+    "An offer that is not begun leaves its process as it is.",
+    Edit(running, "returned", 'if command.reason == "not_begun"', 'if command.reason == "never"'),
+    rule=6,
+)
+bug(
+    "dead_process_is_never_gone",
+    "A process that is not heard keeps its calls.",
+    Edit(presence.Presence, "_gone", "if not process.calls or not process.silent:", "if True:"),
+    rule=6,
+)
+bug(
+    "suspended_for_ever",
+    "A message from a suspended process does not resume its calls.",
+    Edit(presence.Presence, "heard", "if process is not None and process.silent:", "if False:"),
+    Edit(presence.Presence, "reported", "self._silent_since.pop(worker, None)", "pass"),
+    rule=6,
+)
+bug(
+    "not_begun_counts",
+    "An offer that is not begun counts as an attempt.",
+    Value(fold, "NOT_COUNTED", frozenset()),
+    Value(running, "NOT_COUNTED", frozenset()),
+    rule=6,
+)
+bug(
+    "no_patience",
+    "A late receipt is taken for a dead leader, and nothing holds a takeover off.",
+    Value(channel, "PATIENCE_S", 0.004),
+    Value(gate_process, "HOLD_OFF_S", 0.0),
+    Edit(gate_process.GateProcess, "_succeed", "if not is_certain:", "if False:"),
+    rule=7,
+)
+bug(
+    "accepted_twice",
+    "The window of a process's commands is not looked at.",
+    Edit(
+        accept,
+        "_was_accepted",
+        "return process is not None and (sequence < process.floor or sequence in process.accepted)",
+        "return False",
+    ),
+    rule=8,
+)
+bug(
+    "window_not_in_snapshot",
+    "A snapshot leaves the windows of the processes out.",
+    Edit(snapshot, "_process", "sorted(process.repeatable())", "[]"),
+    rule=8,
+)
+bug(
+    "worker_trusts_the_wall_clock",
+    "A worker measures its lease by a clock that can be set back.",
+    Edit(agent.Agent, "_watch", "self.clock.monotonic()", "self.clock.now()"),
+    Edit(agent.Agent, "_report", "self.clock.monotonic()", "self.clock.now()"),
+    rule=10,
+)
+bug(
+    "time_goes_back",
+    "An entry has its writer's time, also if that is before the last entry's.",
+    Edit(clock_guard.ClockGuard, "entry_time", "max(previous, self._clock.now())", "self._clock.now()"),
+    rule=10,
+)
+bug(
+    "losses_without_calm",
+    "A leader decides losses at once after its takeover, or when it was paused.",
+    Edit(presence.Presence, "sweep", "if self._replica.guard.is_calm:", "if False:"),
+    Edit(presence.Presence, "_worker_unheard_s", "self._began_at", "0.0"),
+    Edit(presence.Presence, "_unheard_s", "self._began_at", "0.0"),
+    Edit(presence.Presence, "_lost", "setdefault(name, now)", "setdefault(name, 0.0)"),
+    rule=10,
+)
+bug(
+    "no_undo_of_clocks",
+    "A decision that was not written leaves a tenant's clocks changed.",
+    Edit(state.State, "set_clocks", "self._note(self.set_clocks, tenant, tenant.clocks)", "pass"),
+    rule=11,
+)
+bug(
+    "no_undo_of_queues",
+    "A decision that was not written leaves a call in its queue.",
+    Edit(state.State, "enqueue", "self._note(self.dequeue, call)", "pass"),
+    rule=11,
+)
+bug(
+    "torn_snapshot_is_read",
+    "A snapshot with lost or damaged parts counts as complete.",
+    Edit(snapshot_parts, "join", "return state if complete else None", "return state"),
+    rule=12,
+)
+bug(
+    "cut_too_far",
+    "The log is cut below the newest snapshot, which may be torn.",
+    Edit(snapshots.Snapshots, "write", "await self._log.cut(before)", "await self._log.cut(position)"),
+    rule=12,
+)
+bug(
+    "mailbox_not_read",
+    "A process without a leader does not read its mailbox.",
+    Edit(alone.Alone, "_read_mailbox", "for position, letter in letters:", "for position, letter in ():"),
+    Edit(alone.Alone, "_folded", "if delivery.process == self._replica.name:", "if False:"),
+    rule=13,
+)
+bug(
+    "no_heir",
+    "No process takes over from a dead leader.",
+    Edit(gate_process.GateProcess, "_succeed", "await self._take_over(known)", "await self._clock.sleep(RETRY_S)"),
+    rule=14,
+)
+bug(
+    "answer_after_the_end",
+    "The end of a durable call is written without keeping its answer.",
+    Edit(replica.Replica, "_commit", "if not kept and self._answers and any(", "if False and any("),
+    rule=15,
+)
+bug(
+    "answer_replaced",
+    "A later attempt ends with its own answer although one is kept.",
+    Edit(kept_answers, "_kept", "if stands is None or stands.attempt == command.attempt:", "if True:"),
+    rule=15,
+)
+bug(
+    "durable_call_leaves_with_its_process",
+    "A durable call is cancelled when the process that holds it is gone.",
+    Edit(fold, "_process_lost", "if call.durable:", "if False:"),
+    rule=15,
+)
+bug(
+    "item_after_acceptance",
+    "A durable call is accepted before its item is written.",
+    Edit(
+        submit,
+        "_one_try",
+        "        item = await context.store.create(item_of(call, body))\n",
+        "        following = Following(context, call, waiting)\n        await following.first()\n"
+        "        item = await context.store.create(item_of(call, body))\n",
+    ),
+    Edit(
+        submit,
+        "_one_try",
+        "            following = Following(context, call, waiting)\n        elif",
+        "            pass\n        elif",
+    ),
+    rule=15,
+)
