@@ -38,7 +38,7 @@ def rested(decision: Decision) -> None:
 def silent_worker(decision: Decision, worker_id: str) -> None:
     """Give a worker that is not heard no new work."""
     worker = decision.state.workers.get(worker_id)
-    if worker is not None and worker.config.state in ("serving", "resting"):
+    if worker is not None and worker.config.state != "silent":
         decision.add(worker.config._replace(state="silent", until=0.0))
 
 

@@ -1,0 +1,236 @@
+"""Presence: what a leader concludes from silence, and what it must not conclude."""
+
+from dispatcher.model.commands import Gone, Leave, Present, Silent
+from dispatcher.service.clock_guard import CALM_S, ClockGuard
+from dispatcher.service.codec.frames import VERSION, Hello
+from dispatcher.service.presence import (
+    GONE_BROKEN_S,
+    GONE_SILENT_S,
+    LEASE_MARGIN_S,
+    LEASE_S,
+    SILENT_S,
+    SWEEP_S,
+    Presence,
+)
+from dispatcher.service.sessions import Session
+from tests.support.gate.service_world import World, accept, report, run_world
+
+
+class Clock:
+    """Both clocks go on together, unless the wall clock is set."""
+
+    def __init__(self):
+        self.at = 1000.0
+        self.set_by = 0.0
+
+    def now(self):
+        return 1_700_000_000.0 + self.at + self.set_by
+
+    def monotonic(self):
+        return self.at
+
+    async def sleep(self, seconds):
+        self.at += seconds
+
+
+class Closed:
+    """ports.Connection that carries nothing."""
+
+    async def send(self, frame):
+        return None
+
+    async def receive(self):
+        raise AssertionError
+
+    def close(self):
+        return None
+
+
+class Watched:
+    """A presence whose commands are decided and written at once."""
+
+    def __init__(self, replica, clock):
+        self.clock, self.replica, self.submitted = clock, replica, []
+        self.presence = Presence(replica, clock, self.submitted.append)
+
+    def session(self, process):
+        session = Session(Closed(), self.clock, Hello(VERSION, process, "client", ""))
+        self.presence.joined(session)
+        return session
+
+    async def run(self, seconds, heard=(), workers=()):
+        """Let time pass. `heard`: sessions that send something now and then; `workers`: (name, session) that report."""
+        asked = []
+        for _ in range(round(seconds / SWEEP_S)):
+            self.clock.at += SWEEP_S
+            for session in heard:
+                self.presence.heard(session)
+            for name, session in workers:
+                self.presence.reported(name, session)
+            self.presence.sweep()
+            asked += await self.written()
+        return asked
+
+    async def written(self):
+        commands, self.submitted[:] = list(self.submitted), []
+        if commands:
+            await self.replica.commit(commands)
+        return commands
+
+
+async def watched():
+    """Return a presence over a shard with one worker, and with a call of "front" on it and another one waiting."""
+    world, clock = World(), Clock()
+    replica = world.replica("leader")
+    replica._clock, replica.guard = clock, ClockGuard(clock)
+    await replica.commit([report("w1", 1)])
+    await replica.commit([accept(f"front-{number}", "front", clock.now()) for number in (1, 2)])
+    return Watched(replica, clock)
+
+
+def test_a_process_and_a_worker_that_are_heard_lose_nothing():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        assert await watch.run(60, [front], [("w1", worker)]) == []
+
+    run_world(scenario())
+
+
+def test_an_open_silent_connection():
+    async def scenario():
+        watch = await watched()
+        watch.session("front")
+        worker = watch.session("worker")
+        reporting = [("w1", worker)]
+        assert await watch.run(SILENT_S, workers=reporting) == []
+        assert await watch.run(1, workers=reporting) == [Silent("front", False)]
+        assert await watch.run(GONE_SILENT_S - SILENT_S - 1, workers=reporting) == []
+        assert await watch.run(1, workers=reporting) == [Gone("front")]
+        assert list(watch.replica.shard.state.calls) == ["front-1"]
+
+    run_world(scenario())
+
+
+def test_a_message_of_a_silent_process_resumes_its_calls():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        await watch.run(SILENT_S + 2, workers=[("w1", worker)])
+        assert watch.replica.shard.state.processes["front"].silent
+        assert await watch.run(60, [front], [("w1", worker)]) == [Present("front")]
+        assert len(watch.replica.shard.state.calls) == 2
+
+    run_world(scenario())
+
+
+def test_a_broken_connection():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        watch.presence.left(front)
+        assert await watch.written() == [Silent("front", False)]
+        assert await watch.run(GONE_BROKEN_S, workers=[("w1", worker)]) == []
+        assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front")]
+
+    run_world(scenario())
+
+
+def test_a_process_that_returns_in_time():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        watch.presence.left(front)
+        await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
+        again = watch.session("front")
+        assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
+
+    run_world(scenario())
+
+
+def test_a_process_whose_port_refuses_is_gone_at_once():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        watch.presence.left(front)
+        await watch.written()
+        watch.presence.refused("front")
+        assert await watch.run(SWEEP_S, workers=[("w1", worker)]) == [Gone("front")]
+
+    run_world(scenario())
+
+
+def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        watch.presence.reported("w1", worker)
+        assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
+        assert await watch.run(LEASE_S, [front]) == []
+        assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Leave("w1")]
+        assert not watch.replica.shard.state.workers
+
+    run_world(scenario())
+
+
+def test_a_draining_worker_is_lost_too():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        await watch.replica.commit([report("w1", 1)._replace(draining=True)])
+        watch.presence.reported("w1", worker)
+        assert Leave("w1") in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
+
+    run_world(scenario())
+
+
+def test_an_entry_of_another_process_shows_that_a_worker_lives():
+    async def scenario():
+        watch = await watched()
+        front = watch.session("front")
+        watch.replica.on_entry = lambda entry, deliveries: watch.presence.entry(entry)
+        other = type(watch.replica)(watch.replica._log, watch.replica._settings, watch.clock, "worker")
+        for _ in range(10):
+            await watch.run(5, [front])
+            await other.commit([report("w1", 1)])
+            await watch.replica.catch_up()
+        assert watch.replica.shard.state.workers["w1"].config.state == "serving"
+
+    run_world(scenario())
+
+
+def test_nothing_is_lost_while_the_clock_is_doubtful():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        await watch.run(1, [front], [("w1", worker)])
+        watch.clock.set_by = 3600.0
+        assert await watch.run(CALM_S - 0.5) == []
+        watch.clock.set_by = -3600.0
+        assert await watch.run(CALM_S - 0.5) == []
+
+    run_world(scenario())
+
+
+def test_a_leader_that_was_paused_itself_waits_for_messages():
+    async def scenario():
+        watch = await watched()
+        front, worker = watch.session("front"), watch.session("worker")
+        await watch.run(1, [front], [("w1", worker)])
+        watch.clock.at += 30
+        assert await watch.run(1) == []
+        assert await watch.run(60, [front], [("w1", worker)]) == []
+
+    run_world(scenario())
+
+
+def test_calls_of_a_process_that_never_came_are_not_lost_at_once():
+    async def scenario():
+        watch = await watched()
+        worker = watch.session("worker")
+        reporting = [("w1", worker)]
+        assert await watch.run(SILENT_S, workers=reporting) == []
+        assert await watch.run(GONE_SILENT_S - SILENT_S - 0.5, workers=reporting) == [Silent("front", False)]
+        assert await watch.run(1, workers=reporting) == [Gone("front")]
+
+    run_world(scenario())
