@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -19,7 +18,6 @@ from starlette.routing import Route
 from dispatcher.bootstrap import make_context
 from dispatcher.model.errors import AnsweredError, ServiceError, UnknownModel
 from dispatcher.operations.context import Context
-from dispatcher.operations.detached import serve_launched
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
@@ -123,14 +121,12 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 
 
 def make_app(make: Callable[[], Context] = make_context) -> Starlette:
-    """Return the app. It calls `make` for its context when it starts, and executes what the gate launches here."""
+    """Return the app. It calls `make` for its context when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.context = make()
-        executor = asyncio.ensure_future(serve_launched(app.state.context))
         yield
-        executor.cancel()
         await app.state.context.finish()
 
     handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
