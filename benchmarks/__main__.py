@@ -7,7 +7,16 @@ import sys
 from pathlib import Path
 
 HELPERS = frozenset(
-    {"__init__", "__main__", "decision_ways", "instant_worker", "shard_traffic", "table_capacity", "vidur_side"}
+    {
+        "__init__",
+        "__main__",
+        "decision_ways",
+        "instant_worker",
+        "memory_service",
+        "shard_traffic",
+        "table_capacity",
+        "vidur_side",
+    }
 )
 
 

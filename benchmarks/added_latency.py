@@ -1,12 +1,11 @@
-"""Measure the latency and the CPU time that headgate adds to a request.
+"""Measure what headgate adds to a request: latency to the first and the last token, and CPU time by process.
 
-`python -m benchmarks.added_latency [--requests N] [--store sqlite|moto|dynamodb-local]`
+`python -m benchmarks.added_latency [--requests N] [--stores memory,sqlite,moto,dynamodb-local] [--json]`
 
-The same request of two tokens goes, one at a time, through the HTTP front (key, limits, the gate's decision, execution,
-the end in the log), and directly from this process: the gate's decision alone, then the execution alone. The execution
-ends when the log has its end. The worker answers at once. Front, gate process, worker and store are processes of this
-machine; their CPU time is taken from the kernel. moto and DynamoDB Local are stand-ins for DynamoDB, so the store's own
-answer time is printed too; on AWS a request to DynamoDB takes single-digit milliseconds.
+Each store has a front, a gate process and a worker that answers at once, as processes, and streams the same completion
+of TOKENS tokens, one request at a time. `memory` is the baseline: front, gate and worker in one process, with the log
+in memory. The stores take turns in ROUNDS rounds, so that noise affects all of them. CPU time is what the processes
+used during a store's own turns, their reports and heartbeats included.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import argparse
 import asyncio
 import contextlib
 import json
-import logging
+import secrets
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,205 +28,192 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.instant_worker import WORKER_ID
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_store
+from dispatcher.bootstrap import RealIds, make_store
 from dispatcher.config import load_config
-from dispatcher.model.commands import Accept, Offer
-from dispatcher.model.worker_protocol import Finished, WorkOrder
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.percentiles import percentile
-from dispatcher.policies.tiers import Tier
-from dispatcher.ports import GateLink, Store
-from dispatcher.worker_client import HttpWorkerClient
+from dispatcher.ports import Store
 from headgate.local import dynamodb_local
 from headgate.local.ports import usable
 from headgate.local.processes import Child, Children
 from headgate.local.seed import TABLE, make_table, make_tenants, table_store
 from headgate.local.stack import base_environment
 
-STORES = ("sqlite", "moto", "dynamodb-local")
+STORES = ("memory", "sqlite", "moto", "dynamodb-local")
+TOKENS = 8
 MODEL = "headgate-modelled"
-TENANT = "tenant"
-BODY = {"model": MODEL, "prompt": "hello", "max_tokens": 2, "stream": True}
-SECRET = "not-a-secret-but-long-enough"  # noqa: S105 - signs execution tokens between processes of this benchmark
-WARMUP = 20
+BODY = {"model": MODEL, "prompt": "hello", "max_tokens": TOKENS, "stream": True}
+WARMUP, ROUNDS = 10, 4
 START_S = 60.0
-FRONT_FIRST, FRONT_LAST = "front: first token", "front: last token"
-ACCEPT, EXECUTE, READ = "gate: accept and dispatch", "worker: to the last event", "one read of the store"
 
 
-@dataclass(frozen=True)
-class Bench:
-    front_url: str
+@dataclass
+class Service:
+    """`children`: by role. Times are in seconds."""
+
+    url: str
     key: str
-    store: Store
-    link: GateLink
-    worker_url: str
-    processes: Mapping[str, psutil.Process]
+    children: dict[str, Child]
+    first_s: list[float] = field(default_factory=list)
+    last_s: list[float] = field(default_factory=list)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def used_s(self) -> dict[str, float]:
+        """Return the CPU time of each process so far."""
+        return {role: sum(psutil.Process(child.pid).cpu_times()[:2]) for role, child in self.children.items()}
+
+
+async def start(name: str, children: Children, folder: Path) -> Service:
+    """Start the processes of one store and wait until they answer."""
+    environment = {**base_environment(), "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33)}
+    environment |= {"POWERTOOLS_TRACE_DISABLED": "true", "POWERTOOLS_SERVICE_NAME": "headgate"}
+    environment |= {"POWERTOOLS_METRICS_NAMESPACE": "headgate"}
+    if name == "memory":
+        child = await children.spawn_python(name, ["-m", "benchmarks.memory_service"], environment=environment)
+        ready = await child.announcement(START_S)
+        return Service(ready["url"], ready["key"], {"all in one": child})
+    started, store = await _table(name, children, folder, environment)
+    key = (await make_tenants(store, {"tenant": Share()}, 1000))["tenant"]
+    await store.close()
+    gate = await _announced(children, f"{name}-gate", ["-m", "dispatcher"], environment)
+    worker_module = ["-m", "benchmarks.instant_worker", str(folder / f"{name}-outbox")]
+    worker = await _announced(children, f"{name}-worker", worker_module, environment)
+    port = usable("127.0.0.1", 0)
+    uvicorn = ["-m", "uvicorn", "functions.http_api.app:app", "--port", str(port), "--log-level", "warning"]
+    front = await children.spawn_python(f"{name}-front", [*uvicorn, "--no-access-log"], environment=environment)
+    return Service(f"http://127.0.0.1:{port}", key, {"front": front, "gate": gate, "worker": worker, **started})
+
+
+async def _table(
+    name: str, children: Children, folder: Path, environment: dict[str, str]
+) -> tuple[dict[str, Child], Store]:
+    """Start the table's process, if it has one; name the store in `environment`."""
+    if name == "sqlite":
+        environment["HEADGATE_STORE"] = f"sqlite:{folder / 'headgate.sqlite'}"
+        return {}, make_store(load_config(environment))
+    if name == "moto":
+        child = await _announced(children, name, ["-m", "headgate.local.moto.server"], environment)
+        url = str((await child.announcement(START_S))["url"])
+    else:
+        child, url = await dynamodb_local.start(children, START_S)
+    await make_table(url)
+    environment |= {"AWS_ENDPOINT_URL": url, "HEADGATE_TABLE": TABLE}
+    return {"emulator": child}, table_store(url)
+
+
+async def _announced(children: Children, name: str, command: list[str], environment: dict[str, str]) -> Child:
+    child = await children.spawn_python(name, command, environment=environment)
+    await child.announcement(START_S)
+    return child
 
 
 @contextlib.asynccontextmanager
-async def bench(store_name: str) -> AsyncIterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
-    children = Children(RealIds().new(), folder)
-    environment = {**base_environment(), "HEADGATE_WORKER_SECRET": SECRET, "HEADGATE_POOL": "default"}
-    started: dict[str, Child] = {}
-    try:
-        store = await _store(store_name, folder, children, started, environment)
-        keys = await make_tenants(store, {TENANT: Share()}, 1000)
-        await _announced(children, started, "gate", ["-m", "dispatcher"], environment)
-        outbox = str(folder / "outbox")
-        worker = await _announced(children, started, "worker", ["-m", "benchmarks.instant_worker", outbox], environment)
-        front_url = await _front(children, started, environment)
-        link = make_link(load_config(environment), store, RealClock(), NoLauncher())
-        processes = {name: psutil.Process(child.pid) for name, child in started.items()}
-        yield Bench(front_url, keys[TENANT], store, link, worker, processes)
-        await link.rest()
-    finally:
-        await children.stop()
+async def running(names: list[str]) -> AsyncIterator[dict[str, Service]]:
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        children = Children(RealIds().new(), Path(folder) / "logs")
+        try:
+            yield {name: await start(name, children, Path(folder)) for name in names}
+        finally:
+            await children.stop()
 
 
-async def _store(
-    name: str, folder: Path, children: Children, started: dict[str, Child], environment: dict[str, str]
-) -> Store:
-    """Start the store's process, if it has one, and complete the environment."""
-    if name == "sqlite":
-        environment["HEADGATE_STORE"] = f"sqlite:{folder / 'gate.db'}"
-        return make_store(load_config(environment))
-    if name == "moto":
-        url = await _announced(children, started, "store", ["-m", "headgate.local.moto.server"], environment)
-    else:
-        started["store"], url = await dynamodb_local.start(children)
-    environment |= {"AWS_ENDPOINT_URL": url, "HEADGATE_STORE": "dynamodb", "HEADGATE_TABLE": TABLE}
-    await make_table(url)
-    return table_store(url)
-
-
-async def _announced(
-    children: Children, started: dict[str, Child], name: str, arguments: list[str], environment: Mapping[str, str]
-) -> str:
-    started[name] = child = await children.spawn_python(name, arguments, environment=environment)
-    return str((await child.announcement(START_S))["url"])
-
-
-async def _front(children: Children, started: dict[str, Child], environment: Mapping[str, str]) -> str:
-    port = usable("127.0.0.1", 0)
-    options = ["--port", str(port), "--no-access-log", "--log-level", "warning"]
-    command = ["-m", "uvicorn", "functions.http_api.app:app", *options]
-    started["front"] = await children.spawn_python("front", command, environment=environment)
-    url = f"http://127.0.0.1:{port}"
-    async with asyncio.timeout(START_S), httpx.AsyncClient() as http:
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                await http.get(f"{url}/health")
-                return url
-            await asyncio.sleep(0.1)
-
-
-async def through_front(running: Bench, http: httpx.AsyncClient) -> tuple[float, float]:
-    """Return milliseconds to the first token and to the end of the stream."""
-    started, first, last = time.perf_counter(), 0.0, ""
-    headers = {"authorization": f"Bearer {running.key}"}
-    async with http.stream("POST", f"{running.front_url}/v1/completions", json=BODY, headers=headers) as answer:
+async def ask(http: httpx.AsyncClient, service: Service) -> tuple[float, float]:
+    """Stream one completion. Return the seconds to the first token and to the end."""
+    began, first_s, tokens = time.perf_counter(), 0.0, 0
+    headers = {"authorization": f"Bearer {service.key}"}
+    async with http.stream("POST", f"{service.url}/v1/completions", json=BODY, headers=headers) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
-            if line.startswith("data:"):
-                first, last = first or _ms_since(started), line
-    if last != "data: [DONE]":
-        raise RuntimeError(f"the stream ended with {last!r}")
-    return first, _ms_since(started)
+            if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["text"]:
+                first_s = first_s or time.perf_counter() - began
+                tokens += 1
+    if not tokens:
+        raise RuntimeError(f"{service.url} streamed no token")
+    return first_s, time.perf_counter() - began
 
 
-async def accepted(running: Bench) -> Offer:
-    outcome = await running.link.do(
-        Accept(
-            id=running.link.new_id(), floor=running.link.floor, process=running.link.process, tenant=TENANT,
-            model=MODEL, cost=8.0, deadline_at=time.time() + 60, durable=False, app="", interaction="", version=1,
-            weight=1.0, rate_per_s=0.0, burst=0.0, tier=Tier.STANDARD.value, waiting_max=1000,
-        )
-    )  # fmt: skip
-    if not isinstance(outcome, Offer):
-        raise RuntimeError(f"the gate answered {outcome}")
-    return outcome
+async def turn(http: httpx.AsyncClient, service: Service, requests: int) -> None:
+    """Measure so many requests, one after another."""
+    before = service.used_s()
+    for _ in range(requests):
+        first_s, last_s = await ask(http, service)
+        service.first_s.append(first_s)
+        service.last_s.append(last_s)
+    for role, used_s in service.used_s().items():
+        service.cpu_s[role] = service.cpu_s.get(role, 0.0) + used_s - before[role]
 
 
-async def executed(running: Bench, client: HttpWorkerClient, offer: Offer) -> None:
-    order = WorkOrder(
-        tenant=TENANT, invocation=offer.id, attempt=offer.attempt, model=MODEL, weight=1.0, tier=Tier.STANDARD,
-        deadline_at=time.time() + 60, prompt="hello", messages=None, max_tokens=2, temperature=1.0, seed=None,
-        stop=(), app="", stage=0, interaction="", durable=False, cache_salt="",
-    )  # fmt: skip
-    events = [event async for event in client.execute(offer, order)]
-    running.link.forget(offer.id)
-    if not isinstance(events[-1], Finished):
-        raise RuntimeError(f"the worker answered {events[-1]}")
+async def warm_up(http: httpx.AsyncClient, service: Service) -> None:
+    """Wait until the front answers, then send WARMUP requests."""
+    async with asyncio.timeout(START_S):
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                await ask(http, service)
+                break
+            await asyncio.sleep(0.2)
+    for _ in range(WARMUP):
+        await ask(http, service)
 
 
-async def measure(requests: int, store_name: str) -> dict[str, Any]:
-    """Return milliseconds of wall and CPU time."""
-    client = HttpWorkerClient(secret=SECRET.encode(), clock=RealClock())
-    times: dict[str, list[float]] = {name: [] for name in (FRONT_FIRST, FRONT_LAST, ACCEPT, EXECUTE, READ)}
-    async with bench(store_name) as running, httpx.AsyncClient(timeout=30) as http:
-        for _ in range(WARMUP):
-            await through_front(running, http)
-            await executed(running, client, await accepted(running))
-        for _ in range(requests):
-            started = time.perf_counter()
-            offer = await accepted(running)
-            times[ACCEPT].append(_ms_since(started))
-            started = time.perf_counter()
-            await executed(running, client, offer)
-            times[EXECUTE].append(_ms_since(started))
-            started = time.perf_counter()
-            await running.store.get("none")
-            times[READ].append(_ms_since(started))
-        before = _cpu_ms(running.processes)
-        for _ in range(requests):
-            first, last = await through_front(running, http)
-            times[FRONT_FIRST].append(first)
-            times[FRONT_LAST].append(last)
-        after = _cpu_ms(running.processes)
-        await client.close()
-    return {
-        "requests": requests,
-        "store": store_name,
-        "ms": {name: {"p50": percentile(t, 0.5), "p99": percentile(t, 0.99)} for name, t in times.items()},
-        "cpu_ms_per_request": {name: (after[name] - before[name]) / requests for name in after},
+async def measure(names: list[str], requests: int) -> dict[str, Any]:
+    """Return milliseconds by store."""
+    async with running(names) as services, httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        for service in services.values():
+            await warm_up(http, service)
+        for _ in range(ROUNDS):
+            for service in services.values():
+                await turn(http, service, requests // ROUNDS)
+    return {"requests": requests, "tokens": TOKENS, "stores": {name: _ms(each) for name, each in services.items()}}
+
+
+def _ms(service: Service) -> dict[str, Any]:
+    count = len(service.first_s)
+    times = {"first": service.first_s, "last": service.last_s}
+    figures: dict[str, Any] = {
+        f"{name}_{kind}_ms": 1000 * (percentile(found, part) or 0.0)
+        for name, found in times.items()
+        for kind, part in (("p50", 0.5), ("p99", 0.99))
     }
-
-
-def _ms_since(started: float) -> float:
-    return (time.perf_counter() - started) * 1000
-
-
-def _cpu_ms(processes: Mapping[str, psutil.Process]) -> dict[str, float]:
-    return {name: sum(process.cpu_times()[:2]) * 1000 for name, process in processes.items()}
+    cpu_ms = {role: 1000 * used_s / count for role, used_s in service.cpu_s.items()}
+    own_ms = sum(used for role, used in cpu_ms.items() if role != "emulator")
+    return {**figures, "cpu_ms": cpu_ms, "own_cpu_ms": own_ms}
 
 
 def show(result: dict[str, Any]) -> None:
-    console = Console()
-    console.print(f"Added latency: {result['requests']} requests each, one at a time; store: {result['store']}")
-    table = Table()
-    for heading in ("", "P50 ms", "P99 ms"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, figures in result["ms"].items():
-        table.add_row(name, f"{figures['p50']:.1f}", f"{figures['p99']:.1f}")
-    console.print(table)
-    cpu = ", ".join(f"{name} {ms:.1f}" for name, ms in sorted(result["cpu_ms_per_request"].items()))
-    console.print(f"CPU ms for each request through the front ({WORKER_ID} answers at once): {cpu}")
+    title = f"{result['requests']} streamed completions of {result['tokens']} tokens in turn; milliseconds"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("store")
+    headings = (
+        "first token\nP50/P99",
+        "last token\nP50/P99",
+        "CPU\nfront",
+        "\ngate",
+        "\nworker",
+        "\nsum",
+        "\nemulator",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, found in result["stores"].items():
+        cpu = {**found["cpu_ms"], "sum": found["own_cpu_ms"]}
+        times = [f"{found[f'{kind}_p50_ms']:.1f}/{found[f'{kind}_p99_ms']:.1f}" for kind in ("first", "last")]
+        roles = ("front", "gate", "worker", "sum", "emulator")
+        table.add_row(name, *times, *(f"{cpu[role]:.1f}" if role in cpu else "–" for role in roles))
+    Console().print(table)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--store", choices=STORES, default="sqlite")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--stores", default=",".join(STORES if dynamodb_local.find() else STORES[:-1]))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    logging.disable(logging.INFO)
-    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        result = asyncio.run(measure(options.requests, options.store))
+    names = options.stores.split(",")
+    if unknown := set(names) - set(STORES):
+        parser.error(f"no store called {', '.join(sorted(unknown))}; there are {', '.join(STORES)}")
+    result = asyncio.run(measure(names, options.requests))
     if options.json:
-        print(json.dumps(result))
+        sys.stdout.write(json.dumps(result) + "\n")
     else:
         show(result)
 

@@ -22,6 +22,9 @@ FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
 STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
 """No new requests, then the workers drain and sign off, then the gates, which they sign off at."""
 ANSWER_EVERY_S = 0.1
+INTERNAL_HOST = "127.0.0.1"
+"""Gates and workers listen on this machine only, whatever the fronts listen on."""
+WILDCARDS = {"0.0.0.0": INTERNAL_HOST, "::": "[::1]"}  # noqa: S104 (compared, not bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +88,12 @@ class Fleet:
         options = ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
         command = ["-m", "uvicorn", "functions.http_api.app:app", *options]
         child = await self._spawn(FRONT, number, command)
-        url = f"http://{host}:{port}"
+        url = f"http://{WILDCARDS.get(host, host)}:{port}"
         await self._answering(f"{url}/health", child)
         return self._joined(Member(FRONT, number, url, child, port))
 
     async def start_gate(self, number: int) -> Member:
-        command = ["-m", "dispatcher", "--host", self._options.host, "--port", "0"]
+        command = ["-m", "dispatcher", "--host", INTERNAL_HOST, "--port", "0"]
         return await self._announced(GATE, number, command)
 
     async def start_worker(self, number: int) -> Member:
@@ -107,7 +110,7 @@ class Fleet:
             "--swap-gib": options.swap_gib or None,
             "--tiers": options.worker_tiers,
             "--model": model,
-            "--host": options.host,
+            "--host": INTERNAL_HOST,
             "--port": 0,
             "--pool": self._pool,
             "--home": options.home,

@@ -44,7 +44,9 @@ def dynamodb(endpoint_url: str) -> DynamoDBClient:
 
 
 async def make_table(endpoint_url: str) -> None:
-    await asyncio.to_thread(create_table, dynamodb(endpoint_url), TABLE)
+    """Create the table. With the SDK's own patience: a stand-in that has just started may be slow."""
+    client = session().client("dynamodb", endpoint_url=endpoint_url)
+    await asyncio.to_thread(create_table, client, TABLE)
 
 
 def table_store(endpoint_url: str) -> DynamoStore:
