@@ -185,8 +185,10 @@ class Following:
         call, got = self.call, self._attempts.delivered
         answer = error_body(error) if call.is_durable else ""
         end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.name, answer)
-        await self._link.do(end._replace(unbegun=True))
+        ended = await self._link.do(end._replace(unbegun=True))
         self._end(error)
+        if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: its answer is kept
+            await self._let_go(begun=offer.attempt - 1)
 
     async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:
         """React to the end of the running attempt's stream; of an earlier one it says nothing."""
@@ -239,8 +241,12 @@ class Following:
         if not self.call.is_durable:
             await self._cancel("cancelled")
             return
+        await self._let_go(begun=self._attempts.highest)
+
+    async def _let_go(self, begun: int) -> None:
+        """Hold a durable call no more. `begun`: the highest attempt that was begun here; a later one is launched."""
         outcome = await self._link.do(accept_of(self.call, self._link, ""))
-        if isinstance(outcome, Offer) and outcome.attempt > self._attempts.highest:
+        if isinstance(outcome, Offer) and outcome.attempt > begun:
             await self._context.launcher.launch(self.call.id, outcome.attempt)
 
     async def _cancel(self, outcome: str) -> None:

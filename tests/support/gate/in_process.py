@@ -117,7 +117,9 @@ class InProcessGate:
 
     def _is_running(self, end: End) -> bool:
         call = self.shard.state.calls.get(end.id)
-        return call is not None and bool(call.worker) and call.attempt == end.attempt
+        if call is None or (end.unbegun and call.watchers):
+            return False
+        return bool(call.worker) and call.attempt == end.attempt
 
     def _tick_when_due(self) -> None:
         if self._tick is not None:

@@ -18,14 +18,17 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.worker_protocol import Started, Token, WorkEvent, WorkOrder
+from dispatcher.operations.answer import result_of
 from dispatcher.operations.answer_events import EVENTS_AHEAD_MAX
 from dispatcher.operations.calls import Collected
+from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.following import LATE_S
+from dispatcher.operations.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.in_process import OFFER_S
 from tests.support.gate.memory_gate import Gate
-from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read
+from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
 
@@ -334,3 +337,23 @@ async def test_a_gate_that_is_gone_while_an_attempt_is_returned_is_503(gate: Gat
         await read(call)
     gate.shard.down = False
     gate.shard.decide_cancel(call.call.id)
+
+
+async def test_a_lost_attempt_of_a_key_that_another_process_knows_is_left_to_others(gate: Gate) -> None:
+    """The caller got a part of the lost attempt. The call goes on, and a repeat of the key gets the whole answer."""
+    gate.workers.acts.append(dies_after(2))
+    call = await dispatched(gate, "a", "k")
+    reading = asyncio.ensure_future(read(call))
+    await asyncio.sleep(0.05)
+    there = gate.process()
+    known = await submitted(gate, "a", "k", context=there)
+    assert isinstance(known, Known)
+    gate.shard.decide(gate.shard.commands[-1]._replace(process="p0"))  # the first one holds it again
+    with pytest.raises(WorkerFailed):
+        await reading
+    await asyncio.sleep(0.01)
+    assert await execute_detached(gate.process(), gate.launcher.launched[-1][0])
+    answer = await result_of(there, known)
+    known.leave()
+    assert answer is not None
+    assert (answer.outcome, answer.output_tokens) == ("done", 3)
