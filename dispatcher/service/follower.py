@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from typing import NamedTuple
 
 from dispatcher.model.commands import Offer, Over
@@ -53,6 +54,11 @@ class Follower:
     @property
     def is_loaded(self) -> bool:
         return self._named is not None
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since it was known to contain the whole log; infinity if it never was."""
+        return inf if self._named is None else self._named.age_s()
 
     async def catch_up(self) -> None:
         """Fold all entries that were written before this call. Raises StoreUnavailable, LogGap, LogCorrupt."""

@@ -28,7 +28,7 @@ from dispatcher.service.sessions import Session
 from dispatcher.service.snapshots import Offload, Snapshots, at_once
 from dispatcher.shard.settings import ShardSettings
 
-HEIR_ALIVE_S = 0.05
+HEIR_ALIVE_S = 0.03
 """How often an heir asks the leader for a receipt."""
 FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25

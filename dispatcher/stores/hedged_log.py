@@ -77,7 +77,7 @@ class HedgedLog:
         return await self._hedged(partial(self._log.read, position, limit))
 
     async def last(self) -> tuple[int, bytes] | None:
-        return await self._log.last()
+        return await self._hedged(self._log.last)
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
         await self._log.save_snapshot(position, nonce, state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 
 from dispatcher.model.errors import ConnectionLost
@@ -35,6 +35,7 @@ class Channel:
         self._receipts = 0
         self._heard_at = clock.monotonic()
         self._wakeup = asyncio.Event()
+        self._sent = asyncio.Event()
         self._watched = asyncio.Event()
         self.closed = False
         self.is_out_of_patience = False
@@ -56,7 +57,7 @@ class Channel:
 
     async def run(self, received: Callable[[Message], None]) -> None:
         """Exchange messages until the connection breaks, receipts stay out, or `close`."""
-        tasks = [asyncio.create_task(work) for work in (self._read(received), self._write(), self._watch())]
+        tasks = [asyncio.create_task(work) for work in self._works(received)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -66,6 +67,12 @@ class Channel:
             self.close()
             for task in tasks:
                 task.cancel()
+
+    def _works(self, received: Callable[[Message], None]) -> Iterator[Coroutine[None, None, None]]:
+        yield self._read(received)
+        yield self._write()
+        yield self._keep_alive()
+        yield self._watch()
 
     async def _read(self, received: Callable[[Message], None]) -> None:
         with suppress(ConnectionLost):
@@ -89,23 +96,27 @@ class Channel:
                 for frame in encode_frames(unsent):
                     self._without_receipt.append(self._clock.monotonic())
                     await self._connection.send(frame)
+                self._sent.set()
                 self._watched.set()
 
-    async def _watch(self) -> None:
-        """Return when a receipt stays out. Ask for one if nothing is sent."""
+    async def _keep_alive(self) -> None:
+        """Ask for a receipt whenever nothing was sent for a while, also while others stay out."""
         while True:
-            if self._without_receipt:
-                self.is_out_of_patience = await self._no_receipt_in_time()
-                if self.is_out_of_patience:
-                    return
-                continue
-            self._watched.clear()
+            self._sent.clear()
             try:
                 async with asyncio.timeout(self.alive_s):
-                    await self._watched.wait()
+                    await self._sent.wait()
             except TimeoutError:
                 self.post(Alive())
-                await asyncio.sleep(0)
+
+    async def _watch(self) -> None:
+        """Return when a receipt stays out."""
+        while not self.is_out_of_patience:
+            if self._without_receipt:
+                self.is_out_of_patience = await self._no_receipt_in_time()
+            else:
+                self._watched.clear()
+                await self._watched.wait()
 
     async def _no_receipt_in_time(self) -> bool:
         """Wait until the oldest receipt is late, or came. A process that was paused itself reads first what arrived."""

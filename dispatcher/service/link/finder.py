@@ -11,7 +11,7 @@ from dispatcher.service.authentication import sign_as_client
 from dispatcher.shard.codec import decode_entry
 
 CONNECT_S = 0.5
-WATCH_S = 0.05
+WATCH_S = 0.03
 
 
 class Fleet(NamedTuple):

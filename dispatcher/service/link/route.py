@@ -26,6 +26,8 @@ ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05
 """Pause between two looks for a leader while there may be one soon."""
 SEARCH_ALONE_S = 1.0
+NO_LEADER_KEPT_S = 2.0
+"""For so long after it read or wrote the log, a process that found no leader there does not look for one."""
 
 
 class Route:
@@ -79,7 +81,7 @@ class Route:
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 self._searching_since = self._clock.monotonic()
-            connection, may_come = await self._look()
+            connection, may_come = (None, False) if self._has_no_leader() else await self._look()
             if connection is not None:
                 await self._led(connection)
             elif may_come and not self._gives_up():
@@ -96,6 +98,10 @@ class Route:
             return None, True
         except LogError:
             return None, False
+
+    def _has_no_leader(self) -> bool:
+        """Did this process just see in the log that no process leads? What it writes itself shows that too."""
+        return not self._replica.shard.leader and self._replica.age_s < NO_LEADER_KEPT_S
 
     def _gives_up(self) -> bool:
         """Has no leader been reached for long enough?"""
@@ -147,7 +153,8 @@ class Route:
         try:
             while connection is None and self._is_needed() and not work.done():
                 await asyncio.wait((work,), timeout=SEARCH_ALONE_S)
-                connection, _ = await self._look()
+                if not self._has_no_leader():
+                    connection, _ = await self._look()
             if work.done():
                 await self._clock.sleep(SEARCH_S)
             await self._leave_alone(work)

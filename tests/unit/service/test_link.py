@@ -137,10 +137,11 @@ def test_a_paused_leader_is_replaced_and_does_not_lead_again():
             await asyncio.sleep(0.05)
         world.host("g1").resume()
         await asyncio.sleep(max(0.0, began + 5 - world.clock.now()))
-        assert world.leaders == ["g2"]
+        (successor,) = world.leaders
+        assert successor != "g1"
         assert len(latencies) == 40
         assert max(latencies) < 0.5
-        assert world.gates["g2"].takeovers == 1
+        assert world.gates[successor].takeovers == 1
         assert world.gates["g1"].takeovers == 1
 
     run_world(scenario())
