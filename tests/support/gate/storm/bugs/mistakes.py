@@ -61,7 +61,7 @@ bug(
 bug(
     "live_attempts_ignored",
     "A worker returns held attempts that run.",
-    Edit(agent.Agent, "_report", "self.executions.live(), now_s", "frozenset(), now_s"),
+    Edit(agent.Agent, "_heartbeat", "self.executions.live(), now_s", "frozenset(), now_s"),
     Edit(executions.Executions, "fence", "if name in self.live():", "if False:"),
 )
 bug(

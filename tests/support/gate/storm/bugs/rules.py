@@ -142,7 +142,7 @@ bug(
     "worker_trusts_the_wall_clock",
     "A worker measures its lease by a clock that can be set back.",
     Edit(agent.Agent, "_watch", "self.clock.monotonic()", "self.clock.now()"),
-    Edit(agent.Agent, "_report", "self.clock.monotonic()", "self.clock.now()"),
+    Edit(agent.Agent, "_heartbeat", "self.clock.monotonic()", "self.clock.now()"),
     rule=10,
 )
 bug(
