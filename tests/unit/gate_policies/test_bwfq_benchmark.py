@@ -25,7 +25,7 @@ def test_json_has_a_row_for_each_size(monkeypatch: pytest.MonkeyPatch, capsys: p
         product([10, 50], ["order", "fcfs", "bwfq"])
     )
     assert all(row["ratio"] == row["mean_us"] / row["bare_mean_us"] for row in report["rows"])
-    assert report["bytes_per_waiting_tenant"] > report["bytes_per_tenant"] > report["paper"]["bytes_per_tenant"]
+    assert min(report["bytes_per_waiting_tenant"], report["bytes_per_tenant"]) > report["paper"]["bytes_per_tenant"]
 
 
 @pytest.mark.parametrize("arguments", [("--sizes", "0"), ("--sizes", "many"), ("--decisions", "1")])

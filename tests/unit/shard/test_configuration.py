@@ -1,0 +1,91 @@
+"""Shares that change under load, tenants that are deleted and created again, and clocks that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.commands import Accept, Over, Tick
+from dispatcher.model.facts import Entry, TenantSet
+from dispatcher.shard.codec import encode_entry
+from dispatcher.shard.shard import Shard
+from tests.support.gate.lone_shard import T0, LoneShard, report
+
+
+def served(shard: LoneShard, running: str, sent: dict[str, str], most: int) -> list[str]:
+    """End one call after the other. Return the tenants of the first ones dispatched."""
+    return [sent[name] for name in shard.drain(running) if name in sent][:most]
+
+
+def test_a_share_changes_with_the_next_call_that_carries_it() -> None:
+    shard = LoneShard()
+    blocker = shard.call("blocker")
+    sent = {shard.call(tenant): tenant for _ in range(60) for tenant in "ab"}
+    sent[shard.call("a", version=2, weight=3.0)] = "a"
+    first = served(shard, blocker, sent, 40)
+    assert first.count("a") == pytest.approx(30, abs=1)
+
+
+def test_an_older_version_from_a_slow_cache_changes_nothing() -> None:
+    shard = LoneShard()
+    shard.call("a", version=5, weight=3.0)
+    shard.call("a", version=4, weight=9.0)
+    assert not any(isinstance(fact, TenantSet) for fact in shard.facts)
+    assert (shard.shard.state.tenants["a"].version, shard.shard.state.tenants["a"].weight) == (5, 3.0)
+
+
+def test_what_runs_is_settled_by_the_share_of_its_dispatch() -> None:
+    shard = LoneShard(None, report("w", 2))
+    name = shard.call("a", cost=8.0, weight=2.0, rate_per_s=4.0)
+    shard.call("a", cost=0.0, version=2, weight=1.0, rate_per_s=1.0)
+    tat, vft = shard.shard.state.tenants["a"].clocks
+    shard.end(name, 12)
+    assert shard.shard.state.tenants["a"].clocks == (tat + 1.0, vft + 2.0)
+
+
+def test_a_tenant_deleted_and_created_again_while_its_work_runs() -> None:
+    shard = LoneShard(None, report("w", 2))
+    old = shard.call("a", version=3, weight=1.0, tier="background")
+    waits = [shard.call("a", version=3) for _ in range(2)]
+    again = shard.call("a", version=4, weight=2.0, tier="premium", waiting_max=1_000)
+    tenant = shard.shard.state.tenants["a"]
+    assert (tenant.version, tenant.weight, tenant.tier) == (4, 2.0, "premium")
+    assert shard.end(old, 7) == [waits[1]]
+    assert shard.status(old) == Over(old, 1, "done", 7, 0)
+    assert (tenant.running, tenant.waiting, tenant.spent) == (2, 1, 7.0)
+    assert shard.drain(waits[0]) == [again]
+
+
+def test_a_clock_that_runs_backward_stands_still() -> None:
+    shard = LoneShard()
+    shard.call("blocker")
+    name = shard.call("a", wait_s=10.0)
+    shard.do(Tick(), T0 - 3600.0)
+    assert shard.shard.at == T0
+    assert shard.worker_of(name) == ""
+    assert shard.end("p-1") == [name]
+    assert shard.shard.state.calls[name].dispatched_at == T0
+
+
+def test_after_an_hour_ahead_shares_stay_right() -> None:
+    """The time of the log cannot fall: it stands still for an hour, and with it the guarantees, not the sharing."""
+    shard = LoneShard()
+    blocker = shard.call("blocker")
+    shard.do(Tick(), T0 + 3600.0)
+    shard.call("c")
+    shard.now = T0
+    sent = {shard.call(tenant, weight=weight): tenant for _ in range(60) for tenant, weight in (("a", 1.0), ("b", 3.0))}
+    assert shard.shard.at == T0 + 3600.0
+    assert served(shard, blocker, sent, 40).count("b") == pytest.approx(30, abs=1)
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
+    shard = Shard()
+    shard.decide([report()], T0)
+    shard.confirm(Entry(0, T0, "w", "", 0, (shard.fleet()[0],)))
+    accept = Accept("p-1", 0, "p", "a", "m", wrong, T0 + 9.0, False, "", "", 1, 1.0, 0.0, 0.0, "standard", 9)
+    _, facts = shard.decide([accept], T0)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode_entry(Entry(1, T0, "w", "", 0, facts))
+    shard.rollback()
+    assert shard.state.calls == {}

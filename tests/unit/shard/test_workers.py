@@ -1,0 +1,105 @@
+"""Workers that fail: an error affects one call, only an error rate takes a worker out of service, and briefly."""
+
+from __future__ import annotations
+
+from dispatcher.model.commands import Leave, Over, Silent, Tick, Waiting
+from dispatcher.model.invocation import ATTEMPTS_MAX
+from dispatcher.shard.records import FAILED_MOST, RECENT
+from dispatcher.shard.settings import ShardSettings
+from tests.support.gate.lone_shard import LoneShard, report
+
+REST_S = ShardSettings().rest_s
+
+
+def failing(shard: LoneShard, worker: str, times: int) -> None:
+    """Let so many calls, each of a tenant of its own, fail on the worker."""
+    for number in range(times):
+        name = shard.call(f"t{number}")
+        assert shard.worker_of(name) == worker
+        shard.give_back(name, "failed")
+        if shard.worker_of(name):
+            shard.end(name)
+
+
+def test_one_failure_takes_no_worker_out_of_service() -> None:
+    shard = LoneShard(None, report("w", 4))
+    failing(shard, "w", FAILED_MOST - 1)
+    assert shard.shard.state.workers["w"].config.state == "serving"
+
+
+def test_an_error_rate_rests_a_worker_for_all_tenants_and_for_a_stated_time() -> None:
+    shard = LoneShard(None, report("w", 8))
+    names = [shard.call(f"t{number}") for number in range(FAILED_MOST)]
+    for name in names:
+        shard.give_back(name, "failed")
+    assert shard.shard.state.workers["w"].config.state == "resting"
+    late = shard.call("another tenant")
+    assert isinstance(shard.status(late), Waiting)
+    assert shard.shard.next_tick() == shard.now + REST_S
+    shard.do(Tick(), shard.now + REST_S - 0.01)
+    assert isinstance(shard.status(late), Waiting)
+    shard.do(report("w", 8))  # its reports do not end the rest
+    assert isinstance(shard.status(late), Waiting)
+    shard.do(Tick(), shard.now + 0.01)
+    assert shard.worker_of(late) == "w"
+
+
+def test_failures_of_long_ago_are_forgotten() -> None:
+    shard = LoneShard(None, report("w", 4))
+    for _ in range(4):
+        failing(shard, "w", 1)
+        for _ in range(RECENT):
+            shard.end(shard.call("well"))
+    assert shard.shard.state.workers["w"].config.state == "serving"
+
+
+def test_other_workers_take_the_calls_of_one_that_rests() -> None:
+    shard = LoneShard(None, report("bad", 8))
+    names = [shard.call(f"t{number}") for number in range(FAILED_MOST)]
+    shard.do(report("good", 8))
+    for name in names:
+        shard.give_back(name, "failed")
+    assert {shard.worker_of(name) for name in names} == {"good"}
+    assert [shard.worker_of(shard.call(f"n{number}")) for number in range(4)] == ["good"] * 4
+
+
+def test_a_call_has_a_bounded_number_of_attempts() -> None:
+    shard = LoneShard(None, report("w", 1))
+    name = shard.call("a", cost=5.0)
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        assert shard.shard.state.calls[name].attempt == attempt
+        shard.give_back(name, "failed")
+    over = shard.status(name)
+    assert over == Over(name, ATTEMPTS_MAX, "failed")
+    assert shard.shard.state.tenants["a"].clocks[1] == 0.0  # refunded
+    assert shard.shard.usage_rows()[0].service == 0.0
+
+
+def test_offers_that_were_not_begun_or_declined_are_no_attempts() -> None:
+    shard = LoneShard(None, report("w", 1))
+    name = shard.call("a")
+    for _ in range(3 * ATTEMPTS_MAX):
+        shard.give_back(name, "declined")
+        assert shard.worker_of(name) == "w"
+    assert shard.shard.state.workers["w"].config.state == "serving"
+
+
+def test_a_silent_worker_gets_no_new_call_and_keeps_its_own() -> None:
+    shard = LoneShard(None, report("w", 2))
+    runs = shard.call("a")
+    shard.do(Silent("w", True))
+    waits = shard.call("a")
+    assert (shard.worker_of(runs), shard.worker_of(waits)) == ("w", "")
+    assert shard.end(runs) == []
+    shard.do(report("w", 2))
+    assert shard.worker_of(waits) == "w"
+
+
+def test_the_calls_of_a_worker_that_left_go_to_others_in_their_old_order() -> None:
+    shard = LoneShard(None, report("w", 2))
+    first, second, third = (shard.call("a") for _ in range(3))
+    shard.do(Leave("w"))
+    assert [shard.worker_of(name) for name in (first, second, third)] == ["", "", ""]
+    shard.do(report("heir", 1))
+    assert shard.worker_of(first) == "heir"
+    assert shard.drain(first) == [second, third]
