@@ -176,6 +176,7 @@ def make_context(
         clock=clock,
         ids=RealIds(),
         settings=config.gate_settings(),
+        limit_settings=config.limits,
     )
 
 

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
+from dispatcher.operations.limits import LimitSettings
 from dispatcher.sections import ThrottlingSection, TiersSection
 from dispatcher.shard.settings import ShardSettings
 
@@ -52,6 +53,8 @@ class Config(BaseModel):
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: tiers play no part at the gate."""
     throttling: Json[ThrottlingSection] | None = None
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
+    limits: Json[LimitSettings] = Field(default=LimitSettings())
+    """JSON: the bounds of one front before the gate, by their names in dispatcher/operations/limits.py."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """Most concurrent requests to DynamoDB of one process."""
 

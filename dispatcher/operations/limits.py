@@ -13,7 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from dispatcher.model.errors import Refused
 from dispatcher.ports import Clock
@@ -25,7 +26,13 @@ REFUSED_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Bounds of one process. Those of the process are shared by all tenants; the others are for one tenant."""
+    """Bounds of one process. Those of the process are shared by all tenants; the others are for one tenant.
+
+    0 allows nothing. Raises ValueError for a negative bound or a time of 0.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+    """For dispatcher/config.py, which reads these settings from the environment."""
 
     process_requests_max: int = 4096
     """Requests that are open in this process. Further ones get 429 before their key is looked up."""
@@ -52,6 +59,12 @@ class LimitSettings:
     """A request's body arrives within this time."""
     send_s: float = 30.0
     """A caller that reads nothing for this time is disconnected."""
+
+    def __post_init__(self) -> None:
+        for bound in fields(self):
+            value = getattr(self, bound.name)
+            if value < 0 or (value == 0 and bound.name in ("body_s", "send_s")):
+                raise ValueError(f"{bound.name} must be above 0, not {value!r}")
 
 
 class Budget:

@@ -167,8 +167,8 @@ def _response(content: bytes, *, is_fault: bool, is_result: bool) -> httpx.Respo
     if "error" in body and isinstance(status, int):
         after_s = body.get("retry_after_s")
         return httpx.Response(status, content=content, headers={} if after_s is None else {"retry-after": str(after_s)})
-    if status == "queued" and not is_result:
-        return _error(504, f"still queued; ask for the result of {body.get('id')}", "queued")
+    if status in ("queued", "running") and not is_result:
+        return _error(504, f"still {status}; ask for the result of {body.get('id')}", str(status))
     return httpx.Response(200, content=content)
 
 

@@ -129,13 +129,13 @@ async def test_a_long_wait_is_kept_alive_by_comments(gate: Gate) -> None:
 # ── What is refused ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETION, "/v1/models", "/v1/models/m"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETION, "/v1/models", "/v1/models/m", "/v1/usage"])
 async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gate, path: str) -> None:
     good = gate.keys["a"]
     bodies = set()
     for authorization in ("", "Bearer", "Bearer ", "Basic x", f"Bearer {good}x", f"Bearer hg-{'z' * 40}", good):
         headers: dict[str, Any] = {"authorization": authorization} if authorization else {}
-        method = "GET" if "models" in path else "POST"
+        method = "POST" if path in (CHAT, COMPLETION) else "GET"
         call = gate.caller(None).start(method, path, chat() if method == "POST" else None, **headers)
         reply = await call.finished()
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.errors import Refused
+from dispatcher.config import load_config
+from dispatcher.model.errors import ConfigurationError, Refused
 from dispatcher.operations.calls import Collected
 from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
 from headgate.simulator.virtual_time import LoopClock
@@ -75,6 +76,31 @@ def test_an_open_request_is_given_back_also_after_an_error() -> None:
         with limits.open_request("b"), limits.key_in_flight("b", "k"), limits.key_in_flight("a", "l"):
             pass
     assert (limits.requests.total, limits.keys.total) == (0, 0)
+
+
+def test_limits_come_from_the_environment_and_are_validated() -> None:
+    config = load_config({"HEADGATE_LIMITS": '{"open_requests_max": 7, "body_s": 2.5}'})
+    assert (config.limits.open_requests_max, config.limits.body_s) == (7, 2.5)
+    assert config.limits.send_s == LimitSettings().send_s
+    assert load_config({}).limits == LimitSettings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"open_requests": 7}',
+        '{"send_s": 0}',
+        '{"same_key_max": -1}',
+        '{"body_s": NaN}',
+        "[]",
+        "7",
+        "{",
+        '{"body_s": "x"}',
+    ],
+)
+def test_bad_limits_are_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="HEADGATE_LIMITS"):
+        load_config({"HEADGATE_LIMITS": text})
 
 
 async def test_a_bucket_allows_a_burst_and_a_rate(gate: Gate) -> None:
