@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
@@ -13,8 +13,8 @@ from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import UnknownInvocation
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.operations.context import Context
-from dispatcher.operations.results import error_of
-from dispatcher.operations.submit import Known, answered
+from dispatcher.operations.results import answer_without, error_of
+from dispatcher.operations.submit import Known
 
 STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
 
@@ -46,14 +46,15 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
 
 
 async def progress_of(context: Context, invocation: Invocation) -> Progress:
-    """Return how far the call is, as the gate knows it."""
+    """Return how far the call is, as the gate knows it. Only reads."""
     if invocation.answer is None:
         outcome = await context.link.do(Status(invocation.id))
+        now = context.clock.now()
         if isinstance(outcome, Offer):
             return Progress("running", invocation)
-        is_late = isinstance(outcome, Unknown) and context.clock.now() >= invocation.deadline_at
-        if isinstance(outcome, Over) or is_late:
-            invocation = await answered(context, invocation, outcome)
+        if isinstance(outcome, Over) or (isinstance(outcome, Unknown) and now >= invocation.deadline_at):
+            current = await context.store.get(invocation.id) or invocation
+            invocation = replace(current, answer=current.answer or answer_without(current, outcome, now))
     if invocation.answer is None:  # it waits, or is about to be accepted
         return Progress("queued", invocation)
     return Progress(STATUS_OF[invocation.answer.outcome], invocation)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from dispatcher.model.commands import Over
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, ServiceError, TenantError, WorkerFailed
-from dispatcher.model.invocation import Answer
+from dispatcher.model.commands import Outcome, Over
+from dispatcher.model.errors import (
+    AnsweredError,
+    DeadlineExceeded,
+    ServiceError,
+    StoreUnavailable,
+    TenantError,
+    WorkerFailed,
+)
+from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
 
 ANSWER_LOST = "The connection to the worker broke at the end of the answer."
@@ -60,3 +67,17 @@ def answer_of_outcome(over: Over, now: float) -> Answer:
     body = error_body(error_of_outcome(over.outcome))
     outcome = "failed" if over.outcome == "done" else over.outcome
     return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
+
+
+def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
+    """Return the answer of a call that the gate does not hold any more, if none was kept. `outcome`: what it says.
+
+    A call that the gate does not know was lost before it was accepted. Until its deadline its key is free for a new
+    try; after that it has expired, because the log does not remember its end for ever.
+    """
+    if isinstance(outcome, Over):
+        return answer_of_outcome(outcome, now)
+    if now >= item.deadline_at:
+        return answer_of_outcome(Over(item.id, 0, "expired"), now)
+    lost = StoreUnavailable("The request was lost before the gate accepted it. Send it again.")
+    return Answer("failed", 0, 0, 0, error_body(lost), now)

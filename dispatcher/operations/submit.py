@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dispatcher.model.commands import Offer, Outcome, Over, Refused, Waiting
+from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
     IdempotencyConflict,
@@ -25,7 +25,7 @@ from dispatcher.operations.calls import Call, item_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import answer_of_outcome, is_retryable
+from dispatcher.operations.results import answer_without, is_retryable
 
 RETRIES_PER_KEY_MAX = 16
 """Most new tries of one key after a retryable error. Later ones get the last such error again."""
@@ -155,23 +155,12 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
         following.leave()
         raise
     following.leave()
-    return Known(await answered(context, item, outcome))
+    return Known(await _answered(context, item, outcome))
 
 
-async def answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
-    """Return a call that the gate does not hold any more with its answer, and keep one if it has none.
-
-    A call that the gate does not know was lost before it was accepted. Until its deadline its key is free for a new
-    try; after that it has expired, because the log does not remember its end for ever.
-    """
-    now = context.clock.now()
-    if isinstance(outcome, Over):
-        answer = answer_of_outcome(outcome, now)
-    elif now >= item.deadline_at:
-        answer = answer_of_outcome(Over(item.id, 0, "expired"), now)
-    else:
-        lost = StoreUnavailable("The request was lost before the gate accepted it. Send it again.")
-        answer = Answer("failed", 0, 0, 0, error_body(lost), now)
+async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
+    """Return a call that the gate does not hold any more with its answer, and keep one if it has none."""
+    answer = answer_without(item, outcome, context.clock.now())
     return replace(item, answer=await context.store.answer(item.id, answer) or answer)
 
 
