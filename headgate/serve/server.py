@@ -1,7 +1,7 @@
 """The processes of `headgate serve`: started, started again when they end by themselves, and ended in order.
 
     front-0 …    OpenAI's API
-    executor-0   durable calls that no process holds: whose front died, for example
+    executor-0   durable calls that no process holds, for example after the death of their front
     gate-0 …     one beside every worker; one of them leads
     worker-0 …   engine and scheduler
 
