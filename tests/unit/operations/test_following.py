@@ -20,7 +20,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.worker_protocol import Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.answer_events import EVENTS_AHEAD_MAX
-from dispatcher.operations.calls import Collected
+from dispatcher.operations.calls import Collected, accept_of
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.following import LATE_S
 from dispatcher.operations.submit import Known
@@ -348,7 +348,7 @@ async def test_a_lost_attempt_of_a_key_that_another_process_knows_is_left_to_oth
     there = gate.process()
     known = await submitted(gate, "a", "k", context=there)
     assert isinstance(known, Known)
-    gate.shard.decide(gate.shard.commands[-1]._replace(process="p0"))  # the first one holds it again
+    gate.shard.decide(accept_of(call.call, gate.link(), "p0"))  # the first one holds it again
     with pytest.raises(WorkerFailed):
         await reading
     await asyncio.sleep(0.01)
