@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import secrets
 import time
@@ -130,13 +131,18 @@ def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) ->
 
 
 def make_gate_process(config: Config) -> GateProcess:
-    """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError."""
+    """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError.
+
+    The garbage collector does not look at the state that a leader begins with: that takes 0.2 s for 10,000 tenants.
+    """
     from dispatcher.service.gate_process import GateProcess, GateStores
 
     store, clock = make_store(config), RealClock()
     stores = GateStores(store.mailboxes, store, store, make_launcher(config))
     fleet = _fleet(config, store, clock)
-    return GateProcess(fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread)
+    return GateProcess(
+        fleet, config.shard_settings(), stores, config.shard, offload=asyncio.to_thread, on_lead=gc.freeze
+    )
 
 
 def make_log_keeper(config: Config, context: Context) -> LogKeeper:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dispatcher.model.commands import Offer, Over
 from dispatcher.model.errors import LogCorrupt, LogGap
@@ -19,6 +19,8 @@ from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
 
 READ_MAX = 1000
+PAUSE_BYTES = 30_000
+"""So many bytes of entries are folded at once."""
 
 
 class Delivery(NamedTuple):
@@ -33,11 +35,23 @@ def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
     """No part of this process follows the entries of others."""
 
 
-class Follower:
-    """`on_entry` is called with each entry of another process, and its news, after it was folded."""
+Offload = Callable[..., Awaitable[Any]]
+"""Calls a function with arguments, in a thread where a pause of the event loop would matter, and returns its result."""
 
-    def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
-        self._log, self._settings, self._clock = log, settings, clock
+
+async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function here."""
+    return work(*arguments)
+
+
+class Follower:
+    """`on_entry` is called with each entry of another process, and its news, after it was folded.
+
+    `offload` decodes snapshots.
+    """
+
+    def __init__(self, log: Log, settings: ShardSettings, clock: Clock, offload: Offload = at_once) -> None:
+        self._log, self._settings, self._clock, self._offload = log, settings, clock, offload
         self.shard = Shard(settings)
         self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
         self.saved_position = 0
@@ -84,11 +98,20 @@ class Follower:
             if named is None or named.age_s() > POSITION_MAX_AGE_S:
                 self._named = None
                 continue
-            for data in entries:
-                self._fold(data)
+            await self._fold_all(entries)
             self._named = began
             if len(entries) < READ_MAX:
                 return
+
+    async def _fold_all(self, entries: Sequence[bytes]) -> None:
+        """Fold entries. Other tasks of this process run in between."""
+        size = 0
+        for data in entries:
+            self._fold(data)
+            size += len(data)
+            if size > PAUSE_BYTES:
+                size = 0
+                await asyncio.sleep(0)
 
     def _needs_reload(self) -> bool:
         if self._corrupt is not None:
@@ -102,8 +125,9 @@ class Follower:
         position = 0 if found is None else found[0]
         if position <= above:
             raise LogGap(f"The log has no entry {above} and no snapshot above it.")
-        self.shard = Shard(self._settings) if found is None else load(found[1], self._settings)
-        if self.shard.position != position:
+        shard = Shard(self._settings) if found is None else await self._offload(load, found[1], self._settings)
+        self.shard = shard
+        if shard.position != position:
             raise LogCorrupt(f"The snapshot of position {position} contains another position.")
         self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
         self._named = began

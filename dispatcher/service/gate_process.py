@@ -11,21 +11,23 @@ Two processes that lead cost a lost write and never a wrong state: only the log 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
+from typing import NamedTuple
 from zlib import crc32
 
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
-from dispatcher.ports import Connection, InvocationStore, Launcher, Listener, MailboxStore, UsageStore
-from dispatcher.service.authentication import sign_as_server
-from dispatcher.service.codec.frames import VERSION, Heir, Hello, Message, NotLeader, decode_frame
+from dispatcher.ports import InvocationStore, Launcher, Listener, MailboxStore, UsageStore
+from dispatcher.service.codec.frames import VERSION, Heir, Hello, Message, NotLeader
 from dispatcher.service.courier import Courier
+from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.leader import Leader
 from dispatcher.service.link.channel import Channel
 from dispatcher.service.link.finder import Fleet, Leadership, connect, read_leadership
+from dispatcher.service.reception import Reception
 from dispatcher.service.replica import Replica
-from dispatcher.service.sessions import Session
-from dispatcher.service.snapshots import Offload, Snapshots, at_once
+from dispatcher.service.snapshots import Snapshots
 from dispatcher.shard.settings import ShardSettings
 
 HEIR_ALIVE_S = 0.03
@@ -47,17 +49,24 @@ SHADOW_S = 10.0
 """How often a leader without followers reads what it wrote, into the replica that it makes snapshots of."""
 
 
-class GateStores:
+class GateStores(NamedTuple):
     """What a gate process needs of the store, besides the log."""
 
-    def __init__(
-        self, mailboxes: MailboxStore, answers: InvocationStore, projections: UsageStore, launcher: Launcher
-    ) -> None:
-        self.mailboxes, self.answers, self.projections, self.launcher = mailboxes, answers, projections, launcher
+    mailboxes: MailboxStore
+    answers: InvocationStore
+    projections: UsageStore
+    launcher: Launcher
+
+
+def no_change() -> None:
+    """Nothing changes in a process that begins to lead."""
 
 
 class GateProcess:
-    """`shard`: the name of the log. Call `listen`, then `run`."""
+    """`shard`: the log's name. `offload` encodes and decodes snapshots, `on_lead` is called at each takeover.
+
+    Call `listen`, then `run`.
+    """
 
     def __init__(
         self,
@@ -67,6 +76,7 @@ class GateProcess:
         shard: str,
         *,
         offload: Offload = at_once,
+        on_lead: Callable[[], None] = no_change,
     ) -> None:
         self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
         self.address = ""
@@ -80,15 +90,17 @@ class GateProcess:
         self._channel: Channel | None = None
         self._is_vacant = False
         """The process that the log names as the leader says that it does not lead."""
+        self._reception = Reception(fleet, lambda: self._leader, self._not_leader)
         self._listener: Listener | None = None
         self._stopping = asyncio.Event()
+        self._offload, self._on_lead = offload, on_lead
         self._snapshots = Snapshots(fleet.log, stores.projections, shard, fleet.clock, fleet.ids, offload)
         self._replica: Replica | None = None
         self._shadow: Replica | None = None
 
     async def listen(self, address: str, public_address: str = "") -> str:
         """Accept connections at "host:port". `public_address`: how the others reach it. Return the latter."""
-        self._listener = await self._fleet.transport.listen(address, self._serve)
+        self._listener = await self._fleet.transport.listen(address, self._reception.serve)
         self.address = public_address or self._listener.address
         self._replica = self._new_replica()
         return self.address
@@ -130,7 +142,9 @@ class GateProcess:
     def _new_replica(self) -> Replica:
         """The name begins with the address, so that an entry shows whether the leader wrote it."""
         name = f"{self.address}/{self._fleet.ids.new()[:6]}"
-        return Replica(self._fleet.log, self._settings, self._clock, name, answers=self._stores.answers)
+        return Replica(
+            self._fleet.log, self._settings, self._clock, name, answers=self._stores.answers, offload=self._offload
+        )
 
     # Leading and following
 
@@ -156,6 +170,7 @@ class GateProcess:
         if not await self.replica.take_over(self.address, known.epoch):
             return
         self.takeovers += 1
+        self._on_lead()
         self.rank = -1
         courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
         self._leader = leader = Leader(self.replica, self._clock, self._fleet.transport, courier)
@@ -226,38 +241,10 @@ class GateProcess:
             return RANK_S[self.rank]
         return OTHERS_S * (1 + crc32(self.replica.name.encode()) / 2**32)
 
-    # Connections
-
-    async def _serve(self, unsigned: Connection) -> None:
-        connection = await sign_as_server(unsigned, self._fleet.secret, self._fleet.ids.secret())
-        messages = decode_frame(await connection.receive())
-        if not messages or not isinstance(messages[0], Hello):
-            return connection.close()
-        session = Session(connection, self._clock, messages[0])
-        writer = asyncio.create_task(session.write())
-        try:
-            await self._converse(connection, session, messages[1:])
-        finally:
-            session.close_soon()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S):
-                    await writer
-            connection.close()
-        return None
-
-    async def _converse(self, connection: Connection, session: Session, messages: list[Message]) -> None:
-        leader = self._leader
-        if leader is None:
-            other = self._known.address if self._known.address != self.address else ""
-            return session.post(NotLeader(other, self._known.epoch))
-        leader.joined(session)
-        try:
-            leader.received(session, messages)
-            while not session.closed:
-                leader.received(session, decode_frame(await connection.receive()))
-        finally:
-            leader.left(session)
-        return None
+    def _not_leader(self) -> NotLeader:
+        """Return what a client is answered while this process does not lead."""
+        other = self._known.address if self._known.address != self.address else ""
+        return NotLeader(other, self._known.epoch)
 
     # What an heir does besides
 

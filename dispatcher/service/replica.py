@@ -15,7 +15,7 @@ from dispatcher.model.errors import EntryTooLarge, StoreUnavailable
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
-from dispatcher.service.follower import Delivery, Follower, deliveries_of
+from dispatcher.service.follower import Delivery, Follower, Offload, at_once, deliveries_of
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
@@ -65,8 +65,9 @@ class Replica(Follower):
         *,
         answers: InvocationStore | None = None,
         guard: ClockGuard | None = None,
+        offload: Offload = at_once,
     ) -> None:
-        super().__init__(log, settings, clock)
+        super().__init__(log, settings, clock, offload)
         self.name = name
         self._answers = answers
         self.guard = guard or ClockGuard(clock)

@@ -7,11 +7,9 @@ last the log is cut below the snapshot before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from dispatcher.ports import Clock, Ids, Log, UsageStore
+from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.replica import Replica
-from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump
 
 BYTES = 1_000_000
@@ -23,12 +21,6 @@ IDLE_S = 12 * 3600.0
 """A process makes a snapshot at least so often, also of a log that does not grow."""
 ROWS_PER_S = 50
 """Rows that are projected in a second: two write units each at most, so at most 100 (rule 12)."""
-
-Offload = Callable[[Callable[[Shard], bytes], Shard], Awaitable[bytes]]
-
-
-async def at_once(work: Callable[[Shard], bytes], shard: Shard) -> bytes:
-    return work(shard)
 
 
 class Snapshots:

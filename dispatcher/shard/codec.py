@@ -47,6 +47,9 @@ _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 _CLOCKS = {kind: kind._fields.index("clocks") for kind in KINDS.values() if "clocks" in kind._fields}
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def encode_entry(entry: Entry) -> bytes:
     facts = [[_LETTERS[type(fact)], *fact] for fact in entry.facts]
     fields = [FORMAT, entry.position, entry.at, entry.writer, entry.leader, entry.epoch, facts]
@@ -55,7 +58,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes) -> Entry:
     """Raises LogCorrupt for bytes that are no entry, or of a newer version."""
-    fields = unpack(data)
+    [fields, *_] = unpack(data)
     try:
         version, position, at, writer, leader, epoch, facts = fields
         if version > FORMAT:
@@ -65,16 +68,17 @@ def decode_entry(data: bytes) -> Entry:
         raise LogCorrupt(f"an entry of the log does not decode: {error!r}") from None
 
 
-def pack(value: object) -> bytes:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+def pack(*values: object) -> bytes:
+    """Return the values as lines of JSON, compressed if that is worth it."""
+    text = b"\n".join(_to_json(value).encode() for value in values)
     return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else COMPRESSED + zlib.compress(text, 1)
 
 
-def unpack(data: bytes) -> Any:
-    """Raises LogCorrupt."""
+def unpack(data: bytes) -> list[Any]:
+    """Return the values of `pack`. Raises LogCorrupt."""
     try:
         text = data[1:] if data[:1] == PLAIN else zlib.decompress(data[1:])
-        return json.loads(text)
+        return [json.loads(line) for line in text.split(b"\n")]
     except (ValueError, zlib.error) as error:
         raise LogCorrupt(f"the log holds bytes that do not decode: {error}") from None
 

@@ -1,7 +1,11 @@
-"""A shard's state as bytes, and back. A shard made of a snapshot and the entries after it equals one made of all."""
+"""A shard's state as bytes, and back. A shard made of a snapshot and the entries after it equals one made of all.
+
+A snapshot is a line of single values, then lines of rows. So other threads can run while a large one is made or read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dispatcher.model.commands import Over
@@ -22,35 +26,58 @@ _CALL = (
 )  # fmt: skip
 
 
+ROWS_A_LINE = 100
+
+
 def dump(shard: Shard) -> bytes:
     state = shard.state
-    return pack(
-        {
-            "format": FORMAT,
-            "order": state.order.name,
-            "position": state.position,
-            "at": state.at,
-            "leader": shard.leader,
-            "epoch": shard.epoch,
-            "virtual_time": state.virtual_time,
-            "arrivals": state.arrivals,
-            "behind": state.behind,
-            "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
-            "processes": [_process(name, process) for name, process in state.processes.items()],
-            "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
-            "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
-            "usage": [[*key, *row] for key, row in state.usage.items()],
-            "interactions": [[*key, at] for key, at in state.interactions.items()],
-            "ends": [list(over) for over in state.ends.values()],
-            "throttle": state.throttle.dump() if state.throttle else None,
-        }
-    )
+    values = {
+        "format": FORMAT,
+        "order": state.order.name,
+        "position": state.position,
+        "at": state.at,
+        "leader": shard.leader,
+        "epoch": shard.epoch,
+        "virtual_time": state.virtual_time,
+        "arrivals": state.arrivals,
+        "behind": state.behind,
+        "throttle": state.throttle.dump() if state.throttle else None,
+    }
+    return pack(values, *(line for name, rows in _rows(state).items() for line in _lines(name, rows)))
+
+
+def fields_of(data: bytes) -> dict[str, Any]:
+    """Return the values and rows of a snapshot by name. Raises LogCorrupt."""
+    values, *lines = unpack(data)
+    if not isinstance(values, dict):
+        raise LogCorrupt("these bytes are no snapshot")
+    for name, rows in lines:
+        values.setdefault(name, []).extend(rows)
+    return values
+
+
+def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
+    """Return the rows in lines of at most ROWS_A_LINE; one line if there are none."""
+    for start in range(0, max(1, len(rows)), ROWS_A_LINE):
+        yield [name, rows[start : start + ROWS_A_LINE]]
+
+
+def _rows(state: State) -> dict[str, list[Any]]:
+    return {
+        "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
+        "processes": [_process(name, process) for name, process in state.processes.items()],
+        "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
+        "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
+        "usage": [[*key, *row] for key, row in state.usage.items()],
+        "interactions": [[*key, at] for key, at in state.interactions.items()],
+        "ends": [list(over) for over in state.ends.values()],
+    }
 
 
 def load(data: bytes, settings: ShardSettings) -> Shard:
     """Raises LogCorrupt for bytes that are no snapshot, of a newer version, or of another order."""
-    fields = unpack(data)
     try:
+        fields = fields_of(data)
         if fields["format"] > FORMAT:
             raise LogCorrupt(f"the snapshot has version {fields['format']}, newer than {FORMAT}: update this process")
         if fields["order"] != settings.order:

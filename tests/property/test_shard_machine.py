@@ -26,10 +26,10 @@ from dispatcher.model.commands import (
 )
 from dispatcher.model.facts import Entry
 from dispatcher.policies.throttling import Limits
-from dispatcher.shard.codec import decode_entry, encode_entry, unpack
+from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.snapshot import dump, fields_of, load
 
 TENANTS = {"a": (1.0, 0.0, 0.0, "standard"), "b": (3.0, 5.0, 20.0, "premium"), "c": (0.5, 2.0, 0.0, "background")}
 PROCESSES = ("p", "q", "r")
@@ -46,7 +46,7 @@ def report(worker: str, *, slots: int | None = None, draining: bool = False, cap
 
 def seen(shard: Shard) -> Any:
     """Everything that the state holds, in an order that does not depend on how it came about."""
-    fields = unpack(dump(shard))
+    fields = fields_of(dump(shard))
     for name in ("workers", "processes", "tenants", "calls", "usage", "interactions"):
         fields[name].sort(key=json.dumps)
     return fields

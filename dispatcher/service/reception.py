@@ -1,0 +1,55 @@
+"""A gate process's reception: clients are handed to the leader, or sent on if this process does not lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from dispatcher.ports import Connection
+from dispatcher.service.authentication import sign_as_server
+from dispatcher.service.codec.frames import Hello, Message, NotLeader, decode_frame
+from dispatcher.service.leader import Leader
+from dispatcher.service.link.finder import Fleet
+from dispatcher.service.sessions import Session
+
+LAST_WORDS_S = 0.2
+"""How long the last messages to a client may take."""
+
+
+class Reception:
+    """`leader`: the leader in this process, if it leads; `not_leader`: what a client is answered otherwise."""
+
+    def __init__(self, fleet: Fleet, leader: Callable[[], Leader | None], not_leader: Callable[[], NotLeader]) -> None:
+        self._fleet, self._leader, self._not_leader = fleet, leader, not_leader
+
+    async def serve(self, unsigned: Connection) -> None:
+        """Serve a connection until it is closed. Raises ConnectionLost."""
+        connection = await sign_as_server(unsigned, self._fleet.secret, self._fleet.ids.secret())
+        messages = decode_frame(await connection.receive())
+        if not messages or not isinstance(messages[0], Hello):
+            connection.close()
+            return
+        session = Session(connection, self._fleet.clock, messages[0])
+        writer = asyncio.create_task(session.write())
+        try:
+            await self._converse(connection, session, messages[1:])
+        finally:
+            session.close_soon()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await writer
+            connection.close()
+
+    async def _converse(self, connection: Connection, session: Session, messages: Sequence[Message]) -> None:
+        leader = self._leader()
+        if leader is None:
+            session.post(self._not_leader())
+            return
+        leader.joined(session)
+        try:
+            leader.received(session, messages)
+            while not session.closed:
+                leader.received(session, decode_frame(await connection.receive()))
+        finally:
+            leader.left(session)
