@@ -147,6 +147,7 @@ async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) 
     before = meter.taken()
     await asyncio.sleep(seconds)
     used = meter.taken() - before
+    worker.host.resume()
     return Polls(seconds, used.read_units / seconds, used.write_units / seconds, used.requests / seconds)
 
 
