@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WAITING_MAX = 4
 DEADLINES_S = (3.0, 10.0, 25.0)
-DURABLE_DEADLINES_S = (10.0, 30.0, 50.0)
+DURABLE_DEADLINES_S = (5.0, 20.0, 50.0)
 TRIES = 4
 AGAIN_S = (0.1, 6.0)
 """The pause before a caller repeats its key: shortest and longest."""

@@ -14,6 +14,8 @@ from tests.support.gate.storm.world import World
 
 TAKEOVER_S = 9.0
 """After the death of a gate process: the takeover, and the time in which no loss is decided."""
+LONGEST_S = 20.0
+"""The longest pause and partition: longer than a lease."""
 
 
 class Disturbances:
@@ -23,6 +25,8 @@ class Disturbances:
         self._loops: list[asyncio.Task[None]] = []
         self._damaged: set[int] = set()
         """Positions of damaged snapshots."""
+        self._gone: set[str] = set()
+        """Hosts that never come back."""
 
     def start(self) -> None:
         weather = self._world.weather
@@ -52,7 +56,10 @@ class Disturbances:
         for node in world.nodes():
             world.set_skew(node.name, 0.0)
             world.resume(node)
-            world.restart(node)
+            if node.name not in self._gone:
+                world.restart(node)
+        if world.weather.leaderless:
+            world.start_gates()
         for worker in world.workers:
             worker.engine.fails = 0.0
         for front in world.fronts:
@@ -75,15 +82,26 @@ class Disturbances:
         if node in self._world.gates:
             self._world.disturb(TAKEOVER_S)
         self._world.kill(node)
-        if random.random() < 0.3:
-            return  # until the calm
+        fate = random.random()
+        if fate < 0.15:
+            self._lose(node)
+        if fate < 0.3:
+            return  # until the calm, or for good
         await asyncio.sleep(random.random() ** 2 * 8.0)
-        self._world.restart(node)
+        if node.name not in self._gone:
+            self._world.restart(node)
+
+    def _lose(self, node: Node) -> None:
+        """Let the host never come back, if another one of its kind does."""
+        kind = [other for other in self._world.nodes() if other.name[0] == node.name[0]]
+        if any(other.name not in self._gone and other is not node for other in kind):
+            self._world.note(f"{node.name} is gone for good")
+            self._gone.add(node.name)
 
     async def _pause(self) -> None:
         node = self._victim()
         self._world.pause(node)
-        await asyncio.sleep(self._random.random() ** 2 * 15.0)
+        await asyncio.sleep(self._random.random() ** 2 * LONGEST_S)
         self._world.resume(node)
 
     async def _cut(self) -> None:
@@ -95,10 +113,11 @@ class Disturbances:
         cut_from_store = random.random() < 0.4
         if cut_from_store:
             world.outage.cut_off.add(node.name)
+        world.touched.update((node.name, *chosen))
         for name in chosen:
             world.network.cut(node.name, name)
         world.note(f"cut {node.tag} from {' '.join(chosen)}{' and the store' if cut_from_store else ''}")
-        await asyncio.sleep(random.random() ** 2 * 12.0)
+        await asyncio.sleep(random.random() ** 2 * LONGEST_S)
         world.outage.cut_off.discard(node.name)
         for name in chosen:
             world.network.cuts.discard(frozenset((node.name, name)))

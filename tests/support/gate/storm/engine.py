@@ -43,6 +43,7 @@ class StormEngine:
         random = Random(f"{self._seed} {name}")
         fails_at = random.randrange(-1, request.max_tokens) if random.random() < self.fails else None
         if fails_at == -1:
+            self._books.refused.add(name)
             raise PromptTooLong("too long")
         execution = self._begin(name, len(request.prompt))
         aborted = self.running[name]

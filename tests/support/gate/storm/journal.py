@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dispatcher.model.commands import End
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.outbox_records import AttemptReport
 
@@ -13,6 +14,8 @@ class Disk:
 
     def __init__(self) -> None:
         self.reports: dict[int, AttemptReport] = {}
+        self.ends: set[tuple[str, int]] = set()
+        """The attempts whose end was ever written."""
         self.count = 0
 
 
@@ -27,6 +30,8 @@ class MemoryJournal(Journal):
     def put(self, report: AttemptReport) -> int:
         self._disk.count += 1
         self._disk.reports[self._disk.count] = report
+        if isinstance(report, End):
+            self._disk.ends.add((report.id, report.attempt))
         return self._disk.count
 
     def acknowledge(self, number: int) -> None:

@@ -14,10 +14,11 @@ from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.detached import serve_launched
-from dispatcher.ports import Connection
+from dispatcher.ports import Connection, Log
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
+from dispatcher.stores.hedged_log import HedgedLog
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
@@ -60,7 +61,10 @@ class Node:
         self.transport = world.network.transport(name)
         self.died = asyncio.Event()
         self.ids = CountingIds(self.tag)
-        self.fleet = Fleet(self.store.log(SHARD), self.transport, self.clock, self.ids, SECRET)
+        log: Log = self.store.log(SHARD)
+        if weather.hedged:
+            log = HedgedLog(log, self.clock)
+        self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRET)
 
     @property
     def is_up(self) -> bool:

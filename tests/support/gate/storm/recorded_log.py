@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from dispatcher.model.errors import LogCorrupt
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessLost, Returned
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessLost, Returned, WorkerLost
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -29,7 +30,16 @@ class RecordedLog(LogData):
         self.dispatched_in: dict[tuple[str, int], int] = {}
         """The position of the entry that dispatched each attempt."""
         self.returned: dict[tuple[str, int], Returned] = {}
+        self.fenced: dict[tuple[str, int], Returned] = {}
+        """The attempts that were returned by a worker, and not because its lease was over."""
         self.ends: dict[str, list[End]] = {}
+        self.holders: dict[str, str] = {}
+        """The process that held each call when its last attempt was dispatched."""
+        self.wasted: Counter[str] = Counter()
+        """Offers to dead processes, by process."""
+        self.epochs: set[int] = set()
+        self.at = 0.0
+        """The time of the entry before the one that `on_entry` gets."""
         self.corrupt = ""
         self.on_entry: Callable[[Entry], None] = _ignore
 
@@ -66,13 +76,19 @@ class RecordedLog(LogData):
             elif isinstance(fact, Dispatched):
                 self.attempts[fact.id, fact.attempt] = fact
                 self.dispatched_in[fact.id, fact.attempt] = entry.position
+                if (call := self.reference.state.calls.get(fact.id)) is not None:
+                    self.holders[fact.id] = call.process
             elif isinstance(fact, Returned):
                 self.returned[fact.id, fact.attempt] = fact
+                if not any(isinstance(other, WorkerLost) for other in entry.facts):
+                    self.fenced[fact.id, fact.attempt] = fact
             elif isinstance(fact, Ended | Dropped):
                 self.ends.setdefault(fact.id, []).append(fact)
         for dropped in self._left(entry):
             self.ends[dropped.id] = [dropped]
+        self.epochs.add(entry.epoch)
         self.on_entry(entry)
+        self.at = entry.at
 
     def _left(self, entry: Entry) -> list[Dropped]:
         """Return the ends of the waiting calls that left together with their process."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from dispatcher.service import gate_process, replica, snapshots
+from dispatcher.service import follower, gate_process, replica, snapshots
 from dispatcher.stores.memory import log as memory_log
 
 SCALED = [
@@ -16,6 +16,7 @@ SCALED = [
     (gate_process, "SHADOW_S", 2.0),
     (gate_process, "HEIR_ALIVE_S", 0.2),
     (replica, "POSITION_MAX_AGE_S", 6.0),
+    (follower, "POSITION_MAX_AGE_S", 6.0),
     (memory_log, "CUT_AFTER_S", 14.0),
 ]
 

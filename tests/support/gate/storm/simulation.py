@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -166,10 +167,12 @@ def _cancel_all(hosts: list[Host]) -> None:
 
 @contextmanager
 def _quiet() -> Any:
-    """Log nothing: workers and fronts log every fault."""
+    """Log nothing: workers and fronts log every fault. Tasks of a dead process may end before they begin."""
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
     finally:
         logging.disable(logging.NOTSET)
 

@@ -7,6 +7,8 @@ from random import Random
 
 OFTEN = 0.5
 """Each kind of fault plays a part in so many seeds."""
+OVERLOAD = 0.1
+"""In so many seeds one slot is there for many calls."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -26,6 +28,10 @@ class Weather:
     mild: bool
     durable: float
     """Part of the calls with an idempotency key."""
+    leaderless: bool
+    """No gate process runs before the calm: each process decides alone."""
+    hedged: bool
+    """Slow requests to the log are repeated (rule 16)."""
     executors: bool
     """Whether the fronts execute launched calls for the leader, or get messages from a queue."""
     token_s: float
@@ -66,24 +72,28 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         return 0.0 if mild else value
 
     drawn = random.choice([1, 2, 2, 3])
+    leaderless = random.random() < 0.1
+    overload = random.random() < OVERLOAD
     return Weather(
         seed=seed,
         fronts=fronts or drawn,
         gates=random.choice([1, 2, 2, 3]),
-        workers=random.choice([1, 1, 2, 3]),
-        slots=random.choice([1, 2, 2, 3]),
-        calls=random.randrange(6, 16) * (1 if (fronts or drawn) < 8 else 2),
-        trouble_s=random.choice([4.0, 8.0, 8.0, 16.0]),
+        workers=1 if overload else random.choice([1, 1, 2, 3]),
+        slots=1 if overload else random.choice([1, 2, 2, 3]),
+        calls=random.randrange(6, 16) * (2 if overload or (fronts or drawn) >= 8 else 1),
+        trouble_s=random.choice([4.0, 8.0, 8.0, 16.0, 24.0]),
         mild=mild,
         durable=random.choice([0.0, 0.3, 0.7]),
+        leaderless=leaderless,
+        hedged=random.random() < 0.5,
         executors=random.random() < 0.5,
-        token_s=random.choice([0.02, 0.1, 0.4]),
+        token_s=0.4 if overload else random.choice([0.02, 0.1, 0.4]),
         latency_s=random.choice([0.0005, 0.005, 0.03]),
         store_fails=storm(0.3),
         store_pause=storm(0.5),
         store_gone=storm(0.3),
         crash=storm(0.02),
-        kills=chance(0.6),
+        kills=0.0 if mild and leaderless else (0.1 if mild else 0.0) + chance(0.6),
         pauses=storm(0.5),
         cuts=storm(0.6),
         jumps=storm(0.3),

@@ -59,6 +59,10 @@ class World:
         """The requests that are being served, with their deadlines."""
         self.disturbed_until = 0.0
         """Until then some fault was active that slows healthy processes down."""
+        self.touched: set[str] = set()
+        """The hosts that were ever killed, paused, cut off, or got a wrong clock."""
+        self.restarts = 0
+        self.kills = 0
         self.down_since: dict[str, float] = {}
         """The hosts that are dead or paused."""
         self.resumed_at: dict[str, float] = {}
@@ -70,12 +74,16 @@ class World:
     def start(self) -> None:
         for tenant in self.tenants.values():
             self.store.data.tenants.put(tenant, None)
-        for number in range(self.weather.gates):
-            self.gates.append(GateNode(self, f"g{number}", 0))
+        if not self.weather.leaderless:
+            self.start_gates()
         for number in range(self.weather.workers):
             self.workers.append(WorkerNode(self, f"w{number}", 0))
         for number in range(self.weather.fronts):
             self.fronts.append(FrontNode(self, f"f{number}", 0))
+
+    def start_gates(self) -> None:
+        for number in range(self.weather.gates):
+            self.gates.append(GateNode(self, f"g{number}", 0))
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -125,6 +133,8 @@ class World:
         if node.host.dead:
             return
         self.note(f"kill {node.tag}")
+        self.kills += 1
+        self.touched.add(node.name)
         self.down_since[node.name] = self.now()
         node.host.kill()
         node.died.set()
@@ -134,6 +144,7 @@ class World:
         if not node.host.dead or node not in self.nodes():
             return
         self.note(f"restart {node.name}")
+        self.restarts += 1
         self.down_since.pop(node.name, None)
         incarnation = node.incarnation + 1
         if isinstance(node, GateNode):
@@ -146,6 +157,7 @@ class World:
     def pause(self, node: Node) -> None:
         if not node.host.dead and not node.host.paused:
             self.note(f"pause {node.tag}")
+            self.touched.add(node.name)
             self.down_since[node.name] = self.now()
             node.host.pause()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.operations import results
 from dispatcher.service import courier, presence, replica
-from dispatcher.service.link import link, waiters
+from dispatcher.service.link import route, waiters
 from dispatcher.shard import decide, fold, running, state
 from gpu_worker.service import agent, executions, held_attempts
 from gpu_worker.service import outbox as worker_outbox
@@ -73,7 +73,7 @@ bug(
 bug(
     "news_lost_at_failover",
     "A process does not ask a new leader for the calls that it holds.",
-    Edit(link.Link, "_ask_status", "for call_id in self._waiters.unfinished:", "for call_id in ():"),
+    Edit(route.Route, "_ask_status", "for call_id in self._waiters.unfinished:", "for call_id in ():"),
 )
 bug(
     "news_not_pushed",

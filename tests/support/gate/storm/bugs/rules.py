@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf
 
 from dispatcher.operations import following, submit
-from dispatcher.service import clock_guard, gate_process, kept_answers, presence, replica, snapshots
+from dispatcher.service import clock_guard, follower, gate_process, kept_answers, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
 from dispatcher.shard import accept, fold, running, snapshot, state
 from dispatcher.stores import snapshot_parts
@@ -24,6 +24,7 @@ bug(
     "expired_positions",
     "An append at a position that may have expired counts.",
     Value(replica, "POSITION_MAX_AGE_S", inf),
+    Value(follower, "POSITION_MAX_AGE_S", inf),
     rule=1,
 )
 bug(
@@ -58,8 +59,12 @@ bug(
 bug(
     "streamed_call_begins_again",
     "A front that streamed a lost attempt begins the next one.",
-    Edit(following.Following, "_on_offer", "if self._delivered.output_tokens and not self._unread:", "if False:"),
-    Edit(following.Following, "_on_offer", "self._delivered = Collected()", "pass"),
+    Edit(
+        following.Following,
+        "_on_offer",
+        "if attempts.delivered.output_tokens and not self._events.unread:",
+        "if False:",
+    ),
     rule=4,
 )
 bug(

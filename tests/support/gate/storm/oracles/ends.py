@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.facts import Ended
+from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.model.usage import HOUR_S
 from dispatcher.model.worker_protocol import execution_name
-from dispatcher.shard.codec import decode_entry, unpack
+from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.snapshot import dump, fields_of, load
 from dispatcher.stores.snapshot_parts import join
 from tests.support.gate.storm.books import Answered, text_of
 
@@ -67,6 +68,8 @@ def charges_are_service(world: World) -> Iterator[str]:
         if not isinstance(end, Ended):
             continue
         charged = (end.input_tokens, end.output_tokens)
+        if end.served != world.settings.service(*charged):
+            yield f"{call_id} is charged {end.served} for {charged}"
         execution = world.books.executions.get(execution_name(call_id, end.attempt))
         if execution is None:
             yield from _charge_without_execution(world, end, charged)
@@ -218,7 +221,7 @@ def _states_to_compare(world: World) -> dict[int, list[tuple[str, Any]]]:
 
 def canonical(shard: Shard) -> Any:
     """Return a shard's state without what depends on the way to it: the order of records."""
-    fields = unpack(dump(shard))
+    fields = fields_of(dump(shard))
     for name in ("workers", "processes", "tenants", "calls", "usage", "interactions"):
         fields[name] = sorted(fields[name], key=json.dumps)
     return fields
@@ -228,6 +231,51 @@ def _difference(one: Any, other: Any) -> str:
     if other is None:
         return "the log has no such position"
     return "; ".join(f"{name}: {one[name]} / {other[name]}" for name in one if one[name] != other[name])
+
+
+def failed_after_real_attempts(world: World) -> Iterator[str]:
+    """Rule 6: a call fails without an execution only after other attempts failed. Offers not begun do not count."""
+    for call_id, ends in world.log.ends.items():
+        end = ends[0]
+        if not isinstance(end, Ended) or end.outcome != "failed" or end.output_tokens:
+            continue
+        names = [execution_name(call_id, number) for number in range(1, end.attempt + 1)]
+        if names[-1] in world.books.executions or names[-1] in world.books.refused:
+            continue
+        real = [
+            returned
+            for (returned_id, _), returned in world.log.returned.items()
+            if returned_id == call_id and returned.reason not in ("not_begun", "declined")
+        ]
+        if len(real) < ATTEMPTS_MAX - 1:
+            yield f"{call_id} failed after {len(real)} real attempts"
+
+
+def what_is_done_is_answered(world: World) -> Iterator[str]:
+    """I9: in mild weather, a caller at an undisturbed front and worker gets the answer that the log says is done."""
+    for answered in world.books.answers if world.weather.mild else ():
+        end = world.log.over(answered.id)
+        if answered.code in ("done", "left", "front died") or answered.key or not isinstance(end, Ended):
+            continue
+        worker = world.log.attempts[answered.id, end.attempt].worker
+        front = answered.front.partition("x")[0]
+        if end.outcome == "done" and not {worker, front} & world.touched:
+            yield f"{answered.id} is done, caller {answered.caller} at {answered.front} got {answered.code}"
+
+
+def leadership_is_stable(world: World) -> Iterator[str]:
+    """Rule 7: in mild weather leadership changes only when a gate process dies or begins."""
+    most = 1 + world.weather.gates + world.kills + world.restarts
+    if world.weather.mild and len(world.log.epochs) > most:
+        yield f"{len(world.log.epochs)} epochs, with {world.kills} kills and {world.restarts} restarts"
+
+
+def ends_on_disk_are_not_lost(world: World) -> Iterator[str]:
+    """I9, rule 5: an end that a worker wrote to its disk reaches the log within the lease, also if its process dies."""
+    written = {end for disk in world.disks.values() for end in disk.ends}
+    for (call_id, attempt), returned in world.log.fenced.items():
+        if (call_id, attempt) in written:
+            yield f"{execution_name(call_id, attempt)} ended on its worker, and was returned as {returned.reason}"
 
 
 END_ORACLES: list[EndOracle] = [
@@ -241,4 +289,8 @@ END_ORACLES: list[EndOracle] = [
     usage_is_the_sum_of_ends,
     physical_slots,
     replay_and_snapshots_agree,
+    failed_after_real_attempts,
+    what_is_done_is_answered,
+    leadership_is_stable,
+    ends_on_disk_are_not_lost,
 ]

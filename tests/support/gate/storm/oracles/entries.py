@@ -99,6 +99,47 @@ def sums(world: World, _entry: Entry) -> str | None:
     return None
 
 
+def time_goes_on(world: World, entry: Entry) -> str | None:
+    """Rule 10: the time of an entry is never before that of the entry before it."""
+    if entry.at < world.log.at:
+        return f"entry {entry.position} is of {entry.at:.3f}, the one before it of {world.log.at:.3f}"
+    return None
+
+
+def healthy_processes_begin_their_offers(world: World, entry: Entry) -> str | None:
+    """I8, rules 13 and 14: in mild weather a front that was never disturbed begins every offer of a plain call in time.
+
+    A durable call changes its holder, and the one that lets it go may have the offer.
+    """
+    for fact in entry.facts if world.weather.mild else ():
+        if isinstance(fact, Returned) and fact.reason == "not_begun" and not world.log.accepted[fact.id][0].durable:
+            process = world.log.holders.get(fact.id, "")
+            worker = world.log.attempts[fact.id, fact.attempt].worker
+            front = next((front for front in world.fronts if front.tag == process), None)
+            if front is not None and not {front.name, worker} & world.touched:
+                return f"{process} did not begin {execution_name(fact.id, fact.attempt)} on {worker}"
+    return None
+
+
+def no_offers_to_the_dead(world: World, entry: Entry) -> str | None:
+    """Rule 6: after an offer was not begun because its process is dead, its calls are offered no more.
+
+    A message that the process sent before its death may arrive late and resume it, once or twice.
+    """
+    living = {front.tag for front in world.fronts if front.is_up}
+    for fact in entry.facts:
+        if isinstance(fact, Returned) and fact.reason == "not_begun":
+            process = world.log.holders.get(fact.id, "")
+            if process and process not in living and not process.startswith("g"):
+                world.log.wasted[process] += 1
+        elif isinstance(fact, Dispatched) and world.log.wasted[world.log.holders.get(fact.id, "")] > WASTED_MAX:
+            return f"{fact.id} was offered to the dead {world.log.holders[fact.id]} again"
+    return None
+
+
+WASTED_MAX = 3
+"""Offers that were under way to a dead process when the first one came back, and a late message."""
+
 ENTRY_ORACLES: list[EntryOracle] = [
     accepted_once,
     ends_once,
@@ -106,4 +147,7 @@ ENTRY_ORACLES: list[EntryOracle] = [
     no_slot_is_left_free,
     live_work_is_not_given_away,
     sums,
+    time_goes_on,
+    healthy_processes_begin_their_offers,
+    no_offers_to_the_dead,
 ]

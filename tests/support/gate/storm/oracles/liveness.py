@@ -26,6 +26,8 @@ DEAD_PROCESS_MAX_S = 24.0
 """Longest time that calls of a dead process stay."""
 UNHELD_MAX_S = 8.0
 """Longest time that a worker runs what the log does not hold."""
+OVERDUE_MAX_S = 2.0
+"""Longest time that a call stays in its queue after its deadline."""
 LATE_MAX_S = 15.0
 """Longest time that a caller waits after its deadline."""
 SAMPLE_S = 0.5
@@ -60,6 +62,7 @@ class Liveness:
         yield from self._eligible_calls()
         yield from self._held_slots()
         yield from self._processes()
+        yield from self._late_calls()
         yield from self._executions()
         yield from self._callers()
 
@@ -102,6 +105,13 @@ class Liveness:
                 yield "a call of a dead process waits", call.id, DEAD_PROCESS_MAX_S
             elif call.process in living and not call.worker and not call.queued:
                 yield "a call of a living process is suspended", call.id, WAIT_MAX_S
+
+    def _late_calls(self) -> Iterator[tuple[str, str, float]]:
+        """I1: a waiting call leaves its queue at its deadline."""
+        now = self._world.now()
+        for call in self._world.log.reference.state.calls.values():
+            if not call.worker and call.deadline_at < now:
+                yield "a call waits beyond its deadline", call.id, OVERDUE_MAX_S
 
     def _executions(self) -> Iterator[tuple[str, str, float]]:
         """A worker does not go on with what the log does not hold."""

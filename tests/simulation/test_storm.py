@@ -1,0 +1,50 @@
+"""The gate under every fault that a seed draws: no oracle finds a violation, and a seed runs the same way each time.
+
+`python -m tests.support.gate.storm --seeds A:B` runs more of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.gate.storm.simulation import run
+from tests.support.gate.storm.weather import draw
+
+SEEDS = 3000
+"""A seed takes about 0.08 s of one core. The long runs (10,000 seeds and more) are in benchmarks/results/."""
+PARTS = 6
+EIGHT_FRONTS = 200
+DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_violated(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        violations = run(draw(seed)).violations
+        assert not violations, f"python -m tests.support.gate.storm --trace --seeds {seed}: {violations[0]}"
+
+
+def test_nothing_is_violated_with_eight_fronts() -> None:
+    for seed in range(EIGHT_FRONTS):
+        violations = run(draw(seed, fronts=8)).violations
+        assert not violations, f"python -m tests.support.gate.storm --fronts 8 --seeds {seed}: {violations[0]}"
+
+
+def digests(count: int) -> list[str]:
+    """Return the digests of everything that happens in the first seeds."""
+    return [run(draw(seed)).digest for seed in range(count)]
+
+
+def test_a_seed_runs_the_same_way_each_time() -> None:
+    """Also in another process, where sets of strings have another order."""
+    other = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DIGESTS, "20"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)},
+    )
+    assert other.stdout.strip() == str(digests(20))
