@@ -147,6 +147,7 @@ async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) 
     before = meter.taken()
     await asyncio.sleep(seconds)
     used = meter.taken() - before
+    worker.host.resume()
     return Polls(seconds, used.read_units / seconds, used.write_units / seconds, used.requests / seconds)
 
 
@@ -167,6 +168,7 @@ def table_of(rows: list[Row]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate_capacity", description=__doc__)
     parser.add_argument("--only", default="", choices=("", "alone", "leader", "polls"))
+    parser.add_argument("--running", type=int, help="rows with so many running attempts only")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each row")
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of a table")
     arguments = parser.parse_args()
@@ -179,7 +181,11 @@ def main() -> int:
                 create_table(client, name)
                 return name
 
-            chosen = [scenario for scenario in scenarios() if arguments.only in ("", scenario.way)]
+            chosen = [
+                scenario
+                for scenario in scenarios()
+                if arguments.only in ("", scenario.way) and arguments.running in (None, scenario.running)
+            ]
             rows = [run(measured(each, client, new_table(), meter, arguments.seconds)) for each in chosen]
             polls = run(polled(client, new_table(), meter, 20.0)) if arguments.only in ("", "polls") else None
     except FileNotFoundError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import ascii_letters
 
@@ -95,7 +96,7 @@ class Worker:
 
 class Load:
     """`service_s`: how long a call runs on its worker. `durable_bytes`: of the request and of the answer of each call,
-    which is then durable and has a key; 0: no call is durable.
+    which is then durable and has a key; 0: no call is durable. `weights`: of the first tenants; 1 of the others.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class Load:
         order_s: float = NETWORK_S,
         names: Names | None = None,
         durable_bytes: int = 0,
+        weights: Sequence[float] = (),
     ) -> None:
         self._fleet, self._service_s, self._order_s = fleet, service_s, order_s
-        self._names = names or Names()
+        self._names, self._weights = names or Names(), weights
         self._text = "".join(fleet.random.choices(ascii_letters, k=durable_bytes))
         self.measures = Measures()
         self.processes: list[Process] = []
@@ -281,7 +283,7 @@ class Load:
             app=self._names.app,
             interaction="",
             version=1,
-            weight=1.0,
+            weight=self._weights[tenant] if tenant < len(self._weights) else 1.0,
             rate_per_s=0.0,
             burst=0.0,
             tier="standard",

@@ -140,7 +140,7 @@ class Waiting(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The call has a slot: whoever holds its request begins `attempt` on this worker within OFFER_S seconds."""
+    """The call has a slot: the process with its request begins `attempt` on this worker within OFFER_S seconds."""
 
     id: str
     attempt: int

@@ -45,6 +45,8 @@ HOLD_OFF_S = 3.0
 RETRY_S = 0.2
 ABSTAIN_S = 2.0
 """A leader that stepped down leaves the others so much time to take over."""
+STOP_S = 5.0
+"""How long a process that ends waits for the table."""
 SHADOW_S = 10.0
 """How often a leader without followers reads what it wrote, into the replica that it makes snapshots of."""
 
@@ -118,7 +120,8 @@ class GateProcess:
 
     async def run(self) -> None:
         """Lead or follow until `stop`. Raises LogError if the log cannot be used: the shard stops."""
-        tasks = [asyncio.create_task(work) for work in (self._live(), self._fold(), self._keep_snapshots())]
+        works = (self._live(), self._fold(), self._keep_snapshots(), self._stopped())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -131,8 +134,13 @@ class GateProcess:
             if self._listener is not None:
                 await self._listener.close()
 
+    async def _stopped(self) -> None:
+        """Return some time after `stop`: the table may be away, and the last entry stays unanswered."""
+        await self._stopping.wait()
+        await self._clock.sleep(STOP_S)
+
     def stop(self) -> None:
-        """Stop leading after the entry that is being written, and end `run`."""
+        """Stop leading after the entry that is being written, and end `run`, after STOP_S at the latest."""
         self._stopping.set()
         if self._leader is not None:
             self._leader.stop()

@@ -24,7 +24,7 @@ ROWS_PER_S = 50
 
 
 class Snapshots:
-    """`offload` runs the encoding of a state, in a thread where a pause of the event loop would matter."""
+    """`offload` makes the bytes and the rows of a state, in a thread where a pause of the event loop would matter."""
 
     def __init__(
         self, log: Log, projections: UsageStore, shard: str, clock: Clock, ids: Ids, offload: Offload = at_once
@@ -56,7 +56,8 @@ class Snapshots:
         async with replica.held() as shard:
             position = shard.position
             state = await self._offload(dump, shard)
-            usage, tenants = shard.usage_rows(self._projected), shard.tenant_rows()
+            usage = await self._offload(shard.usage_rows, self._projected)
+            tenants = await self._offload(shard.tenant_rows)
             unsaved, at = replica.unsaved_bytes, shard.at
         await self._log.save_snapshot(position, self._ids.new(), state)
         replica.saved_position, replica.saved_at = position, at

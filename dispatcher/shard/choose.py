@@ -15,7 +15,7 @@ from dispatcher.shard.tier_floors import owed_most
 
 def first_queue(state: State, model: str) -> TenantQueue | None:
     """Return the waiting queue of the model that is due first, or None if nothing waits for it."""
-    lanes = state.lanes.get(model)
+    lanes = state.lanes.of.get(model)
     if not lanes:
         return None
     if state.settings.tiers is None:

@@ -116,7 +116,7 @@ def _tick(decision: Decision) -> None:
     """Drop waiting calls that are past their deadline, and let workers serve again that have rested."""
     state = decision.state
     rested(decision)
-    for call_id in state.overdue():
+    for call_id in state.deadlines.take_due(state.at):
         decision.add(Dropped(call_id, "expired"))
 
 

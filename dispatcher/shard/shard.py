@@ -19,6 +19,7 @@ from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import News, fold
+from dispatcher.shard.forgetting import forget
 from dispatcher.shard.rows import tenant_rows, usage_rows
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
@@ -100,7 +101,7 @@ class Shard:
     def _advance(self, entry: Entry) -> None:
         self.leader, self.epoch = entry.leader, entry.epoch
         self.state.position = entry.position + 1
-        self.state.forget(self._at_before)
+        forget(self.state, self._at_before)
 
     def _taken(self, *, undo: bool = False) -> Decision:
         decision, self._decision = self._decision, None

@@ -10,33 +10,26 @@ because its process is silent, or runs on a worker. Slots in use are exactly the
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from math import inf
 from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
-from dispatcher.policies.orders.interface import Index
-from dispatcher.policies.orders.queues import SLACK, Call, Clocks, Tenant, TenantQueue
+from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.throttling import Throttle
+from dispatcher.shard.activity import IdleTenants, Promises
+from dispatcher.shard.deadlines import Deadlines
+from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
 
-ENDS_KEPT = 4096
-"""The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
 ACCEPTED_KEPT = 1024
 """With more sequence numbers of a process, those below its floor are dropped: its floor speaks for them."""
-CLEANED_EVERY_S = 60.0
-IDLE_GROUPS = 64
-HOURS_KEPT = 3
-"""Hours of usage that stay in the state after they are over: the projection must be written within this time."""
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -65,19 +58,16 @@ class State:
         """Service units that each waiting tier is behind its floor (tier_floors.py)."""
         self.waiting = 0
         self.waiting_tiers: Counter[str] = Counter()
-        self.lanes: dict[str, dict[str, Index]] = {}
-        """The indexes of waiting queues, by model and tier (one tier "" if tiers play no part)."""
-        self.deadlines: list[tuple[float, str]] = []
-        """A heap with an entry for each waiting call, and entries of calls that no longer wait."""
-        self.idle: list[set[str]] = [set() for _ in range(IDLE_GROUPS)]
-        """The tenants with nothing waiting or running, in groups by their name."""
-        self.promised_per_s = 0.0
-        self.promised_to = 0
+        self.lanes = Lanes(self.order, by_tier=settings.tiers is not None)
+        self.deadlines = Deadlines(self.calls)
+        self.idle = IdleTenants()
+        self.promises = Promises()
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
         self.undo: list[Undo] | None = None
-        self._grown: set[str] = set()
+        self.grown: set[str] = set()
+        """Processes with so many accepted numbers that those below their floor are dropped (forgetting.py)."""
         self._dirty: dict[str, Tenant] = {}
 
     # Calls
@@ -117,7 +107,7 @@ class State:
         tenant.waiting += 1
         self.waiting += 1
         self.waiting_tiers[tenant.tier] += 1
-        self._await_deadline(call)
+        self.deadlines.add(call)
         self._dirty[tenant.name] = tenant
         self._note(self.dequeue, call)
 
@@ -134,15 +124,9 @@ class State:
         """Count a waiting call that is in no queue, because its process is silent; -1: count it no longer."""
         call.tenant.suspended += sign
         if sign > 0:
-            self._await_deadline(call)
+            self.deadlines.add(call)
         self._dirty[call.tenant.name] = call.tenant
         self._note(self.suspend, call, -sign)
-
-    def _await_deadline(self, call: Call) -> None:
-        heappush(self.deadlines, (call.deadline_at, call.id))
-        if len(self.deadlines) > 2 * len(self.calls) + SLACK:
-            self.deadlines = [(each.deadline_at, each.id) for each in self.calls.values() if not each.worker]
-            heapify(self.deadlines)
 
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
@@ -190,7 +174,7 @@ class State:
         """Assign (version, weight, rate_per_s, burst, tier, waiting_max)."""
         old = (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max)
         self._note(self.set_tenant, tenant, old)
-        self._out_of_lanes(tenant)
+        self.lanes.drop(tenant)
         self.waiting_tiers[tenant.tier] -= tenant.waiting
         (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max) = values
         self.waiting_tiers[tenant.tier] += tenant.waiting
@@ -242,10 +226,10 @@ class State:
             del self.usage[key]
 
     def note_sequence(self, process_name: str, process: Process, sequence: int) -> None:
-        """Remember the number of an accepted call. `forget` drops those below the floor, once they are written."""
+        """Remember the number of an accepted call. forgetting.py drops those below the floor."""
         process.accepted.add(sequence)
         if len(process.accepted) > ACCEPTED_KEPT:
-            self._grown.add(process_name)
+            self.grown.add(process_name)
         self._note(process.accepted.discard, sequence)
 
     def note_admission(self, tenant: str, app: str) -> None:
@@ -280,36 +264,17 @@ class State:
     def flush(self) -> None:
         """Bring indexes and the sum of promised rates up to date with the tenants that changed."""
         for tenant in self._dirty.values():
-            active = tenant.is_active
-            self._promise(tenant, tenant.rate_per_s if active else 0.0)
+            self.promises.update(tenant)
+            self.idle.update(tenant, is_known=tenant.name in self.tenants)
             for queue in tenant.queues.values():
-                if queue.count:
-                    self._place(queue)
-                elif queue.entry is not None:
-                    self.lane(queue).drop(queue)
-            if active is tenant.is_idle or tenant.name not in self.tenants:
-                self._note_idle(tenant, is_idle=not active and tenant.name in self.tenants)
+                self.lanes.update(queue, self.at)
         self._dirty.clear()
-
-    def lane(self, queue: TenantQueue) -> Index:
-        """Return the index that the queue belongs to."""
-        tier = queue.tenant.tier if self.settings.tiers else ""
-        lanes = self.lanes.get(queue.model)
-        if lanes is None:
-            lanes = self.lanes[queue.model] = {}
-        index = lanes.get(tier)
-        if index is None:
-            index = lanes[tier] = self.order.make_index()
-        return index
-
-    def lowest_vft(self) -> float:
-        return min((index.lowest_vft() for lanes in self.lanes.values() for index in lanes.values()), default=inf)
 
     def scale(self) -> float:
         """Return the factor on guaranteed rates, 0 < factor <= 1 (clocks.rate_scale)."""
-        if not self.promised_to:
+        if not self.promises.per_s:
             return 1.0
-        return rate_scale(self.promised_per_s, self.slots.capacity_per_s() or None)
+        return rate_scale(self.promises.per_s, self.slots.capacity_per_s() or None)
 
     def is_saturated(self, model: str) -> bool:
         """Return whether the KV cache of every serving worker of the model is as good as full."""
@@ -317,84 +282,7 @@ class State:
         full = self.settings.saturated
         return bool(serving) and all(self.kv_use.get(worker.config.worker, 0.0) >= full for worker in serving)
 
-    def overdue(self) -> list[str]:
-        """Return the waiting calls that are past their deadline, by id."""
-        due: dict[str, None] = {}
-        while self.deadlines and self.deadlines[0][0] <= self.at:
-            call_id = heappop(self.deadlines)[1]
-            call = self.calls.get(call_id)
-            if call is not None and not call.worker and call.deadline_at <= self.at:
-                due[call_id] = None
-        return list(due)
-
     def next_due(self) -> float:
         """Return when a tick has something to decide: a deadline of a waiting call, or the end of a worker's rest."""
-        while self.deadlines:
-            deadline_at, call_id = self.deadlines[0]
-            call = self.calls.get(call_id)
-            if call is not None and not call.worker and call.deadline_at == deadline_at:
-                break
-            heappop(self.deadlines)
-        rests = [w.config.until for w in self.workers.values() if w.config.state == "resting"]
-        return min([self.deadlines[0][0] if self.deadlines else inf, *rests])
-
-    def forget(self, before: float) -> None:
-        """Drop what no decision depends on any more. Only of a state whose facts are all written.
-
-        `before`: the time of the entry before. What is dropped follows from the entries alone, so that all shards of a
-        log drop the same: every second some of the idle tenants are looked at, every minute the rest.
-        """
-        for name in self._grown:
-            if (process := self.processes.get(name)) is not None:
-                process.accepted = process.repeatable()
-        self._grown.clear()
-        while len(self.ends) > ENDS_KEPT:
-            self.ends.popitem(last=False)
-        for second in range(int(before) + 1, min(int(self.at), int(before) + IDLE_GROUPS) + 1):
-            self._forget_idle(self.idle[second % IDLE_GROUPS])
-        if before // CLEANED_EVERY_S != self.at // CLEANED_EVERY_S:
-            self._forget_old()
-
-    def _forget_idle(self, names: set[str]) -> None:
-        """Forget idle tenants that behave like new ones."""
-        for name in list(names):
-            if self.order.is_forgettable(self.tenants[name], self.at, self.virtual_time):
-                del self.tenants[name]
-                names.discard(name)
-
-    def _forget_old(self) -> None:
-        kept_s = self.settings.process_kept_s
-        for name, process in list(self.processes.items()):
-            if not process.calls and self.at - process.seen_at > kept_s:
-                del self.processes[name]
-        old = self.at - self.settings.interaction_kept_s
-        self.interactions = {key: at for key, at in self.interactions.items() if at >= old}
-        oldest = int(self.at // HOUR_S) - HOURS_KEPT
-        for row in [row for row in self.usage if row[2] < oldest]:
-            del self.usage[row]
-
-    def _place(self, queue: TenantQueue) -> None:
-        clocks = queue.tenant.clocks
-        if queue.entry is None or queue.indexed is not clocks or queue.entry[1] != queue.head().arrival:
-            self.lane(queue).place(queue, self.at)
-            queue.indexed = clocks
-
-    def _note_idle(self, tenant: Tenant, *, is_idle: bool) -> None:
-        tenant.is_idle = is_idle
-        group = self.idle[zlib.crc32(tenant.name.encode()) % IDLE_GROUPS]
-        if is_idle:
-            group.add(tenant.name)
-        else:
-            group.discard(tenant.name)
-
-    def _out_of_lanes(self, tenant: Tenant) -> None:
-        for queue in tenant.queues.values():
-            if queue.entry is not None:
-                self.lane(queue).drop(queue)
-
-    def _promise(self, tenant: Tenant, rate_per_s: float) -> None:
-        if rate_per_s != tenant.promised_per_s:
-            self.promised_to += (rate_per_s > 0) - (tenant.promised_per_s > 0)
-            change = rate_per_s - tenant.promised_per_s
-            self.promised_per_s = self.promised_per_s + change if self.promised_to else 0.0
-            tenant.promised_per_s = rate_per_s
+        rests = (w.config.until for w in self.workers.values() if w.config.state == "resting")
+        return min([self.deadlines.next(), *rests])

@@ -74,7 +74,8 @@ def _head(picture: Picture, now: float) -> Text:
     if not picture.position:
         return Text("The log is empty: no worker has joined yet.")
     leader = picture.leader or "none, each process decides alone"
-    promised = f"{picture.guaranteed_per_s:.0f} of {picture.capacity_per_s:.0f} service units/s are guaranteed"
+    capacity = f"{picture.capacity_per_s:.0f}" if picture.capacity_per_s else "(not measured yet)"
+    promised = f"{picture.guaranteed_per_s:.0f} of {capacity} service units/s are guaranteed"
     overbooked = ": OVERBOOKED" if 0 < picture.capacity_per_s < picture.guaranteed_per_s else ""
     return Text(
         f"leader: {leader} (epoch {picture.epoch})\n"

@@ -18,7 +18,7 @@ START_S = 1000.0
 def new_gate(*, forgets: bool = True) -> CostGate:
     gate = CostGate("bwfq", 2, lead_max=LEAD_MAX, now=START_S)
     if not forgets:
-        gate.shard.state._forget_idle = lambda names: None  # type: ignore[method-assign]
+        gate.shard.state.idle.due = lambda before, now: iter(())  # type: ignore[method-assign]
     return gate
 
 
@@ -87,12 +87,12 @@ def test_heaps_and_memory_stay_in_proportion(played: list[Op]) -> None:
     for op in played * 3:
         driver.play(op)
         most = max(most, len(state.calls))
-        for lanes in state.lanes.values():
+        for lanes in state.lanes.of.values():
             for index in lanes.values():
                 entries = len(index._ready) + len(index._surplus) + len(index._later)  # type: ignore[attr-defined]
                 assert entries <= 4 * len(TENANTS) + 64
         assert state.tenants.keys() <= set(TENANTS)
-        assert sum(len(names) for names in state.idle) <= len(state.tenants)
+        assert len(state.idle) <= len(state.tenants)
         assert state.calls.keys() == driver.waiting.keys() | driver.running
         assert len(state.deadlines) <= 2 * most + 64
 

@@ -21,8 +21,9 @@ from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
 
 MAILBOX_POLL_S = 0.15
-PRESENT_S = 2.0
-"""How often a process with waiting calls writes that it is present, if the log calls it silent."""
+"""A process that has just read the tail does not poll: it folded the entries that the letters are about."""
+SELDOM_S = 2.0
+"""How often it polls all the same, and writes that it is present if the log calls it silent."""
 
 
 class Alone:
@@ -87,9 +88,11 @@ class Alone:
             if not self._waiters.unfinished:
                 continue
             polls += 1
-            if polls % round(PRESENT_S / MAILBOX_POLL_S) == 0:
+            is_seldom = polls % round(SELDOM_S / MAILBOX_POLL_S) == 0
+            if is_seldom:
                 self._commits.add(Present(self._replica.name), no_reply)
-            await self._read_mailbox()
+            if is_seldom or self._replica.age_s >= MAILBOX_POLL_S:
+                await self._read_mailbox()
 
     async def _read_mailbox(self) -> None:
         try:

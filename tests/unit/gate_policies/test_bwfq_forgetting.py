@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
-from dispatcher.shard.state import IDLE_GROUPS
+from dispatcher.shard.activity import GROUPS
 from tests.support.gate.labelled import T0, LabelledGate
 
 
@@ -17,7 +17,7 @@ def test_ten_thousand_tenants_that_came_once_are_not_kept() -> None:
     for number in range(10_000):
         gate.arrive(f"t{number}", f"i{number}", 1.0, T0 + number)
         gate.settle(f"i{number}", 1.0, T0 + number)
-    assert len(gate.state.tenants) <= 2 * IDLE_GROUPS
+    assert len(gate.state.tenants) <= 2 * GROUPS
 
 
 def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
@@ -27,7 +27,7 @@ def test_those_with_a_guarantee_are_kept_until_their_buckets_are_full() -> None:
         gate.arrive(f"t{number}", f"i{number}", 50.0, T0 + number)
         gate.settle(f"i{number}", 50.0, T0 + number)
     # A bucket charged with 50 at rate 1 is full again 50 s later; its group is looked at within 64 s after that.
-    assert 50 <= len(gate.state.tenants) <= 50 + 2 * IDLE_GROUPS
+    assert 50 <= len(gate.state.tenants) <= 50 + 2 * GROUPS
     assert gate.clocks_of("t1999").tat == T0 + 1999 - 100.0 + 50.0
 
 
@@ -82,7 +82,7 @@ def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callab
     for forgets in (True, False):
         gate = LabelledGate(slots=8)
         if not forgets:
-            gate.state._forget_idle = lambda names: None  # type: ignore[method-assign]
+            gate.state.idle.due = lambda before, now: iter(())  # type: ignore[method-assign]
         _owed(gate, 10.0)
         gate.arrive("a", "first", 9.0)
         gate.settle("first", 9.0)
@@ -101,7 +101,7 @@ def test_a_change_of_share_finds_the_forgotten_and_the_kept_alike(change: Callab
 
 
 def _index(gate: LabelledGate) -> TwoClocksIndex:
-    (index,) = (index for lanes in gate.state.lanes.values() for index in lanes.values())
+    (index,) = (index for lanes in gate.state.lanes.of.values() for index in lanes.values())
     assert isinstance(index, TwoClocksIndex)
     return index
 

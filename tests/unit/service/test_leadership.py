@@ -159,6 +159,22 @@ def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch):
     run_world(scenario())
 
 
+def test_a_process_ends_although_the_table_is_away():
+    async def scenario():
+        world = World()
+        front, _ = await running(world, "g1")
+        world.faults["g1"].away = True
+        world.host("front").spawn(front.do(accept(front.new_id(), "front", world.clock.now())))
+        await asyncio.sleep(0.5)
+        world.gates["g1"].stop()
+        assert "g1:1" in world.network.listeners
+        await asyncio.sleep(6)
+        assert "g1:1" not in world.network.listeners
+        assert world.leaders == []
+
+    run_world(scenario())
+
+
 def test_a_leader_alone_writes_snapshots(monkeypatch):
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
 

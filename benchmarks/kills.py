@@ -1,0 +1,281 @@
+"""Kill processes of `headgate serve` under load: `python -m benchmarks.kills [--kills N] [--fronts N] [--json]`.
+
+RELIABILITY.md's bar 4. Real processes on this machine: fronts, gate processes, workers and an executor, with the
+modelled engine and the SQLite store. Callers send completions under idempotency keys, as many at a time as twice the
+slots; after an error they send the same key again, to any front, until they have an answer. Meanwhile kill -9 ends a
+random process of the stack, again and again; the stack starts it again. Then the books are compared:
+
+lost           keys without an answer at the end
+twice          usage's requests above the number of keys
+tokens         usage's output tokens, beside the sum over all answers
+stuck          calls that hold a slot or a place after everything was answered
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+SLOTS, WORKERS = 4, 2
+CALLERS = 2 * SLOTS * WORKERS
+TOKENS_MIN, TOKENS_MAX = 20, 200
+PAUSE_S = 0.5
+ANSWER_S, SETTLE_S, START_S = 120.0, 60.0, 180.0
+ROLES = {
+    "functions.http_api": "front",
+    "dispatcher": "gate",
+    "gpu_worker": "worker",
+    "headgate.serve.executor": "executor",
+}
+
+
+@dataclass
+class Books:
+    answered: dict[str, int] = field(default_factory=dict)
+    """Output tokens by key."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Keys whose answer is an error, by its code: it is the call's record, and does not change."""
+    retries: Counter[str] = field(default_factory=Counter)
+    killed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Result:
+    fronts: int
+    kills: dict[str, int]
+    keys: int
+    answered: int
+    failed: dict[str, int]
+    retries: dict[str, int]
+    lost: int
+    charged_requests: int
+    charged_tokens: int
+    answered_tokens: int
+    stuck: int
+    seconds: float
+
+    @property
+    def twice(self) -> int:
+        return max(0, self.charged_requests - self.keys)
+
+    @property
+    def is_held(self) -> bool:
+        return not (self.lost or self.twice or self.stuck) and self.charged_tokens == self.answered_tokens
+
+
+class Stack:
+    def __init__(self, process: subprocess.Popen[str], announced: dict[str, Any]) -> None:
+        self.process = process
+        self.urls: list[str] = announced["openai_base_urls"]
+        self.model, self.data = announced["model"], announced["data"]
+        (self.key,) = announced["api_keys"].values()
+
+    def processes(self) -> list[tuple[str, int]]:
+        """Return role and id of each process that it runs now."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                role = _role(child.cmdline())
+                if role:
+                    found.append((role, child.pid))
+        return found
+
+    async def read(self, *arguments: str) -> Any:
+        """Run a command of headgate on its data folder and return its JSON object."""
+        command = [sys.executable, "-m", "headgate.cli", *arguments, "--data", self.data, "--json"]
+        ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        return json.loads(ran.stdout)
+
+
+def _role(command: list[str]) -> str:
+    for module, role in ROLES.items():
+        if any(part == module or part.startswith((f"{module}.", f"{module}:")) for part in command):
+            return role
+    return ""
+
+
+@contextlib.asynccontextmanager
+async def served(fronts: int) -> AsyncIterator[Stack]:
+    with tempfile.TemporaryDirectory(prefix="headgate-kills-") as folder:
+        command = [sys.executable, "-m", "headgate.cli", "serve", "--port", "0", "--engine", "modelled", "--json"]
+        command += ["--data", folder, "--slots", str(SLOTS), "--workers", str(WORKERS), "--fronts", str(fronts)]
+        command += ["--start-timeout", str(START_S)]
+        process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            line = await asyncio.to_thread(process.stdout.readline)
+            if not line:
+                raise RuntimeError(f"the stack did not start: {_logs(Path(folder))}")
+            yield Stack(process, json.loads(line))
+        finally:
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(process.wait)
+
+
+def _logs(folder: Path) -> str:
+    return "\n".join(path.read_text()[-2000:] for path in folder.glob("logs/*.log"))
+
+
+async def call(http: httpx.AsyncClient, stack: Stack, books: Books, random: Random, key: str) -> None:
+    """Send one key until it has an answer, or the time is over."""
+    tokens = random.randint(TOKENS_MIN, TOKENS_MAX)
+    body = {"model": stack.model, "prompt": "once upon", "max_tokens": tokens}
+    headers = {"authorization": f"Bearer {stack.key}", "idempotency-key": key}
+    until = time.monotonic() + ANSWER_S
+    while time.monotonic() < until:
+        try:
+            answer = await http.post(f"{random.choice(stack.urls)}/completions", json=body, headers=headers)
+        except httpx.HTTPError as error:
+            books.retries[type(error).__name__] += 1
+        else:
+            if answer.status_code == httpx.codes.OK:
+                books.answered[key] = answer.json()["usage"]["completion_tokens"]
+                return
+            code = answer.json()["error"]["code"]
+            if code == "worker_failed":
+                books.failed[code] += 1
+                return
+            books.retries[code] += 1
+        await asyncio.sleep(PAUSE_S)
+
+
+async def keep_calling(
+    http: httpx.AsyncClient, stack: Stack, books: Books, keys: list[str], stop: asyncio.Event
+) -> None:
+    random = Random(len(keys))
+    while not stop.is_set():
+        key = f"key-{len(keys)}"
+        keys.append(key)
+        await call(http, stack, books, random, key)
+
+
+async def kill(stack: Stack, books: Books, kills: int, every_s: float, seed: int) -> None:
+    """End a random process, `kills` times. Each role comes as often as the others."""
+    random = Random(seed)
+    while books.killed.total() < kills:
+        await asyncio.sleep(every_s * random.uniform(0.5, 1.5))
+        found = stack.processes()
+        if not found:
+            continue
+        role = random.choice(sorted({role for role, _ in found}))
+        pid = random.choice([pid for its, pid in found if its == role])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            books.killed[role] += 1
+
+
+async def measured(kills: int, fronts: int, every_s: float, seed: int) -> Result:
+    books, keys, stop, began = Books(), list[str](), asyncio.Event(), time.monotonic()
+    async with served(fronts) as stack, httpx.AsyncClient(timeout=ANSWER_S) as http:
+        callers = [asyncio.create_task(keep_calling(http, stack, books, keys, stop)) for _ in range(CALLERS)]
+        await kill(stack, books, kills, every_s, seed)
+        await asyncio.sleep(every_s)
+        stop.set()
+        await asyncio.gather(*callers)
+        stuck, used = await settled(stack, len(keys))
+    return Result(
+        fronts,
+        dict(books.killed),
+        len(keys),
+        len(books.answered),
+        dict(books.failed),
+        dict(books.retries),
+        len(keys) - len(books.answered) - books.failed.total(),
+        sum(row["requests"] for row in used),
+        sum(row["output_tokens"] for row in used),
+        sum(books.answered.values()),
+        stuck,
+        time.monotonic() - began,
+    )
+
+
+async def settled(stack: Stack, keys: int) -> tuple[int, list[dict[str, Any]]]:
+    """Wait until nothing waits or runs and all is charged. Return what still does, and the rows of usage."""
+    until = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            top, used = await stack.read("top", "--once"), (await stack.read("usage"))["usage"]
+        except subprocess.CalledProcessError:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(1.0)
+            continue
+        stuck = sum(row["waiting"] + row["running"] for row in top["tenants"])
+        if time.monotonic() > until or (not stuck and sum(row["requests"] for row in used) >= keys):
+            return stuck, used
+        await asyncio.sleep(1.0)
+
+
+def table_of(results: list[Result]) -> Table:
+    table = Table(title="kill -9 under load (bar 4)")
+    for column in (
+        "fronts",
+        "kills",
+        "keys",
+        "answered",
+        "failed",
+        "retries",
+        "lost",
+        "twice",
+        "tokens",
+        "stuck",
+        "bar 4",
+    ):
+        table.add_column(column, justify="right")
+    for each in results:
+        kills = ", ".join(f"{count} {role}" for role, count in sorted(each.kills.items()))
+        tokens = f"{each.charged_tokens:,} of {each.answered_tokens:,}"
+        counts = (sum(each.failed.values()), sum(each.retries.values()), each.lost, each.twice)
+        held = "held" if each.is_held else "broken"
+        table.add_row(
+            str(each.fronts),
+            kills,
+            str(each.keys),
+            str(each.answered),
+            *map(str, counts),
+            tokens,
+            str(each.stuck),
+            held,
+        )
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--fronts", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--every", type=float, default=3.0, help="mean seconds between two kills")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one object with stable keys instead of a table")
+    arguments = parser.parse_args()
+    runs = [
+        asyncio.run(measured(arguments.kills, fronts, arguments.every, arguments.seed)) for fronts in arguments.fronts
+    ]
+    if arguments.json:
+        sys.stdout.write(json.dumps({"runs": [asdict(each) for each in runs]}) + "\n")
+    else:
+        Console(width=140).print(table_of(runs))
+    return 0 if all(each.is_held for each in runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The deadlines of waiting calls: a heap with an entry for each, and entries of calls that no longer wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from dispatcher.policies.orders.queues import Call
+
+SLACK = 64
+"""Dead entries kept in the heap, beyond twice as many as calls, before they are swept out."""
+
+
+class Deadlines:
+    """`calls`: the shard's calls by id; an entry of a call that is not there, or that runs, is dead."""
+
+    def __init__(self, calls: Mapping[str, Call]) -> None:
+        self._calls = calls
+        self._heap: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, call: Call) -> None:
+        """Take note of a call that begins to wait."""
+        heappush(self._heap, (call.deadline_at, call.id))
+        if len(self._heap) > 2 * len(self._calls) + SLACK:
+            self._heap = [(each.deadline_at, each.id) for each in self._calls.values() if not each.worker]
+            heapify(self._heap)
+
+    def take_due(self, now: float) -> list[str]:
+        """Return the waiting calls that are past their deadline, by id, and forget their entries."""
+        due: dict[str, None] = {}
+        while self._heap and self._heap[0][0] <= now:
+            call_id = heappop(self._heap)[1]
+            call = self._calls.get(call_id)
+            if call is not None and not call.worker and call.deadline_at <= now:
+                due[call_id] = None
+        return list(due)
+
+    def next(self) -> float:
+        """Return the earliest deadline of a waiting call; infinity if none waits."""
+        while self._heap:
+            deadline_at, call_id = self._heap[0]
+            call = self._calls.get(call_id)
+            if call is not None and not call.worker and call.deadline_at == deadline_at:
+                return deadline_at
+            heappop(self._heap)
+        return inf

@@ -1,0 +1,50 @@
+"""What a shard forgets: idle tenants, old processes, interactions and hours of usage, how old calls ended."""
+
+from __future__ import annotations
+
+from dispatcher.model.usage import HOUR_S
+from dispatcher.shard.state import State
+
+ENDS_KEPT = 4096
+"""The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
+CLEANED_EVERY_S = 60.0
+HOURS_KEPT = 3
+"""Hours of usage that stay in the state after they are over: the projection must be written within this time."""
+
+
+def forget(state: State, before: float) -> None:
+    """Drop what no decision depends on any more. Only of a state whose facts are all written.
+
+    `before`: the time of the entry before. What is dropped follows from the entries alone, so that all shards of a
+    log drop the same: every second some of the idle tenants are looked at, every minute the rest.
+    """
+    for name in state.grown:
+        if (process := state.processes.get(name)) is not None:
+            process.accepted = process.repeatable()
+    state.grown.clear()
+    while len(state.ends) > ENDS_KEPT:
+        state.ends.popitem(last=False)
+    for names in state.idle.due(before, state.at):
+        _forget_idle(state, names)
+    if before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S:
+        _forget_old(state)
+
+
+def _forget_idle(state: State, names: set[str]) -> None:
+    """Forget idle tenants that behave like new ones."""
+    for name in list(names):
+        if state.order.is_forgettable(state.tenants[name], state.at, state.virtual_time):
+            del state.tenants[name]
+            names.discard(name)
+
+
+def _forget_old(state: State) -> None:
+    kept_s = state.settings.process_kept_s
+    for name, process in list(state.processes.items()):
+        if not process.calls and state.at - process.seen_at > kept_s:
+            del state.processes[name]
+    old = state.at - state.settings.interaction_kept_s
+    state.interactions = {key: at for key, at in state.interactions.items() if at >= old}
+    oldest = int(state.at // HOUR_S) - HOURS_KEPT
+    for row in [row for row in state.usage if row[2] < oldest]:
+        del state.usage[row]

@@ -1,0 +1,46 @@
+"""The indexes of waiting queues: one for each model and tier (a single tier "" if tiers play no part at the gate)."""
+
+from __future__ import annotations
+
+from math import inf
+
+from dispatcher.policies.orders.interface import Index, Order
+from dispatcher.policies.orders.queues import Tenant, TenantQueue
+
+
+class Lanes:
+    def __init__(self, order: Order, *, by_tier: bool) -> None:
+        self._order = order
+        self._by_tier = by_tier
+        self.of: dict[str, dict[str, Index]] = {}
+        """By model and tier."""
+
+    def update(self, queue: TenantQueue, now: float) -> None:
+        """Bring the queue's entry up to date with its head and its tenant's clocks."""
+        if not queue.count:
+            if queue.entry is not None:
+                self._index(queue).drop(queue)
+            return
+        clocks = queue.tenant.clocks
+        if queue.entry is None or queue.indexed is not clocks or queue.entry[1] != queue.head().arrival:
+            self._index(queue).place(queue, now)
+            queue.indexed = clocks
+
+    def drop(self, tenant: Tenant) -> None:
+        """Take all queues of a tenant out: its tier or its share is about to change."""
+        for queue in tenant.queues.values():
+            if queue.entry is not None:
+                self._index(queue).drop(queue)
+
+    def lowest_vft(self) -> float:
+        return min((index.lowest_vft() for lanes in self.of.values() for index in lanes.values()), default=inf)
+
+    def _index(self, queue: TenantQueue) -> Index:
+        tier = queue.tenant.tier if self._by_tier else ""
+        lanes = self.of.get(queue.model)
+        if lanes is None:
+            lanes = self.of[queue.model] = {}
+        index = lanes.get(tier)
+        if index is None:
+            index = lanes[tier] = self._order.make_index()
+        return index
