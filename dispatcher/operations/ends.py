@@ -12,11 +12,12 @@ from dispatcher.model.commands import Over, Refused
 from dispatcher.model.errors import AnsweredError, NoWorker, WorkerFailed
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer
+from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.operations.answer_events import AnswerEvents
 from dispatcher.operations.calls import Call, Collected
 from dispatcher.operations.context import Context
-from dispatcher.operations.results import answer_of_outcome, error_of, error_of_outcome
+from dispatcher.operations.results import error_of
 
 CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
 

@@ -16,8 +16,8 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
+from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 
-ANSWER_LOST = "The connection to the worker broke at the end of the answer."
 _OURS: dict[str, Callable[[str], AnsweredError]] = {
     "worker_failed": WorkerFailed,
     "deadline_exceeded": DeadlineExceeded,
@@ -35,12 +35,6 @@ def is_retryable(answer: Answer) -> bool:
     return body["status"] == 429 or "retry_after_s" in body
 
 
-def cancelled() -> TenantError:
-    """Return the error for a later request for its result: its caller disconnected, and no answer was kept."""
-    message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
-    return TenantError(message, "cancelled", None, 409, "invalid_request_error")
-
-
 def error_of(answer: Answer) -> AnsweredError:
     """Return the error of an answer that is not "done". Its outcome says it, if no error was kept."""
     body = json.loads(answer.body) if answer.body else {}
@@ -51,22 +45,6 @@ def error_of(answer: Answer) -> AnsweredError:
         return _OURS[fields["code"]](fields["message"])
     kind = TenantError if status < 500 else ServiceError
     return kind(fields["message"], fields["code"], fields["param"], status, fields["type"], body.get("retry_after_s"))
-
-
-def error_of_outcome(outcome: str) -> AnsweredError:
-    """Return the error of a call that ended with `outcome`, for a caller that did not get its answer."""
-    if outcome == "expired":
-        return DeadlineExceeded()
-    if outcome == "cancelled":
-        return cancelled()
-    return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
-
-
-def answer_of_outcome(over: Over, now: float) -> Answer:
-    """Return the answer of a durable call that ended without one: in its queue, or after its last attempt was lost."""
-    body = error_body(error_of_outcome(over.outcome))
-    outcome = "failed" if over.outcome == "done" else over.outcome
-    return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Command, End, Outcome, Over
 from dispatcher.model.invocation import Answer
+from dispatcher.model.unanswered import answer_of_outcome
 from dispatcher.ports import InvocationStore
 
 
@@ -22,6 +23,16 @@ async def keep_answers(
     Raises StoreUnavailable.
     """
     return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
+
+
+async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command], now: float) -> None:
+    """Keep an answer for each durable call that is about to end without one: in its queue, or after its last attempt.
+
+    Raises StoreUnavailable.
+    """
+    answered = {command.id for command in commands if isinstance(command, End) and command.answer}
+    missing = [over for over in ends if over.id not in answered]
+    await asyncio.gather(*(store.answer(over.id, answer_of_outcome(over, now)) for over in missing))
 
 
 def ends_with_answer(command: Command, outcome: Outcome) -> bool:

@@ -16,7 +16,7 @@ from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
 from dispatcher.service.follower import Delivery, Follower, Offload, at_once, deliveries_of
-from dispatcher.service.kept_answers import ends_with_answer, keep_answers
+from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 
@@ -131,6 +131,7 @@ class Replica(Follower):
                 commands, kept = await self._keep(self._answers, commands, outcomes, now), True
                 continue
             try:
+                await self._keep_outcomes(commands, now)
                 deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
                 if deliveries is not None:
                     return Committed(outcomes, deliveries)
@@ -152,6 +153,17 @@ class Replica(Follower):
             return await keep_answers(answers, commands, outcomes, now)
         finally:
             self.shard.rollback()
+
+    async def _keep_outcomes(self, commands: list[Command], now: float) -> None:
+        """Keep the answers of durable calls that end without one. If that fails, go back to the state before."""
+        ends = self.shard.durable_ends()
+        if not ends or self._answers is None:
+            return
+        try:
+            await keep_outcomes(self._answers, ends, commands, now)
+        except BaseException:
+            self.shard.rollback()
+            raise
 
     async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
         if len(commands) == 1:

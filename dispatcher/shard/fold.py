@@ -156,7 +156,7 @@ def _ended(state: State, fact: Ended) -> list[News]:
     state.serve(call, fact.input_tokens, fact.output_tokens, fact.served)
     state.remove_call(call)
     over = Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens)
-    state.remember_end(over)
+    state.remember_end(call, over)
     return _news(call, over)
 
 
@@ -184,7 +184,7 @@ def _leave(state: State, call: Call, outcome: str) -> list[News]:
         state.suspend(call, -1)
     state.remove_call(call)
     over = Over(call.id, 0, outcome)
-    state.remember_end(over)
+    state.remember_end(call, over)
     return _news(call, over)
 
 

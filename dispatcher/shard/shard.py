@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.model.commands import Command, Outcome
+from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, Fact, WorkerSet
 from dispatcher.model.usage import TenantRow, UsageRow
@@ -54,8 +54,13 @@ class Shard:
         state = self.state
         self._at_before, state.at, state.undo = state.at, max(state.at, now), []
         self._decision = Decision(state)
+        state.durable_ends.clear()
         outcomes = decide(self._decision, commands)
         return outcomes, tuple(self._decision.facts)
+
+    def durable_ends(self) -> list[Over]:
+        """Return the ends of durable calls in the decision that is not written yet."""
+        return list(self.state.durable_ends)
 
     def confirm(self, entry: Entry | None = None) -> list[News]:
         """The decision is written as `entry` (None: it has no facts). Return the news for processes that hold calls."""
@@ -101,6 +106,7 @@ class Shard:
     def _advance(self, entry: Entry) -> None:
         self.leader, self.epoch = entry.leader, entry.epoch
         self.state.position = entry.position + 1
+        self.state.durable_ends.clear()
         forget(self.state, self._at_before)
 
     def _taken(self, *, undo: bool = False) -> Decision:

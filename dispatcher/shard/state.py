@@ -65,6 +65,8 @@ class State:
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
+        self.durable_ends: list[Over] = []
+        """The ends of durable calls in the decision that is not written yet."""
         self.undo: list[Undo] | None = None
         self.grown: set[str] = set()
         """Processes with so many accepted numbers that those below their floor are dropped (forgetting.py)."""
@@ -241,7 +243,9 @@ class State:
         self._note(self._restore_interaction, key, self.interactions.get(key))
         self.interactions[key] = self.at
 
-    def remember_end(self, over: Over) -> None:
+    def remember_end(self, call: Call, over: Over) -> None:
+        if call.durable:
+            self.durable_ends.append(over)
         self.ends[over.id] = over
         self._note(self.ends.pop, over.id, None)
 

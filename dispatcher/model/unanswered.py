@@ -1,0 +1,32 @@
+"""The answer of a durable call that ended without one: its outcome says which error its caller gets. Pure."""
+
+from __future__ import annotations
+
+from dispatcher.model.commands import Over
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, TenantError, WorkerFailed
+from dispatcher.model.invocation import Answer
+from dispatcher.model.refusals import error_body
+
+ANSWER_LOST = "The connection to the worker broke at the end of the answer."
+
+
+def error_of_outcome(outcome: str) -> AnsweredError:
+    """Return the error of a call that ended with `outcome`, for a caller that did not get its answer."""
+    if outcome == "expired":
+        return DeadlineExceeded()
+    if outcome == "cancelled":
+        return _cancelled()
+    return WorkerFailed(ANSWER_LOST) if outcome == "done" else WorkerFailed()
+
+
+def answer_of_outcome(over: Over, now: float) -> Answer:
+    """Return the answer of a durable call that ended without one: in its queue, or after its last attempt was lost."""
+    body = error_body(error_of_outcome(over.outcome))
+    outcome = "failed" if over.outcome == "done" else over.outcome
+    return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
+
+
+def _cancelled() -> TenantError:
+    """Return the error for a later request for its result: its caller disconnected, and no answer was kept."""
+    message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
+    return TenantError(message, "cancelled", None, 409, "invalid_request_error")

@@ -1,0 +1,86 @@
+"""A durable call that ends without an answer has one before its end is in the log: its prompt is not kept longer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatcher.model.commands import Cancel, Leave, Tick
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.service.replica import Replica
+from tests.support.gate.service_world import World, accept, report, run_world
+
+
+async def accepted(world: World, *, slots: int) -> Replica:
+    """Return a replica that accepted the durable call one-1, which waits if there are no slots."""
+    replica = world.replica("one")
+    now = world.clock.now()
+    await replica.commit([report("w1", slots)])
+    await world.store("one").create(Invocation("one-1", "acme", "k", "pool", "m", "f", now, now + 300, False, "{}"))
+    await replica.commit([accept("one-1", "one", now, durable=True)])
+    return replica
+
+
+async def answer_of(world: World) -> Answer:
+    kept = await world.store("one").get("one-1")
+    assert kept is not None and kept.answer is not None
+    assert kept.body is None
+    return kept.answer
+
+
+def test_a_call_that_expires_in_its_queue_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        replica = await accepted(world, slots=0)
+        await world.clock.sleep(400)
+        await replica.commit([Tick()])
+        answer = await answer_of(world)
+        assert answer.outcome == "expired"
+        assert json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
+
+    run_world(scenario())
+
+
+def test_a_call_that_is_cancelled_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        replica = await accepted(world, slots=0)
+        await replica.commit([Cancel("one-1", "cancelled")])
+        assert (await answer_of(world)).outcome == "cancelled"
+
+    run_world(scenario())
+
+
+def test_a_call_that_lost_its_last_attempt_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        replica = await accepted(world, slots=1)
+        for _ in range(3):
+            await replica.commit([Leave("w1")])
+            await replica.commit([report("w1", 1)])
+        assert (await answer_of(world)).outcome == "failed"
+
+    run_world(scenario())
+
+
+def test_no_end_is_written_while_its_answer_cannot_be_kept() -> None:
+    async def scenario() -> None:
+        world = World()
+        replica = await accepted(world, slots=0)
+        answers = replica._answers
+        assert answers is not None
+
+        async def fail(_id: str, _answer: Answer) -> Answer | None:
+            raise StoreUnavailable()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(answers, "answer", fail, raising=False)
+            with pytest.raises(StoreUnavailable):
+                await replica.commit([Cancel("one-1", "cancelled")])
+        assert "one-1" in replica.shard.state.calls
+        await replica.commit([Cancel("one-1", "cancelled")])
+        assert (await answer_of(world)).outcome == "cancelled"
+
+    run_world(scenario())
