@@ -25,7 +25,8 @@ async def accepted(world: World, *, slots: int) -> Replica:
 
 async def answer_of(world: World) -> Answer:
     kept = await world.store("one").get("one-1")
-    assert kept is not None and kept.answer is not None
+    assert kept is not None
+    assert kept.answer is not None
     assert kept.body is None
     return kept.answer
 
