@@ -16,6 +16,8 @@ from constructs import Construct
 
 from infra.state import State
 
+Conditions = dict[str, dict[str, list[str] | str]]
+
 READS = ["dynamodb:GetItem", "dynamodb:Query"]
 WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
 """IAM authorizes a transaction by the actions of its parts."""
@@ -50,7 +52,7 @@ def allow_result(role: iam.Role, state: State) -> None:
     _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
 
 
-def _partitions(patterns: list[str]) -> dict[str, dict[str, list[str] | str]]:
+def _partitions(patterns: list[str]) -> Conditions:
     """Return the condition that a request names partition keys, and that all of them have these patterns.
 
     `ForAllValues` alone also holds for a request that names no key.
@@ -58,7 +60,5 @@ def _partitions(patterns: list[str]) -> dict[str, dict[str, list[str] | str]]:
     return {"ForAllValues:StringLike": {LEADING_KEYS: patterns}, "Null": {LEADING_KEYS: "false"}}
 
 
-def _allow(
-    role: iam.Role, actions: list[str], resources: list[str], conditions: dict[str, dict[str, list[str]]] | None = None
-) -> None:
+def _allow(role: iam.Role, actions: list[str], resources: list[str], conditions: Conditions | None = None) -> None:
     role.add_to_policy(iam.PolicyStatement(actions=actions, resources=resources, conditions=conditions))
