@@ -23,16 +23,20 @@ FULL_MODEL = "full"
 REPORT_S = 1.0
 NEWS_S = 60.0
 COST = 100.0
+BURST_S = 5.0
 OFFER_S = 2.0
 """A worker returns an attempt that has not begun for so long."""
 
 
 @dataclass
 class Calls:
-    """The calls of one front. `waits`: (begin, seconds), from `do` to each offer."""
+    """The calls of one front. Times are (begin, seconds)."""
 
     begun: int = 0
     waits: list[tuple[float, float]] = field(default_factory=list)
+    """From `do` to each offer."""
+    refusals: list[tuple[float, float]] = field(default_factory=list)
+    """From `do` to each refusal."""
     results: Counter[str] = field(default_factory=Counter)
     """By result; a refusal's code is its result. Calls that are not over are missing."""
 
@@ -43,6 +47,8 @@ class Measures:
 
     commands: list[tuple[float, float]] = field(default_factory=list)
     fronts: dict[str, Calls] = field(default_factory=dict)
+    tenants: dict[int, Calls] = field(default_factory=dict)
+    """The same calls by tenant's number; only times."""
     runs: list[tuple[float, float]] = field(default_factory=list)
     """When each attempt began and ended on its worker."""
 
@@ -97,6 +103,8 @@ class Worker:
 class Load:
     """`service_s`: how long a call runs on its worker. `durable_bytes`: of the request and of the answer of each call,
     which is then durable and has a key; 0: no call is durable. `weights`: of the first tenants; 1 of the others.
+    `rates_per_s`: guarantees of the first tenants, in service units; the burst is that of BURST_S seconds.
+    `waiting_max`: items of a tenant's queue.
     """
 
     def __init__(
@@ -108,9 +116,14 @@ class Load:
         names: Names | None = None,
         durable_bytes: int = 0,
         weights: Sequence[float] = (),
+        rates_per_s: Sequence[float] = (),
+        waiting_max: int = 10_000,
+        deadline_s: float = 300.0,
     ) -> None:
         self._fleet, self._service_s, self._order_s = fleet, service_s, order_s
         self._names, self._weights = names or Names(), weights
+        self._rates_per_s = rates_per_s
+        self._waiting_max, self._deadline_s = waiting_max, deadline_s
         self._text = "".join(fleet.random.choices(ascii_letters, k=durable_bytes))
         self.measures = Measures()
         self.processes: list[Process] = []
@@ -179,13 +192,16 @@ class Load:
         while isinstance(news, Offer):
             took_s = self._fleet.clock.monotonic() - began
             self.measures.of(process.name).waits.append((began, took_s))
+            self.measures.tenants.setdefault(tenant, Calls()).waits.append((began, took_s))
             await self._fleet.clock.sleep(self._order_s)
             result = await self._executed(news, service_s)
             if result:
                 return result
             news = await process.link.news(call_id, NEWS_S)
         if isinstance(outcome, Refused):
-            return outcome.code
+            took_s = self._fleet.clock.monotonic() - began
+            self.measures.of(process.name).refusals.append((began, took_s))
+            return outcome.code if outcome.retry_after_s > 0 else "no_retry_after"
         return news.outcome if news else "no_news"
 
     async def _executed(self, offer: Offer, service_s: float) -> str:
@@ -271,6 +287,7 @@ class Load:
 
     def _accept(self, call_id: str, process: str, tenant: int, model: str) -> Accept:
         """Return an acceptance. Without a process that holds its caller, the call is durable."""
+        rate_per_s = self._rates_per_s[tenant] if tenant < len(self._rates_per_s) else 0.0
         return Accept(
             id=call_id,
             floor=0,
@@ -278,14 +295,14 @@ class Load:
             tenant=f"{self._names.tenant}{tenant}",
             model=model,
             cost=COST,
-            deadline_at=round(self._fleet.clock.now() + 300.0, 3),
+            deadline_at=round(self._fleet.clock.now() + self._deadline_s, 3),
             durable=bool(self._text) or not process,
             app=self._names.app,
             interaction="",
             version=1,
             weight=self._weights[tenant] if tenant < len(self._weights) else 1.0,
-            rate_per_s=0.0,
-            burst=0.0,
+            rate_per_s=rate_per_s,
+            burst=BURST_S * rate_per_s,
             tier="standard",
-            waiting_max=10_000,
+            waiting_max=self._waiting_max,
         )
