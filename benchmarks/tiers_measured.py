@@ -137,6 +137,9 @@ class Monotonic:
     def now(self) -> float:
         return time.monotonic()
 
+    def monotonic(self) -> float:
+        return time.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

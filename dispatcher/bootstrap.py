@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dispatcher.service.gate_process import GateProcess
     from dispatcher.service.link.finder import Fleet
+    from dispatcher.service.link.link import Link
     from dispatcher.service.log_keeper import LogKeeper
 
 SECRET_CHARS_MIN = 16
@@ -116,7 +117,7 @@ def worker_secret(config: Config) -> bytes:
     return secret.encode()
 
 
-def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> GateLink:
+def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
     """Return this process's way to the shard. Raises ConfigurationError."""
     from dispatcher.service.link.link import Link
 

@@ -128,7 +128,11 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(process=st.sampled_from(PROCESSES), lose=st.booleans(), kind=st.sampled_from(["silent", "present", "gone"]))
     def process_changes(self, process: str, lose: bool, kind: str) -> None:
-        commands = {"silent": Silent(process, False), "present": Present(process), "gone": Gone(process)}
+        commands: dict[str, Command] = {
+            "silent": Silent(process, False),
+            "present": Present(process),
+            "gone": Gone(process),
+        }
         self.write([commands[kind]], lose)
 
     @rule(

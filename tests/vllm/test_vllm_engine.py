@@ -41,6 +41,9 @@ class RealClock:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.model.errors import BadFrame, ConnectionLost
+from dispatcher.ports import Connection
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
 from dispatcher.service.tcp import TcpTransport
@@ -15,34 +16,34 @@ SECRET = b"a secret of the whole fleet"
 class Pipe:
     """ports.Connection to another Pipe."""
 
-    def __init__(self):
-        self.arrived = asyncio.Queue()
-        self.sent = []
-        self.other = None
+    def __init__(self) -> None:
+        self.arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.sent: list[bytes] = []
+        self.other = self
         self.closed = False
 
-    async def send(self, frame):
+    async def send(self, frame: bytes) -> None:
         self.sent.append(frame)
         await self.other.arrived.put(frame)
 
-    async def receive(self):
+    async def receive(self) -> bytes:
         frame = await self.arrived.get()
         if frame is None:
             raise ConnectionLost()
         return frame
 
-    def close(self):
+    def close(self) -> None:
         self.closed = True
         self.other.arrived.put_nowait(None)
 
 
-def pipes():
+def pipes() -> tuple[Pipe, Pipe]:
     one, two = Pipe(), Pipe()
     one.other, two.other = two, one
     return one, two
 
 
-async def signed(secret=SECRET, other=SECRET):
+async def signed(secret: bytes = SECRET, other: bytes = SECRET) -> tuple[Connection, Connection, Pipe, Pipe]:
     one, two = pipes()
     client, server = await asyncio.gather(
         sign_as_client(one, secret, "client-nonce"), sign_as_server(two, other, "server-nonce")
@@ -50,7 +51,7 @@ async def signed(secret=SECRET, other=SECRET):
     return client, server, one, two
 
 
-async def test_both_directions_carry_frames():
+async def test_both_directions_carry_frames() -> None:
     client, server, *_ = await signed()
     for frame in (b"one", b"", b"three"):
         await client.send(frame)
@@ -59,12 +60,12 @@ async def test_both_directions_carry_frames():
         assert await client.receive() == frame * 2
 
 
-async def test_the_client_refuses_a_server_with_another_secret():
+async def test_the_client_refuses_a_server_with_another_secret() -> None:
     with pytest.raises(BadFrame, match="secret"):
         await signed(other=b"another")
 
 
-async def test_the_server_refuses_a_frame_of_another_secret():
+async def test_the_server_refuses_a_frame_of_another_secret() -> None:
     one, two = pipes()
     accepting = asyncio.create_task(sign_as_server(two, SECRET, "server-nonce"))
     await one.send(b"headgate-gate-1 client-nonce")
@@ -76,11 +77,11 @@ async def test_the_server_refuses_a_frame_of_another_secret():
 
 
 @pytest.mark.parametrize("change", ["repeat", "flip", "swap", "reflect"])
-async def test_changed_frames_are_refused(change):
+async def test_changed_frames_are_refused(change: str) -> None:
     client, server, one, two = await signed()
     await client.send(b"first")
     await client.send(b"second")
-    first, second = await two.arrived.get(), await two.arrived.get()
+    first, second = await two.receive(), await two.receive()
     if change == "flip":
         two.arrived.put_nowait(first[:-1] + bytes([first[-1] ^ 1]))
     elif change == "swap":
@@ -98,7 +99,7 @@ async def test_changed_frames_are_refused(change):
         await server.receive()
 
 
-async def test_a_greeting_of_another_form_is_refused():
+async def test_a_greeting_of_another_form_is_refused() -> None:
     one, two = pipes()
     accepting = asyncio.create_task(sign_as_server(two, SECRET, "nonce"))
     await one.send(b"GET / HTTP/1.1")
@@ -106,12 +107,12 @@ async def test_a_greeting_of_another_form_is_refused():
         await accepting
 
 
-async def echo(connection):
+async def echo(connection: Connection) -> None:
     while True:
         await connection.send(await connection.receive())
 
 
-async def test_frames_over_tcp():
+async def test_frames_over_tcp() -> None:
     transport = TcpTransport()
     listener = await transport.listen("127.0.0.1:0", echo)
     connection = await transport.connect(listener.address)
@@ -124,7 +125,7 @@ async def test_frames_over_tcp():
     await listener.close()
 
 
-async def test_a_closed_listener_refuses_and_breaks_its_connections():
+async def test_a_closed_listener_refuses_and_breaks_its_connections() -> None:
     transport = TcpTransport()
     listener = await transport.listen("127.0.0.1:0", echo)
     connection = await transport.connect(listener.address)
@@ -138,11 +139,11 @@ async def test_a_closed_listener_refuses_and_breaks_its_connections():
     assert caught.value.refused
 
 
-async def test_a_frame_above_the_bound_closes_the_connection():
+async def test_a_frame_above_the_bound_closes_the_connection() -> None:
     transport = TcpTransport()
-    caught = []
+    caught: list[ConnectionLost] = []
 
-    async def serve(connection):
+    async def serve(connection: Connection) -> None:
         try:
             await connection.receive()
         except ConnectionLost as error:
@@ -157,13 +158,17 @@ async def test_a_frame_above_the_bound_closes_the_connection():
     await listener.close()
 
 
-async def test_a_slow_reader_is_disconnected(monkeypatch):
+async def test_a_slow_reader_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "UNSENT_MAX", 200_000)
     transport = TcpTransport()
-    listener = await transport.listen("127.0.0.1:0", lambda connection: asyncio.Event().wait())
+
+    async def serve(connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    listener = await transport.listen("127.0.0.1:0", serve)
     connection = await transport.connect(listener.address)
 
-    async def flood():
+    async def flood() -> None:
         for _ in range(200):
             await connection.send(b"x" * 100_000)
 
@@ -173,6 +178,6 @@ async def test_a_slow_reader_is_disconnected(monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:port", "host:70000"])
-async def test_an_address_is_host_and_port(address):
+async def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ConnectionLost):
         await TcpTransport().connect(address)

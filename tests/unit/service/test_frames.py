@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_
 
 TEXT = st.text(max_size=20)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-BY_TYPE = {
+BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str": TEXT,
     "int": st.integers(-(2**53), 2**53),
     "float": NUMBER,
@@ -23,14 +24,14 @@ BY_TYPE = {
 }
 
 
-def records(*kinds):
+def records(*kinds: type[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         [st.builds(kind, *[BY_TYPE[hint.__forward_arg__] for hint in kind.__annotations__.values()]) for kind in kinds]
     )
 
 
-COMMANDS = records(*commands.Command.__args__)
-OUTCOMES = records(*commands.Outcome.__args__)
+COMMANDS = records(*get_args(commands.Command))
+OUTCOMES = records(*get_args(commands.Outcome))
 NEWS = records(commands.Offer, commands.Over)
 NUMBERS = st.integers(0, 2**40)
 MESSAGES = st.one_of(
@@ -43,12 +44,12 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=6))
-def test_frames_carry_what_was_sent(messages):
+def test_frames_carry_what_was_sent(messages: list[frames.Message]) -> None:
     received = [decode_frame(frame) for frame in encode_frames(map(encode_message, messages))]
     assert [message for frame in received for message in frame] == messages
 
 
-def test_a_frame_ends_when_it_is_full():
+def test_a_frame_ends_when_it_is_full() -> None:
     messages = [frames.Reply(number, "x" * 100_000) for number in range(7)]
     sent = list(encode_frames(map(encode_message, messages)))
     assert [len(decode_frame(frame)) for frame in sent] == [2, 2, 2, 1]
@@ -74,12 +75,12 @@ def test_a_frame_ends_when_it_is_full():
         b"\xff",
     ],
 )
-def test_what_is_no_frame_is_refused(packed):
+def test_what_is_no_frame_is_refused(packed: bytes) -> None:
     with pytest.raises(BadFrame):
         decode_frame(packed)
 
 
-def test_a_list_field_holds_texts_only():
+def test_a_list_field_holds_texts_only() -> None:
     packed = frames.COMMANDS.pack(commands.Report("w", "u", "m", 1, 1, 1.0, 1.0, False, 0.0, 0, ("a#1",)))
     packed[-1] = [1]
     with pytest.raises(BadFrame):
@@ -87,6 +88,6 @@ def test_a_list_field_holds_texts_only():
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_another_error(packed):
+def test_no_bytes_raise_another_error(packed: bytes) -> None:
     with suppress(BadFrame):
         decode_frame(packed)

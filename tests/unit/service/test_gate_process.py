@@ -6,51 +6,61 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
 from dispatcher.config import load_config
 from dispatcher.model.commands import Offer, Waiting
-from dispatcher.service.link.finder import read_leadership
+from dispatcher.ports import Store
+from dispatcher.service.link.finder import Leadership, read_leadership
 from tests.support.gate.service_world import accept, report
 
 SECRET = "a secret of sixteen or more characters"
 
+Processes = dict[str, subprocess.Popen[bytes]]
+"""Gate processes by address."""
+
 
 @pytest.fixture
-def environment(tmp_path):
+def environment(tmp_path: Path) -> dict[str, str]:
     return {"HEADGATE_STORE": f"sqlite:{tmp_path}/gate.db", "HEADGATE_WORKER_SECRET": SECRET}
 
 
 @pytest.fixture
-def gates():
+def gates() -> Iterator[Processes]:
     """Processes by address; those that still run are killed at the end."""
-    processes = {}
+    processes: Processes = {}
     yield processes
     for process in processes.values():
         process.kill()
         process.wait()
+        assert process.stdout is not None
         process.stdout.close()
 
 
-def start(environment, gates):
+def start(environment: dict[str, str], gates: Processes) -> str:
     """Start a gate process, and return its address once it listens."""
     variables = {**os.environ, **environment}
     process = subprocess.Popen([sys.executable, "-m", "dispatcher"], env=variables, stdout=subprocess.PIPE)
+    assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert ready["role"] == "gate"
     gates[ready["url"]] = process
-    return ready["url"]
+    return str(ready["url"])
 
 
-async def leader(store):
+async def leader(store: Store) -> Leadership:
     while not (known := await read_leadership(store.log("default"))).address:
         await asyncio.sleep(0.01)
     return known
 
 
-async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(environment, gates):
+async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(
+    environment: dict[str, str], gates: Processes
+) -> None:
     for _ in range(2):
         start(environment, gates)
     config, clock = load_config(environment), RealClock()
@@ -69,7 +79,7 @@ async def test_a_killed_leader_is_replaced_and_sigterm_ends_the_others(environme
     assert await asyncio.to_thread(other.wait, 60) == 0
 
 
-def test_a_missing_secret_is_one_line_and_exit_code_2(environment):
+def test_a_missing_secret_is_one_line_and_exit_code_2(environment: dict[str, str]) -> None:
     variables = {**os.environ, **environment, "HEADGATE_WORKER_SECRET": "short"}
     ended = subprocess.run([sys.executable, "-m", "dispatcher"], env=variables, capture_output=True, text=True)
     assert ended.returncode == 2

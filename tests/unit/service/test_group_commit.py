@@ -2,19 +2,24 @@
 
 import asyncio
 
-from dispatcher.model.commands import Offer, Over, Waiting
+from dispatcher.model.commands import Offer, Outcome, Over, Waiting
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.service.follower import Delivery
 from dispatcher.service.group_commit import PATIENT_S, GroupCommit, no_reply
+from dispatcher.service.replica import Replica
 from tests.support.gate.service_world import World, accept, end, report, run_world
 
 
-async def committing(world, epoch=0):
+async def committing(
+    world: World, epoch: int | None = 0
+) -> tuple[Replica, GroupCommit, list[Delivery], list[StoreUnavailable]]:
     """Start a group commit of a process with one worker of two slots."""
     replica = world.replica("one")
     await replica.commit([report("w1", 2)])
-    delivered, failed = [], []
+    delivered: list[Delivery] = []
+    failed: list[StoreUnavailable] = []
 
-    def fail(error, commits):
+    def fail(error: StoreUnavailable, commits: GroupCommit) -> None:
         failed.append(error)
         for item in commits.take_all():
             item.reply(error)
@@ -24,11 +29,19 @@ async def committing(world, epoch=0):
     return replica, commits, delivered, failed
 
 
-def test_commands_that_arrive_during_an_append_share_the_next_entry():
-    async def scenario():
+def overs(delivered: list[Delivery]) -> list[Over]:
+    """Return the news that were delivered. All of them are ends."""
+    news = [each.news for each in delivered if isinstance(each.news, Over)]
+    assert len(news) == len(delivered)
+    return news
+
+
+def test_commands_that_arrive_during_an_append_share_the_next_entry() -> None:
+    async def scenario() -> None:
         world = World()
         replica, commits, delivered, _ = await committing(world)
-        before, outcomes = replica.shard.position, []
+        before = replica.shard.position
+        outcomes: list[Outcome | StoreUnavailable] = []
         commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
         await asyncio.sleep(0.001)
         for number in range(2, 52):
@@ -47,11 +60,11 @@ def test_commands_that_arrive_during_an_append_share_the_next_entry():
     run_world(scenario())
 
 
-def test_a_patient_command_waits_for_an_entry_that_is_written_anyway():
-    async def scenario():
+def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> None:
+    async def scenario() -> None:
         world = World()
         _, commits, _, _ = await committing(world)
-        answered = []
+        answered: list[float] = []
         began = world.clock.now()
         commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
         await asyncio.sleep(0.05)
@@ -67,20 +80,20 @@ def test_a_patient_command_waits_for_an_entry_that_is_written_anyway():
     run_world(scenario())
 
 
-def test_deadlines_are_decided_without_commands():
-    async def scenario():
+def test_deadlines_are_decided_without_commands() -> None:
+    async def scenario() -> None:
         world = World()
         _, commits, delivered, _ = await committing(world)
         for number in range(1, 4):
             commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
         await asyncio.sleep(9)
-        assert [(each.news.id, each.news.outcome) for each in delivered] == [("one-3", "expired")]
+        assert [(over.id, over.outcome) for over in overs(delivered)] == [("one-3", "expired")]
 
     run_world(scenario())
 
 
-def test_a_doubtful_clock_decides_no_deadline():
-    async def scenario():
+def test_a_doubtful_clock_decides_no_deadline() -> None:
+    async def scenario() -> None:
         world = World()
         replica, commits, delivered, _ = await committing(world)
         for number in range(1, 4):
@@ -90,17 +103,17 @@ def test_a_doubtful_clock_decides_no_deadline():
         await asyncio.sleep(4)
         assert delivered == []
         await asyncio.sleep(3)
-        assert [each.news.outcome for each in delivered] == ["expired"]
+        assert [over.outcome for over in overs(delivered)] == ["expired"]
 
     run_world(scenario())
 
 
-def test_commands_fail_if_the_log_cannot_be_read():
-    async def scenario():
+def test_commands_fail_if_the_log_cannot_be_read() -> None:
+    async def scenario() -> None:
         world = World()
         _, commits, _, failed = await committing(world, epoch=None)
         world.faults["one"].away = True
-        outcomes = []
+        outcomes: list[Outcome | StoreUnavailable] = []
         commits.add(end("one-9", 1), outcomes.append)
         await asyncio.sleep(1)
         assert isinstance(outcomes[0], StoreUnavailable)

@@ -1,25 +1,29 @@
 """Leadership changes when it must, and only then."""
 
 import asyncio
+from typing import NoReturn
+
+import pytest
 
 from dispatcher.model.commands import Offer, Refused
 from dispatcher.service import snapshots
+from dispatcher.service.link.link import Link
 from tests.support.gate.service_world import World, accept, end, report, run_world, tailed
 
 
-async def started(world, *gates):
+async def started(world: World, *gates: str) -> None:
     for name in gates:
         await world.gate(name)
         await asyncio.sleep(0.2)
 
 
-async def reports(link, slots):
+async def reports(link: Link, slots: int) -> NoReturn:
     while True:
         await link.do(report("w1", slots))
         await asyncio.sleep(1)
 
 
-async def traffic(world, front, worker, pause_s, times):
+async def traffic(world: World, front: Link, worker: Link, pause_s: float, times: int) -> list[float]:
     """Accept and end calls one after another; return how long each decision took."""
     latencies = []
     for _ in range(times):
@@ -34,7 +38,7 @@ async def traffic(world, front, worker, pause_s, times):
     return latencies
 
 
-async def running(world, *gates, slots=100):
+async def running(world: World, *gates: str, slots: int = 100) -> tuple[Link, Link]:
     await started(world, *gates)
     worker, front = world.link("worker"), world.link("front")
     world.host("worker").spawn(reports(worker, slots))
@@ -42,12 +46,12 @@ async def running(world, *gates, slots=100):
     return front, worker
 
 
-def takeovers(world):
+def takeovers(world: World) -> int:
     return sum(gate.takeovers for gate in world.gates.values())
 
 
-def test_no_takeover_without_a_fault_at_a_p99_of_100_ms():
-    async def scenario():
+def test_no_takeover_without_a_fault_at_a_p99_of_100_ms() -> None:
+    async def scenario() -> None:
         world = World(latency_s=tailed(0.1))
         front, worker = await running(world, "g1", "g2", "g3", "g4")
         await traffic(world, front, worker, 0.5, 1200)
@@ -58,8 +62,8 @@ def test_no_takeover_without_a_fault_at_a_p99_of_100_ms():
     run_world(scenario())
 
 
-def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over():
-    async def scenario():
+def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over() -> None:
+    async def scenario() -> None:
         world = World()
         front, worker = await running(world, "g1", "g2", "g3")
         world.network.cut("g1", "g2")
@@ -70,8 +74,8 @@ def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over():
     run_world(scenario())
 
 
-def test_processes_that_start_together_agree_on_one_leader():
-    async def scenario():
+def test_processes_that_start_together_agree_on_one_leader() -> None:
+    async def scenario() -> None:
         world = World()
         await asyncio.gather(*(world.gate(f"g{number}") for number in range(6)))
         await asyncio.sleep(3)
@@ -81,8 +85,8 @@ def test_processes_that_start_together_agree_on_one_leader():
     run_world(scenario())
 
 
-def test_a_leader_that_the_store_does_not_answer_steps_down():
-    async def scenario():
+def test_a_leader_that_the_store_does_not_answer_steps_down() -> None:
+    async def scenario() -> None:
         world = World()
         front, worker = await running(world, "g1", "g2", "g3")
         world.faults["g1"].stalled = asyncio.Event()
@@ -97,8 +101,8 @@ def test_a_leader_that_the_store_does_not_answer_steps_down():
     run_world(scenario())
 
 
-def test_a_leader_that_is_behind_refuses_new_work_only():
-    async def scenario():
+def test_a_leader_that_is_behind_refuses_new_work_only() -> None:
+    async def scenario() -> None:
         world = World()
         front, worker = await running(world, "g1")
         call = accept(front.new_id(), "front", world.clock.now())
@@ -117,8 +121,8 @@ def test_a_leader_that_is_behind_refuses_new_work_only():
     run_world(scenario())
 
 
-def test_an_old_acceptance_is_refused():
-    async def scenario():
+def test_an_old_acceptance_is_refused() -> None:
+    async def scenario() -> None:
         world = World()
         front, _ = await running(world, "g1")
         call = accept(front.new_id(), "front", world.clock.now())
@@ -132,10 +136,10 @@ def test_an_old_acceptance_is_refused():
     run_world(scenario())
 
 
-def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch):
+def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
 
-    async def scenario():
+    async def scenario() -> None:
         world = World()
         front, worker = await running(world, "g1", "g2", "g3")
         await traffic(world, front, worker, 0.0, 500)
@@ -159,8 +163,8 @@ def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch):
     run_world(scenario())
 
 
-def test_a_process_ends_although_the_table_is_away():
-    async def scenario():
+def test_a_process_ends_although_the_table_is_away() -> None:
+    async def scenario() -> None:
         world = World()
         front, _ = await running(world, "g1")
         world.faults["g1"].away = True
@@ -175,10 +179,10 @@ def test_a_process_ends_although_the_table_is_away():
     run_world(scenario())
 
 
-def test_a_leader_alone_writes_snapshots(monkeypatch):
+def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
 
-    async def scenario():
+    async def scenario() -> None:
         world = World()
         front, worker = await running(world, "g1")
         await traffic(world, front, worker, 0.0, 500)

@@ -1,19 +1,21 @@
 """Links and gate processes in virtual time, over a network and a store with latencies."""
 
 import asyncio
+from typing import Any, NoReturn
 
-from dispatcher.model.commands import Offer, Over, Return, Waiting
+from dispatcher.model.commands import Accept, Offer, Over, Return, Waiting
+from dispatcher.service.link.link import Link
 from tests.support.gate.service_world import World, accept, end, report, run_world
 
 
-async def started(world, *gates):
+async def started(world: World, *gates: str) -> None:
     """Start gate processes one after another; the first leads."""
     for name in gates:
         await world.gate(name)
         await asyncio.sleep(0.2)
 
 
-async def heartbeats(world, link, *workers, slots=4):
+async def heartbeats(world: World, link: Link, *workers: str, slots: int = 4) -> NoReturn:
     """Report workers once a second, as their service does."""
     while True:
         for worker in workers:
@@ -21,7 +23,7 @@ async def heartbeats(world, link, *workers, slots=4):
         await asyncio.sleep(1)
 
 
-async def with_worker(world, slots=4):
+async def with_worker(world: World, slots: int = 4) -> Link:
     """Start a worker process that reports."""
     link = world.link("worker")
     world.host("worker").spawn(heartbeats(world, link, "w1", slots=slots))
@@ -29,12 +31,12 @@ async def with_worker(world, slots=4):
     return link
 
 
-def call(world, link, **fields):
+def call(world: World, link: Link, **fields: Any) -> Accept:
     return accept(link.new_id(), link.process, world.clock.now(), **fields)
 
 
-def test_a_call_through_the_leader():
-    async def scenario():
+def test_a_call_through_the_leader() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2", "g3")
         worker = await with_worker(world, slots=1)
@@ -50,7 +52,9 @@ def test_a_call_through_the_leader():
         began = world.clock.now()
         over = await world.on("worker", worker.do(end(first.id, offer.attempt)))
         assert over == Over(first.id, 1, "done", 10, 20)
-        assert (await news)[:2] == (second.id, 1)
+        offered = await news
+        assert offered is not None
+        assert offered[:2] == (second.id, 1)
         assert world.clock.now() - began < 0.05
         assert world.leaders == ["g1"]
         assert world.gates["g2"].rank == 0
@@ -59,8 +63,8 @@ def test_a_call_through_the_leader():
     run_world(scenario())
 
 
-def test_news_that_arrive_first_are_kept():
-    async def scenario():
+def test_news_that_arrive_first_are_kept() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1")
         worker = await with_worker(world, slots=1)
@@ -76,8 +80,8 @@ def test_news_that_arrive_first_are_kept():
     run_world(scenario())
 
 
-def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox():
-    async def scenario():
+def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox() -> None:
+    async def scenario() -> None:
         world = World()
         worker = await with_worker(world, slots=1)
         one, two = world.link("one"), world.link("two")
@@ -96,8 +100,8 @@ def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox():
     run_world(scenario())
 
 
-def test_a_killed_leader_is_replaced_by_its_heir():
-    async def scenario():
+def test_a_killed_leader_is_replaced_by_its_heir() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2", "g3")
         await with_worker(world, slots=1)
@@ -115,8 +119,8 @@ def test_a_killed_leader_is_replaced_by_its_heir():
     run_world(scenario())
 
 
-def test_a_paused_leader_is_replaced_and_does_not_lead_again():
-    async def scenario():
+def test_a_paused_leader_is_replaced_and_does_not_lead_again() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2", "g3")
         await with_worker(world, slots=100)
@@ -127,7 +131,7 @@ def test_a_paused_leader_is_replaced_and_does_not_lead_again():
         began = world.clock.now()
         latencies = []
 
-        async def timed():
+        async def timed() -> None:
             at = world.clock.now()
             await front.do(call(world, front))
             latencies.append(world.clock.now() - at)
@@ -147,8 +151,8 @@ def test_a_paused_leader_is_replaced_and_does_not_lead_again():
     run_world(scenario())
 
 
-def test_a_front_paused_for_three_seconds_loses_no_call():
-    async def scenario():
+def test_a_front_paused_for_three_seconds_loses_no_call() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         worker = await with_worker(world, slots=1)
@@ -177,8 +181,8 @@ def test_a_front_paused_for_three_seconds_loses_no_call():
     run_world(scenario())
 
 
-def test_calls_of_a_killed_front_are_cancelled_together():
-    async def scenario():
+def test_calls_of_a_killed_front_are_cancelled_together() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         await with_worker(world, slots=1)
@@ -198,8 +202,8 @@ def test_calls_of_a_killed_front_are_cancelled_together():
     run_world(scenario())
 
 
-def test_a_lost_worker_is_left_after_its_lease():
-    async def scenario():
+def test_a_lost_worker_is_left_after_its_lease() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         await with_worker(world, slots=1)
@@ -220,8 +224,8 @@ def test_a_lost_worker_is_left_after_its_lease():
     run_world(scenario())
 
 
-def test_a_repeated_acceptance_after_a_failover_counts_once():
-    async def scenario():
+def test_a_repeated_acceptance_after_a_failover_counts_once() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         await with_worker(world, slots=100)
@@ -240,8 +244,8 @@ def test_a_repeated_acceptance_after_a_failover_counts_once():
     run_world(scenario())
 
 
-def test_a_frozen_process_reconnects():
-    async def scenario():
+def test_a_frozen_process_reconnects() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         await with_worker(world, slots=100)
@@ -258,8 +262,8 @@ def test_a_frozen_process_reconnects():
     run_world(scenario())
 
 
-def test_a_front_cut_off_from_the_leader_decides_alone():
-    async def scenario():
+def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1", "g2")
         await with_worker(world, slots=2)
@@ -283,8 +287,8 @@ def test_a_front_cut_off_from_the_leader_decides_alone():
     run_world(scenario())
 
 
-def test_the_last_gate_process_resigns():
-    async def scenario():
+def test_the_last_gate_process_resigns() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1")
         await with_worker(world, slots=100)
@@ -300,8 +304,8 @@ def test_the_last_gate_process_resigns():
     run_world(scenario())
 
 
-def test_fleet_and_usage_come_from_the_leader():
-    async def scenario():
+def test_fleet_and_usage_come_from_the_leader() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1")
         worker = await with_worker(world, slots=3)
@@ -320,8 +324,8 @@ def test_fleet_and_usage_come_from_the_leader():
     run_world(scenario())
 
 
-def test_an_unheld_durable_call_is_launched():
-    async def scenario():
+def test_an_unheld_durable_call_is_launched() -> None:
+    async def scenario() -> None:
         world = World()
         await started(world, "g1")
         await with_worker(world, slots=2)

@@ -1,6 +1,8 @@
 """Presence: what a leader concludes from silence, and what it must not conclude."""
 
-from dispatcher.model.commands import Gone, Leave, Present, Silent
+from collections.abc import Sequence
+
+from dispatcher.model.commands import Command, Gone, Leave, Present, Silent
 from dispatcher.service.clock_guard import CALM_S, ClockGuard
 from dispatcher.service.codec.frames import VERSION, Hello
 from dispatcher.service.presence import (
@@ -12,6 +14,7 @@ from dispatcher.service.presence import (
     SWEEP_S,
     Presence,
 )
+from dispatcher.service.replica import Replica
 from dispatcher.service.sessions import Session
 from tests.support.gate.service_world import World, accept, report, run_world
 
@@ -19,48 +22,51 @@ from tests.support.gate.service_world import World, accept, report, run_world
 class Clock:
     """Both clocks go on together, unless the wall clock is set."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.at = 1000.0
         self.set_by = 0.0
 
-    def now(self):
+    def now(self) -> float:
         return 1_700_000_000.0 + self.at + self.set_by
 
-    def monotonic(self):
+    def monotonic(self) -> float:
         return self.at
 
-    async def sleep(self, seconds):
+    async def sleep(self, seconds: float) -> None:
         self.at += seconds
 
 
 class Closed:
     """ports.Connection that carries nothing."""
 
-    async def send(self, frame):
+    async def send(self, frame: bytes) -> None:
         return None
 
-    async def receive(self):
+    async def receive(self) -> bytes:
         raise AssertionError
 
-    def close(self):
+    def close(self) -> None:
         return None
 
 
 class Watched:
     """A presence whose commands are decided and written at once."""
 
-    def __init__(self, replica, clock):
-        self.clock, self.replica, self.submitted = clock, replica, []
+    def __init__(self, replica: Replica, clock: Clock) -> None:
+        self.clock, self.replica = clock, replica
+        self.submitted: list[Command] = []
         self.presence = Presence(replica, clock, self.submitted.append)
 
-    def session(self, process):
+    def session(self, process: str) -> Session:
         session = Session(Closed(), self.clock, Hello(VERSION, process, "client", ""))
         self.presence.joined(session)
         return session
 
-    async def run(self, seconds, heard=(), workers=()):
+    async def run(
+        self, seconds: float, heard: Sequence[Session] = (), workers: Sequence[tuple[str, Session]] = ()
+    ) -> list[Command]:
         """Let time pass. `heard`: sessions that send something now and then; `workers`: (name, session) that report."""
-        asked = []
+        asked: list[Command] = []
         for _ in range(round(seconds / SWEEP_S)):
             self.clock.at += SWEEP_S
             for session in heard:
@@ -71,14 +77,14 @@ class Watched:
             asked += await self.written()
         return asked
 
-    async def written(self):
+    async def written(self) -> list[Command]:
         commands, self.submitted[:] = list(self.submitted), []
         if commands:
             await self.replica.commit(commands)
         return commands
 
 
-async def watched():
+async def watched() -> Watched:
     """Return a presence over a shard with one worker, and with a call of "front" on it and another one waiting."""
     world, clock = World(), Clock()
     replica = world.replica("leader")
@@ -88,8 +94,8 @@ async def watched():
     return Watched(replica, clock)
 
 
-def test_a_process_and_a_worker_that_are_heard_lose_nothing():
-    async def scenario():
+def test_a_process_and_a_worker_that_are_heard_lose_nothing() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         assert await watch.run(60, [front], [("w1", worker)]) == []
@@ -97,8 +103,8 @@ def test_a_process_and_a_worker_that_are_heard_lose_nothing():
     run_world(scenario())
 
 
-def test_an_open_silent_connection():
-    async def scenario():
+def test_an_open_silent_connection() -> None:
+    async def scenario() -> None:
         watch = await watched()
         watch.session("front")
         worker = watch.session("worker")
@@ -112,8 +118,8 @@ def test_an_open_silent_connection():
     run_world(scenario())
 
 
-def test_a_message_of_a_silent_process_resumes_its_calls():
-    async def scenario():
+def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         await watch.run(SILENT_S + 2, workers=[("w1", worker)])
@@ -124,8 +130,8 @@ def test_a_message_of_a_silent_process_resumes_its_calls():
     run_world(scenario())
 
 
-def test_a_broken_connection():
-    async def scenario():
+def test_a_broken_connection() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         watch.presence.left(front)
@@ -136,8 +142,8 @@ def test_a_broken_connection():
     run_world(scenario())
 
 
-def test_a_process_that_returns_in_time():
-    async def scenario():
+def test_a_process_that_returns_in_time() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         watch.presence.left(front)
@@ -148,8 +154,8 @@ def test_a_process_that_returns_in_time():
     run_world(scenario())
 
 
-def test_a_process_whose_port_refuses_is_gone_at_once():
-    async def scenario():
+def test_a_process_whose_port_refuses_is_gone_at_once() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         watch.presence.left(front)
@@ -160,8 +166,8 @@ def test_a_process_whose_port_refuses_is_gone_at_once():
     run_world(scenario())
 
 
-def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent():
-    async def scenario():
+def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         watch.presence.reported("w1", worker)
@@ -173,8 +179,8 @@ def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent():
     run_world(scenario())
 
 
-def test_a_draining_worker_is_lost_too():
-    async def scenario():
+def test_a_draining_worker_is_lost_too() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         await watch.replica.commit([report("w1", 1)._replace(draining=True)])
@@ -184,8 +190,8 @@ def test_a_draining_worker_is_lost_too():
     run_world(scenario())
 
 
-def test_an_entry_of_another_process_shows_that_a_worker_lives():
-    async def scenario():
+def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front = watch.session("front")
         watch.replica.on_entry = lambda entry, deliveries: watch.presence.entry(entry)
@@ -199,8 +205,8 @@ def test_an_entry_of_another_process_shows_that_a_worker_lives():
     run_world(scenario())
 
 
-def test_nothing_is_lost_while_the_clock_is_doubtful():
-    async def scenario():
+def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         await watch.run(1, [front], [("w1", worker)])
@@ -212,8 +218,8 @@ def test_nothing_is_lost_while_the_clock_is_doubtful():
     run_world(scenario())
 
 
-def test_a_leader_that_was_paused_itself_waits_for_messages():
-    async def scenario():
+def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
+    async def scenario() -> None:
         watch = await watched()
         front, worker = watch.session("front"), watch.session("worker")
         await watch.run(1, [front], [("w1", worker)])
@@ -224,8 +230,8 @@ def test_a_leader_that_was_paused_itself_waits_for_messages():
     run_world(scenario())
 
 
-def test_calls_of_a_process_that_never_came_are_not_lost_at_once():
-    async def scenario():
+def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None:
+    async def scenario() -> None:
         watch = await watched()
         worker = watch.session("worker")
         reporting = [("w1", worker)]

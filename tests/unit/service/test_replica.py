@@ -4,29 +4,29 @@ import asyncio
 
 import pytest
 
-from dispatcher.model.commands import Offer, Over, Refused, Status, Unknown, Waiting
+from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
-from dispatcher.service.replica import COMMANDS_MAX, Deposed
+from dispatcher.service.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
 from tests.support.gate.service_world import World, accept, end, report, run_world
 
 
-async def joined(world, name, *workers):
+async def joined(world: World, name: str, *workers: tuple[str] | tuple[str, int]) -> Replica:
     replica = world.replica(name)
     await replica.commit([report(*worker) for worker in workers])
     return replica
 
 
-def test_interleaved_replicas_agree():
-    async def scenario():
+def test_interleaved_replicas_agree() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
         now = world.clock.now()
 
-        async def busy(replica, name):
-            outcomes = []
+        async def busy(replica: Replica, name: str) -> list[Outcome]:
+            outcomes: list[Outcome] = []
             for number in range(1, 21):
                 committed = await replica.commit([accept(f"{name}-{number}", name, now)])
                 outcomes += committed.outcomes
@@ -42,28 +42,31 @@ def test_interleaved_replicas_agree():
     run_world(scenario())
 
 
-def test_commands_join_after_a_lost_position():
-    async def scenario():
+def test_commands_join_after_a_lost_position() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
         await two.catch_up()
-        now, rooms = world.clock.now(), []
+        now = world.clock.now()
+        rooms: list[int] = []
         await one.commit([accept("one-1", "one", now)])
 
-        def more(room):
+        def more(room: int) -> list[Accept]:
             rooms.append(room)
             return [accept("two-2", "two", now)] if len(rooms) == 1 else []
 
         committed = await two.commit([accept("two-1", "two", now)], more=more)
-        assert [outcome.id for outcome in committed.outcomes] == ["two-1", "two-2"]
+        offers = [outcome for outcome in committed.outcomes if isinstance(outcome, Offer)]
+        assert [offer.id for offer in offers] == ["two-1", "two-2"]
+        assert len(committed.outcomes) == 2
         assert rooms == [COMMANDS_MAX - 1]
         assert two.shard.position == 3
 
     run_world(scenario())
 
 
-def test_a_process_that_lost_reads_first():
-    async def scenario():
+def test_a_process_that_lost_reads_first() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1", 3)), world.replica("two")
         await two.catch_up()
@@ -80,8 +83,8 @@ def test_a_process_that_lost_reads_first():
     run_world(scenario())
 
 
-def test_a_lost_reply_is_recognised():
-    async def scenario():
+def test_a_lost_reply_is_recognised() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         world.faults["one"].lost.append("append")
@@ -93,8 +96,8 @@ def test_a_lost_reply_is_recognised():
     run_world(scenario())
 
 
-def test_a_lost_reply_whose_position_another_process_saw():
-    async def scenario():
+def test_a_lost_reply_whose_position_another_process_saw() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1",)), world.replica("two")
         world.faults["one"].lost.append("append")
@@ -111,8 +114,8 @@ def test_a_lost_reply_whose_position_another_process_saw():
     run_world(scenario())
 
 
-def test_answers_without_facts_come_from_the_tail():
-    async def scenario():
+def test_answers_without_facts_come_from_the_tail() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1",)), world.replica("two")
         await two.catch_up()
@@ -125,8 +128,8 @@ def test_answers_without_facts_come_from_the_tail():
     run_world(scenario())
 
 
-def test_a_refusal_needs_no_read():
-    async def scenario():
+def test_a_refusal_needs_no_read() -> None:
+    async def scenario() -> None:
         world = World()
         one = world.replica("one")
         await one.catch_up()
@@ -139,8 +142,8 @@ def test_a_refusal_needs_no_read():
     run_world(scenario())
 
 
-def test_many_commands_are_split():
-    async def scenario():
+def test_many_commands_are_split() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         now = world.clock.now()
@@ -152,8 +155,8 @@ def test_many_commands_are_split():
     run_world(scenario())
 
 
-def test_a_position_older_than_an_hour_does_not_count():
-    async def scenario():
+def test_a_position_older_than_an_hour_does_not_count() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1",)), world.replica("two")
         await two.catch_up()
@@ -171,8 +174,8 @@ def test_a_position_older_than_an_hour_does_not_count():
     run_world(scenario())
 
 
-def test_a_table_that_was_away_for_over_an_hour():
-    async def scenario():
+def test_a_table_that_was_away_for_over_an_hour() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         world.faults["one"].away = True
@@ -186,8 +189,8 @@ def test_a_table_that_was_away_for_over_an_hour():
     run_world(scenario())
 
 
-def test_a_cancelled_commit_leaves_the_state_as_it_was():
-    async def scenario():
+def test_a_cancelled_commit_leaves_the_state_as_it_was() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         commit = asyncio.create_task(one.commit([accept("one-1", "one", world.clock.now())]))
@@ -200,8 +203,8 @@ def test_a_cancelled_commit_leaves_the_state_as_it_was():
     run_world(scenario())
 
 
-def test_a_leader_is_deposed_by_a_later_epoch():
-    async def scenario():
+def test_a_leader_is_deposed_by_a_later_epoch() -> None:
+    async def scenario() -> None:
         world = World()
         one, two = await joined(world, "one", ("w1",)), world.replica("two")
         assert await one.take_over("one:1", 0)
@@ -215,8 +218,8 @@ def test_a_leader_is_deposed_by_a_later_epoch():
     run_world(scenario())
 
 
-def test_the_answer_of_a_durable_call_is_kept_before_its_end():
-    async def scenario():
+def test_the_answer_of_a_durable_call_is_kept_before_its_end() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         now = world.clock.now()
@@ -227,13 +230,15 @@ def test_the_answer_of_a_durable_call_is_kept_before_its_end():
         over = await one.commit([end("one-1", 1)._replace(answer='{"text":"hello","reason":"stop"}')])
         assert over.outcomes == [Over("one-1", 1, "done", 10, 20)]
         kept = await world.store("one").get("one-1")
+        assert kept is not None
+        assert kept.answer is not None
         assert kept.answer.body == '{"text":"hello","reason":"stop"}'
 
     run_world(scenario())
 
 
-def test_an_answer_of_an_earlier_attempt_stands():
-    async def scenario():
+def test_an_answer_of_an_earlier_attempt_stands() -> None:
+    async def scenario() -> None:
         world = World()
         one = await joined(world, "one", ("w1",))
         now, store = world.clock.now(), world.store("one")

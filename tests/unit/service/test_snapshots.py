@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dispatcher.service import snapshots
+from dispatcher.service.follower import at_once
 from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
@@ -16,7 +17,7 @@ async def prepared(entries: int) -> tuple[World, Replica, Snapshots]:
     world = World()
     replica = world.replica("one")
     store = MemoryStore(world.clock, data=world.data)
-    kept = Snapshots(store.log(SHARD), store, SHARD, world.clock, world.ids, snapshots.at_once)
+    kept = Snapshots(store.log(SHARD), store, SHARD, world.clock, world.ids, at_once)
     await replica.catch_up()
     for number in range(entries):
         await replica.commit([report(f"w{number}", 1)])

@@ -19,7 +19,7 @@ from dispatcher.config import Config, load_config
 from dispatcher.model.commands import Accept, Offer, Over, Status
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
-from dispatcher.ports import GateLink
+from dispatcher.service.link.link import Link
 from dispatcher.worker_client import HttpWorkerClient
 from tests.support.worker.harness import SECRET, order
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.stack
 class Stack:
     folder: Path
     environment: dict[str, str]
-    link: GateLink
+    link: Link
     workers: HttpWorkerClient
     processes: list[asyncio.subprocess.Process]
 
@@ -96,7 +96,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
                 process.kill()
             await process.wait()
         await client.close()
-        await link.close()  # type: ignore[attr-defined]
+        await link.close()
         await store.close()
 
 
