@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.operations import results
 from dispatcher.service import courier, presence, replica
 from dispatcher.service.link import route, waiters
-from dispatcher.shard import decide, fold, running, state
+from dispatcher.shard import deadlines, decide, fold, running
 from gpu_worker.service import agent, executions, held_attempts
 from gpu_worker.service import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
@@ -56,7 +56,7 @@ bug(
 bug(
     "deadlines_not_decided",
     "Waiting calls stay beyond their deadline.",
-    Edit(state.State, "overdue", "return list(due)", "return []"),
+    Edit(deadlines.Deadlines, "take_due", "return list(due)", "return []"),
 )
 bug(
     "live_attempts_ignored",
