@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 
-from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Refused, Return, Status, Unknown
+from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Refused, Return, Status, Unknown, Waiting
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
@@ -33,6 +33,10 @@ LATE_S = 2.0
 """A worker ends an execution at its deadline by itself. After this time more its stream is closed."""
 LAST_EVENT_S = 3.0
 """The gate reported the end of the running attempt: its last event arrives within this time, or never."""
+TAKE_BACK_TRIES = 3
+"""How often a call is taken back whose command the gate did not answer. Each try lasts as long as the link's."""
+TAKE_BACK_S = 1.0
+"""The pause between two tries."""
 
 
 class _Signal(Enum):
@@ -113,6 +117,9 @@ class Following:
             self._first.set_result(outcome)
             watching = asyncio.ensure_future(self._watch())
             await self._follow(outcome)
+        except StoreUnavailable as error:
+            self._end(error)
+            self._context.spawn(self._take_back())
         except AnsweredError as error:
             self._end(error)
         except BaseException:
@@ -248,6 +255,23 @@ class Following:
         outcome = await self._link.do(accept_of(self.call, self._link, ""))
         if isinstance(outcome, Offer) and outcome.attempt > begun:
             await self._context.launcher.launch(self.call.id, outcome.attempt)
+
+    async def _take_back(self) -> None:
+        """Leave nothing at the gate after a command without an answer: the log may have it all the same.
+
+        An offer that no task begins would suspend all calls of this process, and hold a slot, again and again.
+        """
+        for _ in range(TAKE_BACK_TRIES):
+            try:
+                if not self.call.is_durable:
+                    return await self._cancel("cancelled")
+                outcome = await self._link.do(Status(self.call.id))
+                if isinstance(outcome, Waiting | Offer):
+                    await self._let_go(begun=self._attempts.highest)
+                return None
+            except StoreUnavailable:
+                await self._context.clock.sleep(TAKE_BACK_S)
+        return None
 
     async def _cancel(self, outcome: str) -> None:
         """Cancel the call. An offer that was made meanwhile and is not begun here is given back at once."""

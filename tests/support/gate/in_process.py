@@ -40,7 +40,8 @@ OFFER_S = 2.0
 
 @dataclass
 class InProcessGate:
-    """`delay_s`: how long a command takes before it is decided. `down`: no command is decided."""
+    """`delay_s`: how long a command takes before it is decided. `down`: no command is decided. `replies_lost`: of so many
+    next commands the sender gets no answer."""
 
     store: InvocationStore
     clock: Clock
@@ -48,6 +49,7 @@ class InProcessGate:
     settings: ShardSettings = field(default_factory=ShardSettings)
     delay_s: float = 0.0
     down: bool = False
+    replies_lost: int = 0
     commands: list[Command] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     links: dict[str, InProcessLink] = field(default_factory=dict)
@@ -69,7 +71,11 @@ class InProcessGate:
             raise StoreUnavailable("The gate is down.")
         if isinstance(command, End) and command.answer and self._is_running(command):
             command = await self._kept(command)
-        return self.decide(command)
+        outcome = self.decide(command)
+        if self.replies_lost:
+            self.replies_lost -= 1
+            raise StoreUnavailable("The reply is lost.")
+        return outcome
 
     def decide(self, command: Command) -> Outcome:
         self.commands.append(command)

@@ -357,3 +357,24 @@ async def test_a_lost_attempt_of_a_key_that_another_process_knows_is_left_to_oth
     known.leave()
     assert answer is not None
     assert (answer.outcome, answer.output_tokens) == ("done", 3)
+
+
+# ── Commands without an answer ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("lost_replies", [1, 2])
+async def test_a_call_whose_acceptance_was_not_answered_is_taken_back(gate: Gate, lost_replies: int) -> None:
+    gate.shard.replies_lost = lost_replies
+    assert isinstance(await followed(gate, "a"), StoreUnavailable)
+    await gate.quiet()
+    assert not gate.shard.shard.state.calls
+    assert not gate.workers.orders
+
+
+async def test_a_durable_call_whose_acceptance_was_not_answered_is_executed_elsewhere(gate: Gate) -> None:
+    gate.shard.replies_lost = 1
+    assert isinstance(await followed(gate, "a", "k"), StoreUnavailable)
+    await gate.quiet()
+    (call,) = gate.shard.shard.state.calls.values()
+    assert (call.process, gate.launcher.launched) == ("", [(call.id, 1)])
+    gate.shard.decide_cancel(call.id)
