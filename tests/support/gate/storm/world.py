@@ -174,6 +174,6 @@ class World:
 
     def _latency(self, random: Random) -> float:
         late = self.weather.latency_s
-        if not self.weather.mild and random.random() < 0.01:
+        if not self.weather.mild and not self.outage.is_over and random.random() < 0.01:
             late *= 20
         return late * (0.5 + random.random())
