@@ -40,8 +40,10 @@ OFFER_S = 2.0
 
 @dataclass
 class InProcessGate:
-    """`delay_s`: how long a command takes before it is decided. `down`: no command is decided. `replies_lost`: of so many
-    next commands the sender gets no answer."""
+    """`delay_s`: how long a command takes before it is decided. `down`: no command is decided.
+
+    `replies_lost`: of so many next commands the sender gets no answer.
+    """
 
     store: InvocationStore
     clock: Clock
