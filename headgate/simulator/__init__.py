@@ -1,2 +1,2 @@
-"""The simulator: the project's own policies and operations in virtual time. Only the GPU, the workload and the faults
+"""The simulator: the project's own policies and gate in virtual time. Only the GPU, the workload and the faults
 are models."""
