@@ -5,9 +5,11 @@ that begin at once):
 
     receive   a frame of the commands decoded (service/codec/frames.py); its signature and the socket are not in it
     decide    Shard.decide: facts, applied to the state with their inverses
+    objects   of that: making the facts and outcomes, which are named tuples
     confirm   what follows when the entry is written
     encode    the entry's bytes
-    follow    what an heir does: decode the bytes and fold
+    decode    what an heir does with them
+    fold      the facts applied to the heir's state, without inverses
 
 And a snapshot of a shard with many tenants and waiting calls: its size, the CPU of making and of loading it and of its
 projections (rows), and the longest pause that it causes: the CPU time that the thread which makes it takes without
@@ -53,9 +55,11 @@ class Spent:
     batch: int
     receive: float = 0.0
     decide: float = 0.0
+    objects: float = 0.0
     confirm: float = 0.0
     encode: float = 0.0
-    follow: float = 0.0
+    decode: float = 0.0
+    fold: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,15 @@ class TimedTraffic(Traffic):
         self._now = round(self._now + self._random.expovariate(100), 3)
         took, (outcomes, facts) = _us(lambda: self.shard.decide(commands, self._now))
         spent.decide += took
+        spent.objects += _us(lambda: [type(each)(*each) for each in (*facts, *outcomes)])[0]
         self._running += [outcome for outcome in outcomes if isinstance(outcome, Offer)]
         entry = Entry(self.shard.position, self.shard.at, f"w/{self.shard.position}", "10.0.123.245:8472", 3, facts)
         spent.confirm += _us(lambda: self.shard.confirm(entry))[0]
         took, data = _us(lambda: encode_entry(entry))
         spent.encode += took
-        spent.follow += _us(lambda: self.heir.fold(decode_entry(data)))[0]
+        took, decoded = _us(lambda: decode_entry(data))
+        spent.decode += took
+        spent.fold += _us(lambda: self.heir.fold(decoded))[0]
         return data
 
 
@@ -151,12 +158,23 @@ def _us(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def tables_of(rows: list[Spent], snapshot: Snapshot) -> list[Table]:
-    per_command = Table(title="CPU a command (microseconds)")
-    for column in ("commands an entry", "receive", "decide", "confirm", "encode", "leader", "heir"):
+    per_command = Table(title="CPU a command (microseconds), by the commands of an entry")
+    for column in (
+        "commands an entry",
+        "receive",
+        "decide",
+        "(objects)",
+        "confirm",
+        "encode",
+        "leader",
+        "decode",
+        "fold",
+    ):
         per_command.add_column(column, justify="right")
     for row in rows:
-        steps = (row.receive, row.decide, row.confirm, row.encode)
-        per_command.add_row(str(row.batch), *(f"{value:.1f}" for value in (*steps, sum(steps), row.follow)))
+        leader = row.receive + row.decide + row.confirm + row.encode
+        steps = (row.receive, row.decide, row.objects, row.confirm, row.encode, leader, row.decode, row.fold)
+        per_command.add_row(str(row.batch), *(f"{value:.1f}" for value in steps))
     whole = Table(title=f"A snapshot of {snapshot.tenants:,} tenants and {snapshot.waiting:,} waiting calls")
     for column in ("KB", "dump ms", "load ms", "rows ms", "longest pause ms"):
         whole.add_column(column, justify="right")
