@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from tests.support.gate.storm.world import World
 
 WAITING_MAX = 4
-DEADLINES_S = (3.0, 10.0, 25.0)
+DEADLINES_S = (3.0, 10.0, 40.0)
 DURABLE_DEADLINES_S = (5.0, 20.0, 50.0)
+LONG_TOKENS = 40
+"""Output of some calls: longer than a lease on a slow engine."""
 TRIES = 4
 AGAIN_S = (0.1, 6.0)
 """The pause before a caller repeats its key: shortest and longest."""
@@ -64,7 +66,7 @@ def plans(world: World) -> list[Plan]:
             random.random() * weather.trouble_s,
             random.choice(sorted(TENANTS)),
             f"key{number}" if durable else "",
-            random.randrange(1, 9),
+            LONG_TOKENS if random.random() < 0.1 else random.randrange(1, 9),
             random.choice(DURABLE_DEADLINES_S if durable else DEADLINES_S),
             (0.0 if durable else random.random() * 3) if leaves else None,
         )

@@ -179,5 +179,5 @@ class Disturbances:
         world.store.data.tenants.put(new, old.version)
 
 
-EXPIRED_AFTER_S = 12.0
-"""Scaled down, as the age up to which a position may be written (scale.py)."""
+EXPIRED_AFTER_S = 7.0
+"""Scaled down, as the age up to which a position may be written (scale.py): more than that and the skew of a clock."""

@@ -37,6 +37,8 @@ class RecordedLog(LogData):
         """The process that held each call when its last attempt was dispatched."""
         self.wasted: Counter[str] = Counter()
         """Offers to dead processes, by process."""
+        self.not_launched: Counter[str] = Counter()
+        """Offers after the calm that no process began, of calls that no process holds."""
         self.epochs: set[int] = set()
         self.at = 0.0
         """The time of the entry before the one that `on_entry` gets."""

@@ -15,9 +15,9 @@ SCALED = [
     (snapshots, "ENTRIES", 12),
     (gate_process, "SHADOW_S", 2.0),
     (gate_process, "HEIR_ALIVE_S", 0.2),
-    (replica, "POSITION_MAX_AGE_S", 6.0),
-    (follower, "POSITION_MAX_AGE_S", 6.0),
-    (memory_log, "CUT_AFTER_S", 14.0),
+    (replica, "POSITION_MAX_AGE_S", 3.0),
+    (follower, "POSITION_MAX_AGE_S", 3.0),
+    (memory_log, "CUT_AFTER_S", 10.0),
 ]
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.operations import results
 from dispatcher.service import courier, presence, replica
 from dispatcher.service.link import route, waiters
 from dispatcher.shard import deadlines, decide, fold, running
-from gpu_worker.service import agent, executions, held_attempts
+from gpu_worker.service import agent, executions
 from gpu_worker.service import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
 
@@ -51,7 +50,12 @@ bug(
 bug(
     "ends_remembered_wrongly",
     "A repeated end gets the answer of a call that never ran.",
-    Edit(fold, "_ended", "state.remember_end(over)", 'state.remember_end(Over(call.id, 0, "cancelled"))'),
+    Edit(
+        fold,
+        "_ended",
+        "state.remember_end(call, over)",
+        'state.remember_end(call, Over(call.id, 0, "cancelled"))',
+    ),
 )
 bug(
     "deadlines_not_decided",
@@ -63,12 +67,6 @@ bug(
     "A worker returns held attempts that run.",
     Edit(agent.Agent, "_heartbeat", "self.executions.live(), now_s", "frozenset(), now_s"),
     Edit(executions.Executions, "fence", "if name in self.live():", "if False:"),
-)
-bug(
-    "old_answers_count",
-    "A worker believes answers that are older than one that it had.",
-    Edit(held_attempts.HeldAttempts, "note", "if answer.position < self._position:", "if False:"),
-    Value(held_attempts, "UNKNOWN_S", 0.0),
 )
 bug(
     "news_lost_at_failover",
@@ -114,11 +112,6 @@ bug(
     "shared_attempt_returned",
     "A process returns an attempt that another one may have begun.",
     Value(running, "BY_ITS_PROCESS", frozenset()),
-)
-bug(
-    "unread_end",
-    "A repeated key of a call that ended without an answer raises an error.",
-    Edit(results, "is_retryable", "or not answer.body", ""),
 )
 bug(
     "launch_forgotten",

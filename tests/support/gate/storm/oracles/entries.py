@@ -137,6 +137,20 @@ def no_offers_to_the_dead(world: World, entry: Entry) -> str | None:
     return None
 
 
+def launched_calls_are_begun(world: World, entry: Entry) -> str | None:
+    """I8, rule 14: when nothing fails any more, a dispatched call that no process holds is executed by one."""
+    if not world.outage.is_over:
+        return None
+    for fact in entry.facts:
+        if isinstance(fact, Returned) and fact.reason == "not_begun" and not world.log.holders.get(fact.id, ""):
+            world.log.not_launched[fact.id] += 1
+            if world.log.not_launched[fact.id] > NOT_LAUNCHED_MAX:
+                return f"{fact.id} was dispatched {world.log.not_launched[fact.id]} times and begun by no process"
+    return None
+
+
+NOT_LAUNCHED_MAX = 2
+"""Messages that were under way to processes that had died, or whose caller had just left."""
 WASTED_MAX = 3
 """Offers that were under way to a dead process when the first one came back, and a late message."""
 
@@ -150,4 +164,5 @@ ENTRY_ORACLES: list[EntryOracle] = [
     time_goes_on,
     healthy_processes_begin_their_offers,
     no_offers_to_the_dead,
+    launched_calls_are_begun,
 ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.support.gate.storm.nodes import WorkerNode
     from tests.support.gate.storm.world import World
 
-SETTLED_S = 12.0
+SETTLED_S = 8.0
 """After the last fault: reconnecting, a takeover, and the time in which no loss is decided."""
 WAIT_MAX_S = 6.0
 """Longest time that an eligible call waits while a slot is free: an offer and its return to the queue go before it."""
@@ -24,7 +24,7 @@ LEASE_MAX_S = 24.0
 """The same for a dead worker: found silent, the lease and its margin, and a takeover."""
 DEAD_PROCESS_MAX_S = 24.0
 """Longest time that calls of a dead process stay."""
-UNHELD_MAX_S = 8.0
+UNHELD_MAX_S = 5.0
 """Longest time that a worker runs what the log does not hold."""
 OVERDUE_MAX_S = 2.0
 """Longest time that a call stays in its queue after its deadline."""
