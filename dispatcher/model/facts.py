@@ -17,6 +17,12 @@ FORMAT = 1
 """The version of the facts below. A reader refuses an entry with a higher one."""
 
 
+class OrderSet(NamedTuple):
+    """The order under which the whole log is written: its first fact. Clocks mean nothing under another one."""
+
+    order: str
+
+
 class WorkerSet(NamedTuple):
     """A worker joined or changed. A worker with `state` other than "serving" gets no new work."""
 
@@ -146,8 +152,8 @@ class Cancelling(NamedTuple):
 
 
 Fact = (
-    WorkerSet | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched | Returned | Ended | Dropped
-    | Held | Cancelling
+    OrderSet | WorkerSet | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched | Returned | Ended
+    | Dropped | Held | Cancelling
 )  # fmt: skip
 
 

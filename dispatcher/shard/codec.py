@@ -17,6 +17,7 @@ from dispatcher.model.facts import (
     Entry,
     Fact,
     Held,
+    OrderSet,
     ProcessLost,
     ProcessSet,
     Returned,
@@ -29,6 +30,7 @@ COMPRESSED_FROM_BYTES = 1024
 PLAIN, COMPRESSED = b"j", b"z"
 
 KINDS: dict[str, type[Any]] = {
+    "O": OrderSet,
     "W": WorkerSet,
     "w": WorkerLost,
     "P": ProcessSet,

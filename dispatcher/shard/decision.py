@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model.facts import Fact
+from dispatcher.model.facts import Fact, OrderSet
 from dispatcher.shard.fold import News, fold
 from dispatcher.shard.state import State
 
@@ -16,5 +16,10 @@ class Decision:
         self.news: list[News] = []
 
     def add(self, fact: Fact) -> None:
+        if not self.state.log_order:
+            self._add(OrderSet(self.state.order.name))
+        self._add(fact)
+
+    def _add(self, fact: Fact) -> None:
         self.facts.append(fact)
         self.news += fold(self.state, fact)

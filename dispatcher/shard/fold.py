@@ -19,6 +19,7 @@ from dispatcher.model.facts import (
     Ended,
     Fact,
     Held,
+    OrderSet,
     ProcessLost,
     ProcessSet,
     Returned,
@@ -43,10 +44,17 @@ def fold(state: State, fact: Fact) -> list[News]:
     """Apply a fact of the entry at `state.position`, and return the news in it. Raises LogCorrupt."""
     try:
         news = FOLDS[type(fact)](state, fact)
+        state.flush()
     except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise LogCorrupt(f"entry {state.position}: {fact!r} does not fit the state: {error!r}") from error
-    state.flush()
+        reason = f"does not fit the state under the order {state.order.name!r}: {error!r}"
+        raise LogCorrupt(f"entry {state.position}: {fact!r} {reason}") from error
     return news or []
+
+
+def _order_set(state: State, fact: OrderSet) -> None:
+    if fact.order != state.order.name:
+        raise ValueError(f"the log is written under the order {fact.order!r}: set the same order everywhere")
+    state.assign("log_order", fact.order)
 
 
 def _worker_set(state: State, fact: WorkerSet) -> None:
@@ -229,6 +237,7 @@ def _news(call: Call, over: Over) -> list[News]:
 
 
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
+    OrderSet: _order_set,
     WorkerSet: _worker_set,
     WorkerLost: _worker_lost,
     ProcessSet: _process_set,

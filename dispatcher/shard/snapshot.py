@@ -94,6 +94,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     shard = Shard(settings)
     state = shard.state
     shard.leader, shard.epoch = fields["leader"], fields["epoch"]
+    state.log_order = fields["order"]
     state.position, state.at = fields["position"], fields["at"]
     state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
     for config, failures in fields["workers"]:

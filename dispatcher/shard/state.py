@@ -42,6 +42,8 @@ class State:
         """The position of the entry that is being applied, or that comes next."""
         self.at = 0.0
         """The time of the facts that are being applied."""
+        self.log_order = ""
+        """The order that the log names; empty while the log is empty."""
         self.virtual_time = 0.0
         self.arrivals = 0
         self.tenants: dict[str, Tenant] = {}

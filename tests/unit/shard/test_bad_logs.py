@@ -1,0 +1,78 @@
+"""A log that cannot be used: the shard stops and names the entry. Nothing is guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.commands import Accept, Command, Report
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import FORMAT, Dropped, Entry
+from dispatcher.shard.codec import decode_entry, encode_entry, pack
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump, load
+
+NOW = 1_000_000.0
+WORKER = Report("w", "http://w", "m", 0, 0, 1.0, 0.0, False, 0.0, 0, ())
+CALL = Accept("p-1", 0, "p", "a", "m", 1.0, NOW + 60, False, "", "", 1, 1.0, 5.0, 10.0, "standard", 9)
+
+
+def written(order: str, *commands: Command) -> tuple[Shard, list[Entry]]:
+    shard, entries = Shard(ShardSettings(order=order)), []
+    for command in commands:
+        _, facts = shard.decide([command], NOW)
+        entries.append(Entry(shard.position, NOW, f"p:{shard.position}", "", 0, facts))
+        shard.confirm(entries[-1])
+    return shard, entries
+
+
+def test_a_log_of_another_order_stops_the_shard_and_names_the_order() -> None:
+    _, entries = written("bwfq", WORKER, CALL)
+    other = Shard(ShardSettings(order="virtual-clock"))
+    with pytest.raises(LogCorrupt, match=r"entry 0: .*'bwfq': set the same order everywhere"):
+        other.fold(entries[0])
+
+
+def test_a_snapshot_of_another_order_is_refused_with_what_to_do() -> None:
+    shard, _ = written("bwfq", WORKER, CALL)
+    with pytest.raises(LogCorrupt, match="set the same order everywhere"):
+        load(dump(shard), ShardSettings(order="fcfs"))
+
+
+def test_a_gap_is_refused() -> None:
+    _, entries = written("bwfq", WORKER, CALL)
+    with pytest.raises(LogCorrupt, match="entry 1 follows entry -1"):
+        Shard().fold(entries[1])
+
+
+def test_an_entry_that_does_not_fold_is_named() -> None:
+    shard, _ = written("bwfq", WORKER)
+    with pytest.raises(LogCorrupt, match="entry 1: Dropped"):
+        shard.fold(Entry(1, NOW, "p:9", "", 0, (Dropped("p-9", "cancelled"),)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"j{",
+        b"znot compressed",
+        pack([FORMAT, 0]),
+        pack([FORMAT, 0, NOW, "p:1", "", 0, [["?", 1]]]),
+        pack([FORMAT, 0, NOW, "p:1", "", 0, [["x", "too", "many", "fields"]]]),
+        pack([FORMAT + 1, 0, NOW, "p:1", "", 0, []]),
+    ],
+)
+def test_bytes_that_are_no_entry_of_this_version_are_refused(data: bytes) -> None:
+    with pytest.raises(LogCorrupt):
+        decode_entry(data)
+
+
+def test_a_newer_entry_says_what_to_do() -> None:
+    with pytest.raises(LogCorrupt, match="update this process"):
+        decode_entry(pack([FORMAT + 1, 7, NOW, "p:1", "", 0, []]))
+
+
+def test_an_entry_survives_its_encoding() -> None:
+    _, entries = written("bwfq", WORKER, CALL)
+    assert [decode_entry(encode_entry(entry)) for entry in entries] == entries
