@@ -27,8 +27,12 @@ async def execute_detached(context: Context, call_id: str) -> bool:
 
     Raises StoreUnavailable: the message must be delivered again.
     """
+    while (here := context.durable_calls.get(call_id)) is not None:
+        if await here.hold_again():
+            return False
+        await here.ended.wait()
     item = await context.store.get(call_id)
-    if item is None or item.body is None or item.answer is not None or call_id in context.durable_calls:
+    if item is None or item.body is None or item.answer is not None:
         return False
     tenant = await context.directory.tenant_named(item.tenant)
     if tenant is None:

@@ -100,6 +100,17 @@ class Following:
         self._callers += not self._is_over
         return not self._is_over
 
+    async def hold_again(self) -> bool:
+        """Become the holder of a durable call again: the gate may have given this process up and launched the call.
+
+        False if this task ends, and does not begin an offer any more.
+        """
+        if not self._is_over:
+            outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
+            if isinstance(outcome, Offer):
+                self._inbox.put_nowait(outcome)
+        return not self._is_over
+
     def leave(self, *, reader: bool = False) -> None:
         """Take one caller away. Each caller leaves once, also after the end. `reader`: it was reading the events."""
         self._callers -= 1

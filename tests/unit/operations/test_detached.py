@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from dispatcher.model.commands import Gone
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
@@ -50,6 +51,21 @@ async def test_a_message_that_comes_several_times_executes_it_once(gate: Gate, p
 async def test_a_message_that_names_nothing_does_nothing(gate: Gate, call_id: str) -> None:
     assert not await execute_detached(gate.context, call_id)
     assert gate.shard.commands[1:] == []
+
+
+async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched(gate: Gate) -> None:
+    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = begun(gate, "a", "k")
+    await asyncio.sleep(0.01)
+    gate.shard.decide(Gone(gate.context.link.process))
+    await asyncio.gather(*busy)
+    await gate.shard.settled()
+    ((call_id, _),) = gate.launcher.launched
+    assert not await execute_detached(gate.context, call_id)
+    await waiting
+    await gate.ended("a", "k", "done")
+    assert [order.attempt for _, order in gate.workers.orders if order.tenant == "a"] == [1]
 
 
 async def test_what_a_caller_of_this_process_waits_for_is_left_to_it(gate: Gate) -> None:
