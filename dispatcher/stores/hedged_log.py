@@ -31,7 +31,7 @@ class HedgedLog:
         self.hedges = 0
         """Requests that were repeated so far."""
         self._log, self._clock, self._is_throttled = log, clock, is_throttled
-        self._saved = 1.0
+        self._saved = HEDGES_SAVED_MAX
         self._late: set[Future[Any]] = set()
 
     async def append(self, position: int, entry: bytes) -> bytes:
