@@ -104,6 +104,7 @@ class _Call:
     def __init__(self, world: World, front: FrontNode, plan: Plan) -> None:
         self.world, self.front, self.plan = world, front, plan
         self.id = ""
+        self.deadline_at = world.now() + plan.deadline_s
         self.collected = Collected()
         self.finished: Finished | None = None
         self.streamed = True
@@ -152,7 +153,7 @@ async def _once(world: World, front: FrontNode, plan: Plan) -> Answered:
     serving = front.host.spawn(call.serve())
     died = asyncio.ensure_future(front.died.wait())
     leaving = asyncio.ensure_future(_leave(call, plan.leaves_s))
-    world.callers[serving] = plan.deadline_s + world.now()
+    world.callers[serving] = call
     await asyncio.wait((serving, died, leaving), return_when=asyncio.FIRST_COMPLETED)
     code = "front died"
     if leaving.done() and not serving.done() and not died.done():

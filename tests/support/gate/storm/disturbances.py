@@ -14,6 +14,7 @@ from tests.support.gate.storm.world import World
 
 TAKEOVER_S = 9.0
 """After the death of a gate process: the takeover, and the time in which no loss is decided."""
+LEASE_S = 10.0
 LONGEST_S = 20.0
 """The longest pause and partition: longer than a lease."""
 
@@ -34,6 +35,7 @@ class Disturbances:
             (weather.kills, self._kill),
             (weather.pauses, self._pause),
             (weather.cuts, self._cut),
+            (weather.isolations, self._isolate),
             (weather.store_gone, self._store_gone),
             (weather.jumps, self._jump),
             (weather.tears, self._tear),
@@ -73,7 +75,7 @@ class Disturbances:
     def _victim(self) -> Node:
         """Return a process; one that leads more often than others."""
         leaders = [gate for gate in self._world.gates if gate.is_up and gate.process.is_leader]
-        if leaders and self._random.random() < 0.3:
+        if leaders and self._random.random() < 0.4:
             return self._random.choice(leaders)
         return self._random.choice(self._world.nodes())
 
@@ -109,15 +111,29 @@ class Disturbances:
         world, random = self._world, self._random
         node = self._victim()
         others = [other.name for other in world.nodes() if other is not node]
-        chosen = [name for name in others if random.random() < random.choice([0.3, 1.0])]
-        cut_from_store = random.random() < 0.4
-        if cut_from_store:
+        share = random.choice([0.3, 0.6, 1.0])
+        chosen = [name for name in others if random.random() < share]
+        await self._cut_off(node, chosen, random.random() < 0.4, random.random() ** 2 * LONGEST_S)
+
+    async def _isolate(self) -> None:
+        """Pause a process, or cut it off from everything, for longer than a lease."""
+        node, seconds = self._victim(), LEASE_S + self._random.random() * LONGEST_S
+        if self._random.random() < 0.5:
+            self._world.pause(node)
+            await asyncio.sleep(seconds)
+            return self._world.resume(node)
+        others = [other.name for other in self._world.nodes() if other is not node]
+        return await self._cut_off(node, others, True, seconds)
+
+    async def _cut_off(self, node: Node, chosen: list[str], from_store: bool, seconds: float) -> None:
+        world = self._world
+        if from_store:
             world.outage.cut_off.add(node.name)
         world.touched.update((node.name, *chosen))
         for name in chosen:
             world.network.cut(node.name, name)
-        world.note(f"cut {node.tag} from {' '.join(chosen)}{' and the store' if cut_from_store else ''}")
-        await asyncio.sleep(random.random() ** 2 * LONGEST_S)
+        world.note(f"cut {node.tag} from {' '.join(chosen)}{' and the store' if from_store else ''}")
+        await asyncio.sleep(seconds)
         world.outage.cut_off.discard(node.name)
         for name in chosen:
             world.network.cuts.discard(frozenset((node.name, name)))

@@ -47,6 +47,8 @@ class Weather:
     kills: float = 0.0
     pauses: float = 0.0
     cuts: float = 0.0
+    isolations: float = 0.0
+    """Rate of pauses and partitions of one process that last longer than a lease."""
     jumps: float = 0.0
     skew_s: float = 0.0
     """Most by which a clock is wrong."""
@@ -72,7 +74,7 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         return 0.0 if mild else value
 
     drawn = random.choice([1, 2, 2, 3])
-    leaderless = random.random() < 0.1
+    leaderless = random.random() < 0.15
     overload = random.random() < OVERLOAD
     return Weather(
         seed=seed,
@@ -96,6 +98,7 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         kills=0.0 if mild and leaderless else (0.1 if mild else 0.0) + chance(0.6),
         pauses=storm(0.5),
         cuts=storm(0.6),
+        isolations=storm(0.3),
         jumps=storm(0.3),
         skew_s=storm(3.0),
         tears=storm(0.5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.shard.settings import ShardSettings
@@ -29,6 +29,14 @@ class Violation(NamedTuple):
     oracle: str
     message: str
     at: float
+
+
+class ServedCall(Protocol):
+    """A request at a front. `id`: of its call, once it has one."""
+
+    id: str
+    front: FrontNode
+    deadline_at: float
 
 
 class World:
@@ -55,8 +63,8 @@ class World:
         self.gates: list[GateNode] = []
         self.fronts: list[FrontNode] = []
         self.workers: list[WorkerNode] = []
-        self.callers: dict[asyncio.Task[Any], float] = {}
-        """The requests that are being served, with their deadlines."""
+        self.callers: dict[asyncio.Task[Any], ServedCall] = {}
+        """The requests that are being served."""
         self.disturbed_until = 0.0
         """Until then some fault was active that slows healthy processes down."""
         self.touched: set[str] = set()

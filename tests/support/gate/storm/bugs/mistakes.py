@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.operations import following
 from dispatcher.service import courier, presence, replica
 from dispatcher.service.link import route, waiters
 from dispatcher.shard import deadlines, decide, fold, running
@@ -81,6 +82,7 @@ bug(
 bug(
     "stale_offers_taken",
     "A process takes offers of attempts that it has seen.",
+    Edit(following.Following, "_on_offer", "if offer.attempt <= attempts.highest:", "if False:"),
     Edit(waiters.Waiters, "put", "elif news.attempt <= call.highest:", "elif False:"),
 )
 bug(

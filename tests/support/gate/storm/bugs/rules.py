@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf
 
 from dispatcher.operations import following, submit
-from dispatcher.service import clock_guard, follower, gate_process, kept_answers, presence, replica, snapshots
+from dispatcher.service import clock_guard, follower, gate_process, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
 from dispatcher.shard import accept, fold, running, snapshot, state
 from dispatcher.stores import snapshot_parts
@@ -206,12 +206,6 @@ bug(
     "answer_after_the_end",
     "The end of a durable call is written without keeping its answer.",
     Edit(replica.Replica, "_commit", "if not kept and self._answers and any(", "if False and any("),
-    rule=15,
-)
-bug(
-    "answer_replaced",
-    "A later attempt ends with its own answer although one is kept.",
-    Edit(kept_answers, "_kept", "if stands is None or stands.attempt == command.attempt:", "if True:"),
     rule=15,
 )
 bug(

@@ -137,6 +137,14 @@ def no_offers_to_the_dead(world: World, entry: Entry) -> str | None:
     return None
 
 
+def not_begun_does_not_count(world: World, entry: Entry) -> str | None:
+    """Rule 6: an offer that was not begun is no attempt of its call."""
+    for fact in entry.facts:
+        if isinstance(fact, Returned) and fact.counted and fact.reason in ("not_begun", "declined"):
+            return f"{execution_name(fact.id, fact.attempt)} was {fact.reason} and counts"
+    return None
+
+
 def launched_calls_are_begun(world: World, entry: Entry) -> str | None:
     """I8, rule 14: when nothing fails any more, a dispatched call that no process holds is executed by one."""
     if not world.outage.is_over:
@@ -151,7 +159,7 @@ def launched_calls_are_begun(world: World, entry: Entry) -> str | None:
 
 NOT_LAUNCHED_MAX = 2
 """Messages that were under way to processes that had died, or whose caller had just left."""
-WASTED_MAX = 3
+WASTED_MAX = 2
 """Offers that were under way to a dead process when the first one came back, and a late message."""
 
 ENTRY_ORACLES: list[EntryOracle] = [
@@ -165,4 +173,5 @@ ENTRY_ORACLES: list[EntryOracle] = [
     healthy_processes_begin_their_offers,
     no_offers_to_the_dead,
     launched_calls_are_begun,
+    not_begun_does_not_count,
 ]

@@ -28,6 +28,8 @@ UNHELD_MAX_S = 5.0
 """Longest time that a worker runs what the log does not hold."""
 OVERDUE_MAX_S = 2.0
 """Longest time that a call stays in its queue after its deadline."""
+OVER_MAX_S = 6.0
+"""Longest time from the end of a call in the log to the answer: the worker's last event may be lost."""
 LATE_MAX_S = 15.0
 """Longest time that a caller waits after its deadline."""
 SAMPLE_S = 0.5
@@ -127,7 +129,11 @@ class Liveness:
                         yield "a worker runs what the log does not hold", name, UNHELD_MAX_S
 
     def _callers(self) -> Iterator[tuple[str, str, float]]:
-        """I1: a caller is answered at its deadline at the latest."""
-        late = [task.get_name() for task, deadline in self._world.callers.items() if self._world.now() > deadline]
-        for name in late:
-            yield "a caller is not answered at its deadline", name, LATE_MAX_S
+        """I1: a caller is answered at its deadline at the latest, and soon after the end of its call."""
+        for call in self._world.callers.values():
+            if not call.front.is_up or call.front.host.paused:
+                continue
+            if self._world.now() > call.deadline_at:
+                yield "a caller is not answered at its deadline", f"{call.front.tag} {call.id}", LATE_MAX_S
+            if call.id and self._world.log.over(call.id) is not None:
+                yield "a caller is not answered although its call is over", call.id, OVER_MAX_S
