@@ -89,13 +89,19 @@ class Leader:
             self.heirs.remove(session)
             self._name_heirs()
             return
-        if self._courier.sessions.get(session.process) is session:
-            del self._courier.sessions[session.process]
         if session in self._courier.executors:
             self._courier.executors.remove(session)
+        if self._courier.sessions.get(session.process) is session:
+            del self._courier.sessions[session.process]
+            if (other := self._other_session(session.process)) is not None:
+                self.joined(other)
         self.presence.left(session)
         if session.address:
             self._probe(session)
+
+    def _other_session(self, process: str) -> Session | None:
+        """Return another open session of the process. The greeting of an older connection may have come after its."""
+        return next((each for each in self._sessions if each.process == process and not each.closed), None)
 
     def received(self, session: Session, messages: Sequence[Message]) -> None:
         """Take a frame. Its receipt is sent at once, whatever the log does (rule 7)."""

@@ -5,8 +5,10 @@ from typing import NoReturn
 
 import pytest
 
-from dispatcher.model.commands import Offer, Refused
+from dispatcher.model.commands import Offer, Over, Refused
 from dispatcher.service import snapshots
+from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
+from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
 from tests.support.gate.service_world import World, accept, end, report, run_world, tailed
 
@@ -189,5 +191,23 @@ def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> Non
         await asyncio.sleep(30)
         assert world.gates["g1"]._snapshots.written == 1
         assert world.gates["g1"].replica.guard.is_calm is False
+
+    run_world(scenario())
+
+
+def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away() -> None:
+    async def scenario() -> None:
+        world = World()
+        front, worker = await running(world, "g1")
+        call = accept(front.new_id(), "front", world.clock.now())
+        offer = await world.on("front", front.do(call))
+        older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
+        await older.send(next(encode_frames([encode_message(Hello(VERSION, "front", "client", ""))])))
+        await asyncio.sleep(0.1)
+        older.close()
+        await asyncio.sleep(0.1)
+        await world.on("worker", worker.do(end(call.id, offer.attempt)))
+        assert isinstance(await world.on("front", front.news(call.id, 1.0)), Over)
+        assert not (await world.folded()).shard.state.processes["front"].silent
 
     run_world(scenario())
