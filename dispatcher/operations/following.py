@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 
-from dispatcher.model.commands import Cancel, Done, End, Offer, Outcome, Over, Refused, Return, Status, Unknown, Waiting
+from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
@@ -26,17 +26,14 @@ from dispatcher.operations.answer_events import AnswerEvents, Pause
 from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
 from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
-from dispatcher.operations.ends import end_in_log, error_of_refused, kept_answer
+from dispatcher.operations.ends import end_in_log, error_of_refused
+from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
 from dispatcher.operations.limits import WaitingRequest
 
 LATE_S = 2.0
 """A worker ends an execution at its deadline by itself. After this time more its stream is closed."""
 LAST_EVENT_S = 3.0
 """The gate reported the end of the running attempt: its last event arrives within this time, or never."""
-TAKE_BACK_TRIES = 3
-"""How often a call is taken back whose command the gate did not answer. Each try lasts as long as the link's."""
-TAKE_BACK_S = 1.0
-"""The pause between two tries."""
 
 
 class _Signal(Enum):
@@ -130,7 +127,7 @@ class Following:
             await self._follow(outcome)
         except StoreUnavailable as error:
             self._end(error)
-            self._context.spawn(self._take_back())
+            self._context.spawn(take_back(self._context, self.call, self._attempts.highest))
         except AnsweredError as error:
             self._end(error)
         except BaseException:
@@ -206,7 +203,7 @@ class Following:
         ended = await self._link.do(end._replace(unbegun=True))
         self._end(error)
         if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: its answer is kept
-            await self._let_go(begun=offer.attempt - 1)
+            await let_go(self._context, self.call, begun=offer.attempt - 1)
 
     async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:
         """React to the end of the running attempt's stream; of an earlier one it says nothing."""
@@ -222,16 +219,8 @@ class Following:
         elif self._over is not None:
             self._end(await self._end_in_log(self._over))
         elif event.code in NOT_TAKEN if event is not None else isinstance(ended, Broken) and not ended.began:
-            return await self._give_back(ended.attempt, ended.worker)
+            return await give_back(self._context, self.call, ended.attempt, ended.worker)
         return None
-
-    async def _give_back(self, attempt: int, worker: str) -> Outcome | None:
-        """Return an attempt that the worker did not begin and that this process alone could begin."""
-        outcome = await self._link.do(Return(self.call.id, attempt, "unreachable", worker))
-        if isinstance(outcome, Refused):
-            return None
-        # After a return, and also if only this attempt is unknown, the gate knows whether there is a next one.
-        return await self._link.do(Status(self.call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
     # ── Ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,48 +240,15 @@ class Following:
             return
         self._end(DeadlineExceeded())
         await self._attempts.stop()
-        await self._cancel("expired")
+        await cancel(self._context, self.call, "expired", self._attempts.highest)
 
     async def _on_left(self) -> None:
         self._end(None)  # at once: no caller joins it any more
         await self._attempts.stop()
         if not self.call.is_durable:
-            await self._cancel("cancelled")
+            await cancel(self._context, self.call, "cancelled", self._attempts.highest)
             return
-        await self._let_go(begun=self._attempts.highest)
-
-    async def _let_go(self, begun: int) -> None:
-        """Hold a durable call no more. `begun`: the highest attempt that was begun here; a later one is launched."""
-        outcome = await self._link.do(accept_of(self.call, self._link, ""))
-        if isinstance(outcome, Offer) and outcome.attempt > begun:
-            await self._context.launcher.launch(self.call.id, outcome.attempt)
-
-    async def _take_back(self) -> None:
-        """Leave nothing at the gate after a command without an answer: the log may have it all the same.
-
-        An offer that no task begins would suspend all calls of this process, and hold a slot, again and again.
-        """
-        for _ in range(TAKE_BACK_TRIES):
-            try:
-                if not self.call.is_durable:
-                    return await self._cancel("cancelled")
-                outcome = await self._link.do(Status(self.call.id))
-                if isinstance(outcome, Waiting | Offer):
-                    await self._let_go(begun=self._attempts.highest)
-                return None
-            except StoreUnavailable:
-                await self._context.clock.sleep(TAKE_BACK_S)
-        return None
-
-    async def _cancel(self, outcome: str) -> None:
-        """Cancel the call. An offer that was made meanwhile and is not begun here is given back at once."""
-        cancelled = await self._link.do(Cancel(self.call.id, outcome))
-        if isinstance(cancelled, Done):
-            cancelled = await self._link.do(Status(self.call.id))
-        if isinstance(cancelled, Offer) and cancelled.attempt > self._attempts.highest:
-            await self._link.do(Return(self.call.id, cancelled.attempt, "declined", cancelled.worker))
-        elif isinstance(cancelled, Over):
-            await kept_answer(self._context, self.call, cancelled)
+        await let_go(self._context, self.call, begun=self._attempts.highest)
 
     def _end(self, error: AnsweredError | None) -> None:
         """Note the end. The first one counts."""

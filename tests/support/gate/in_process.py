@@ -21,19 +21,22 @@ from dispatcher.model.commands import (
     Offer,
     Outcome,
     Over,
+    Present,
     Report,
     Return,
     Tick,
     call_id,
 )
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.facts import Entry, Fact, WorkerSet
+from dispatcher.model.facts import Entry, Fact, ProcessSet, WorkerSet
 from dispatcher.model.invocation import Answer
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Clock, InvocationStore, Launcher
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 
+HEARD_S = 1.0
+"""A process that is called silent is heard again within this time: its link sends signs of life."""
 OFFER_S = 2.0
 """An offer that its worker does not begin within this time is returned."""
 
@@ -86,6 +89,9 @@ class InProcessGate:
         entry = Entry(self.shard.position, self.shard.at, "gate", "", 0, facts) if facts else None
         for process, news in self.shard.confirm(entry):
             self._deliver(process, news)
+        for fact in facts:
+            if isinstance(fact, ProcessSet) and fact.state == "silent":
+                asyncio.get_running_loop().call_later(HEARD_S, self.decide, Present(fact.process))
         self._tick_when_due()
         return outcome
 

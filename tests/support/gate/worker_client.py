@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
-from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
 from dispatcher.ports import Clock
 from tests.support.gate.in_process import OFFER_S, InProcessGate
 
+REPEAT_S = 0.5
 LOST_AFTER_S = 1.0
 """After this time the gate learns that a worker which died runs nothing any more."""
 
@@ -144,7 +145,7 @@ class ScriptedWorkers:
         if is_held and name not in self.seen:
             self.seen.add(name)
             self.not_begun.append(name)
-            await self.gate.do(Return(offer.id, offer.attempt, "not_begun", offer.worker))
+            await self._repeated(Return(offer.id, offer.attempt, "not_begun", offer.worker))
 
     def lost(self, offer: Offer) -> None:
         """The attempt's worker died: the gate learns it later."""
@@ -153,6 +154,16 @@ class ScriptedWorkers:
     async def _lose(self, offer: Offer) -> None:
         await asyncio.sleep(LOST_AFTER_S)
         await self.gate.do(Return(offer.id, offer.attempt, "lost", offer.worker))
+
+    async def _repeated(self, command: Command) -> None:
+        """Give the gate a report that no stream waits for, as often as it takes."""
+        while True:
+            try:
+                await self.gate.do(command)
+            except StoreUnavailable:
+                await asyncio.sleep(REPEAT_S)
+            else:
+                return
 
     async def reported(self, command: Command) -> Outcome:
         """Give the gate a report. A caller that leaves meanwhile does not stop it."""
