@@ -1,6 +1,6 @@
 """Overload and an abuser at the gate: `python -m benchmarks.gate_overload [--seconds S] [--bar 6|7] [--json]`.
 
-RELIABILITY.md's bars 6 and 7 for the gate, in virtual time: the production processes over the models of
+The reliability bars 6 and 7 for the gate, in virtual time: the production processes over the models of
 benchmarks/gate_latency.py (DynamoDB with a P99 of 100 ms, a leader), with 1 and 8 fronts. Two workers with 16 slots;
 calls run for 0.5 to 2.5 s, so the capacity is 21.3 calls a second. The HTTP front, its limits and its CPU are not part
 of this.

@@ -1,6 +1,6 @@
 """Kill processes of `headgate serve` under load: `python -m benchmarks.kills [--kills N] [--fronts N] [--json]`.
 
-RELIABILITY.md's bar 4. Real processes on this machine: fronts, gate processes, workers and an executor, with the
+The reliability bar 4. Real processes on this machine: fronts, gate processes, workers and an executor, with the
 modelled engine and the SQLite store. Callers send completions under idempotency keys, as many at a time as twice the
 slots; after an error they send the same key again, to any front, until they have an answer. Meanwhile kill -9 ends a
 random process of the stack, again and again; the stack starts it again. Then the books are compared:

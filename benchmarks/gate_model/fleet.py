@@ -20,7 +20,7 @@ from tests.support.gate.network import Network
 SHARD = "default"
 SECRET = b"a secret of the whole fleet"
 NETWORK_S = 0.0015
-"""A frame's way in the mean, log-normal (GATE.md's model)."""
+"""A frame's way in the mean, log-normal (the design's model)."""
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The production store's requests in virtual time: latency, the client's CPU, stalls, and what DynamoDB's tail does.
 
-Latencies as in the model of GATE.md (log_gate_tails.py): a read 4 ms and a put 5 ms in the mean, log-normal; with a
+Latencies as in the model that the design used: a read 4 ms and a put 5 ms in the mean, log-normal; with a
 P99 above that, one request in 50 takes up to twice the P99 longer. A request takes effect at 20 to 90 % of its way.
 """
 

@@ -3,7 +3,7 @@
 The task reacts to the gate's news and the worker's events at once, however slowly the caller reads: an offer that is
 not begun in time suspends the whole process. The caller reads the events from a bounded queue.
 
-What the task keeps to (GATE.md, rules 3 to 6 and 15):
+What the task keeps to (docs/gate.md, rules 3 to 6 and 15):
 - It begins an offer only if its attempt is above all attempts seen before. News of a higher attempt means that the
   gate fenced the running one: its stream is closed.
 - If tokens reached the caller and their attempt was lost, the next attempt is ended with what was delivered.

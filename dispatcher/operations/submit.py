@@ -1,7 +1,7 @@
 """submit: check a request, make it durable if an answer is promised, and put it before the gate.
 
 The first command of a call is sent by its Following. A durable call has its item in the store before that (rule 15 of
-GATE.md), so a repeat of its key finds it, and any process can finish it.
+docs/gate.md), so a repeat of its key finds it, and any process can finish it.
 """
 
 from __future__ import annotations

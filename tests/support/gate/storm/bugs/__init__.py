@@ -1,7 +1,7 @@
 """Seeded bugs: each takes a rule away, or makes a mistake that is easy to make. The oracles must find every one.
 
 registry   a bug, and how production code is changed for a while
-rules      the rules of GATE.md, each removed
+rules      the rules of docs/gate.md, each removed
 mistakes   other mistakes
 """
 

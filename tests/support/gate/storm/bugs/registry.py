@@ -31,7 +31,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Bug:
-    """`rule`: the rule of GATE.md that it takes away; 0: none. `seed`: where it was found, tried first."""
+    """`rule`: the rule of docs/gate.md that it takes away; 0: none. `seed`: where it was found, tried first."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""The rules of GATE.md, each removed.
+"""The rules of docs/gate.md, each removed.
 
 Not here, with the reason:
 

@@ -1,4 +1,4 @@
-"""What must hold. Each oracle is a function; its docstring says the invariant of RELIABILITY.md.
+"""What must hold. Each oracle is a function; its docstring says the invariant.
 
 entries     after each entry of the log
 ends        once, after the run
