@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
+from dispatcher.bootstrap import real_random
 from dispatcher.model.errors import ConfigurationError
 from headgate.local.options import PORT_MAX
+
+FREE_FROM, FREE_TO = 20_000, 32_000
+"""Free ports are taken from below the range in which systems choose ports themselves. Otherwise a process that starts
+earlier, on a port that the system chooses, may get the port that another one was promised."""
+TRIES = 50
 
 
 def usable(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises ConfigurationError if it is in use."""
+    if port:
+        return _bound(host, port)
+    *earlier, last = real_random().sample(range(FREE_FROM, FREE_TO), TRIES)
+    for each in earlier:
+        with suppress(ConfigurationError):
+            return _bound(host, each)
+    return _bound(host, last)
+
+
+def _bound(host: str, port: int) -> int:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -18,7 +35,7 @@ def usable(host: str, port: int) -> int:
             raise ConfigurationError(
                 f"port {port} on {host} cannot be used: {error.strerror}; choose another"
             ) from None
-        return int(probe.getsockname()[1])
+        return port
 
 
 def front_ports(host: str, port: int, fronts: int) -> list[int]:
