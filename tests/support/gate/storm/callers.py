@@ -57,6 +57,7 @@ def plans(world: World) -> list[Plan]:
     """Return the callers of a run."""
     weather = world.weather
     random = Random(f"{weather.seed} callers")
+    long_calls = 0.4 if weather.isolations else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
         durable = random.random() < weather.durable
@@ -66,7 +67,7 @@ def plans(world: World) -> list[Plan]:
             random.random() * weather.trouble_s,
             random.choice(sorted(TENANTS)),
             f"key{number}" if durable else "",
-            LONG_TOKENS if random.random() < 0.1 else random.randrange(1, 9),
+            LONG_TOKENS if random.random() < long_calls else random.randrange(1, 9),
             random.choice(DURABLE_DEADLINES_S if durable else DEADLINES_S),
             (0.0 if durable else random.random() * 3) if leaves else None,
         )

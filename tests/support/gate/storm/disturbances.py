@@ -118,6 +118,8 @@ class Disturbances:
     async def _isolate(self) -> None:
         """Pause a process, or cut it off from everything, for longer than a lease."""
         node, seconds = self._victim(), LEASE_S + self._random.random() * LONGEST_S
+        if self._random.random() < 0.3:
+            self._world.set_skew(node.name, -self._random.random() * 3.0)
         if self._random.random() < 0.5:
             self._world.pause(node)
             await asyncio.sleep(seconds)

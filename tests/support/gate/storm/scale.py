@@ -11,8 +11,8 @@ from dispatcher.service import follower, gate_process, replica, snapshots
 from dispatcher.stores.memory import log as memory_log
 
 SCALED = [
-    (snapshots, "INTERVAL_S", 3.0),
-    (snapshots, "ENTRIES", 12),
+    (snapshots, "INTERVAL_S", 1.5),
+    (snapshots, "ENTRIES", 5),
     (gate_process, "SHADOW_S", 2.0),
     (gate_process, "HEIR_ALIVE_S", 0.2),
     (replica, "POSITION_MAX_AGE_S", 3.0),

@@ -69,6 +69,8 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
     def chance(most: float) -> float:
         return random.random() ** 2 * most if random.random() < OFTEN else 0.0
 
+    isolations = 0.0 if mild or random.random() < 0.7 else 0.05 + random.random() ** 2 * 0.25
+
     def storm(most: float) -> float:
         value = chance(most)
         return 0.0 if mild else value
@@ -83,13 +85,13 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         workers=1 if overload else random.choice([1, 1, 2, 3]),
         slots=1 if overload else random.choice([1, 2, 2, 3]),
         calls=random.randrange(6, 16) * (2 if overload or (fronts or drawn) >= 8 else 1),
-        trouble_s=random.choice([4.0, 8.0, 8.0, 16.0, 24.0]),
+        trouble_s=24.0 if isolations else random.choice([4.0, 8.0, 8.0, 16.0]),
         mild=mild,
         durable=random.choice([0.0, 0.3, 0.7]),
         leaderless=leaderless,
         hedged=random.random() < 0.5,
         executors=random.random() < 0.5,
-        token_s=0.4 if overload else random.choice([0.02, 0.1, 0.4]),
+        token_s=0.4 if overload or isolations else random.choice([0.02, 0.1, 0.4]),
         latency_s=random.choice([0.0005, 0.005, 0.03]),
         store_fails=storm(0.3),
         store_pause=storm(0.5),
@@ -98,7 +100,7 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         kills=0.0 if mild and leaderless else (0.1 if mild else 0.0) + chance(0.6),
         pauses=storm(0.5),
         cuts=storm(0.6),
-        isolations=storm(0.3),
+        isolations=isolations,
         jumps=storm(0.3),
         skew_s=storm(3.0),
         tears=storm(0.5),

@@ -24,11 +24,11 @@ LEASE_MAX_S = 24.0
 """The same for a dead worker: found silent, the lease and its margin, and a takeover."""
 DEAD_PROCESS_MAX_S = 24.0
 """Longest time that calls of a dead process stay."""
-UNHELD_MAX_S = 5.0
+UNHELD_MAX_S = 8.0
 """Longest time that a worker runs what the log does not hold."""
 OVERDUE_MAX_S = 2.0
 """Longest time that a call stays in its queue after its deadline."""
-OVER_MAX_S = 6.0
+OVER_MAX_S = 8.0
 """Longest time from the end of a call in the log to the answer: the worker's last event may be lost."""
 LATE_MAX_S = 15.0
 """Longest time that a caller waits after its deadline."""
@@ -57,16 +57,16 @@ class Liveness:
 
     def _conditions(self) -> Iterator[tuple[str, str, float]]:
         world = self._world
-        if world.now() < world.disturbed_until + SETTLED_S:
-            return
         if not (world.outage.is_over or world.weather.mild):
+            return
+        yield from self._executions()
+        yield from self._callers()
+        if world.now() < world.disturbed_until + SETTLED_S:
             return
         yield from self._eligible_calls()
         yield from self._held_slots()
         yield from self._processes()
         yield from self._late_calls()
-        yield from self._executions()
-        yield from self._callers()
 
     def _eligible_calls(self) -> Iterator[tuple[str, str, float]]:
         """No eligible call waits while a usable slot is free, as the workers and fronts themselves see it."""
