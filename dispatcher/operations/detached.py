@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatcher.model.commands import Cancel, Offer, Waiting
+from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
-from dispatcher.model.invocation import Invocation
+from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.requests import request_from_json
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call
@@ -32,6 +32,8 @@ async def execute_detached(context: Context, call_id: str) -> bool:
             return False
         await here.ended.wait()
     item = await context.store.get(call_id)
+    if item is not None and item.answer is not None:
+        await _end_as_kept(context, item, item.answer)
     if item is None or item.body is None or item.answer is not None:
         return False
     tenant = await context.directory.tenant_named(item.tenant)
@@ -47,6 +49,15 @@ async def serve_launched(context: Context) -> None:
     while True:
         call_id, _ = await context.link.launched()
         context.spawn(execute_detached(context, call_id))
+
+
+async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
+    """End a call whose answer is kept while the log still offers it: the process that kept it did not write its end."""
+    outcome = await context.link.do(Status(item.id))
+    if isinstance(outcome, Offer):
+        counts = answer.input_tokens, answer.output_tokens
+        end = End(item.id, outcome.attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
+        await context.link.do(end._replace(unbegun=True))
 
 
 async def _followed(following: Following) -> bool:

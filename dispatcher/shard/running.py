@@ -21,7 +21,7 @@ def end(decision: Decision, command: End) -> Outcome:
     call = _running(state, command.id, command.attempt)
     if call is None:
         return _known(state, command.id, command.attempt)
-    if call.watchers and command.unbegun:
+    if command.unbegun and call.watchers and call.process:
         return Done()
     _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
     return state.ends[command.id]

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.model.commands import Gone
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.invocation import Answer
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, followed, queued
@@ -51,6 +52,15 @@ async def test_a_message_that_comes_several_times_executes_it_once(gate: Gate, p
 async def test_a_message_that_names_nothing_does_nothing(gate: Gate, call_id: str) -> None:
     assert not await execute_detached(gate.context, call_id)
     assert gate.shard.commands[1:] == []
+
+
+async def test_a_call_whose_answer_is_kept_and_whose_end_is_not_written_is_ended(gate: Gate) -> None:
+    call_id = await launched(gate)
+    await gate.context.store.answer(call_id, Answer("done", 1, 10, 2, '{"text":"xx","reason":"stop"}', 0.0))
+    assert not await execute_detached(gate.process(), call_id)
+    assert not gate.shard.shard.state.calls
+    (ended,) = [each for each in gate.ends("done") if each.id == call_id]
+    assert (ended.input_tokens, ended.output_tokens) == (10, 2)
 
 
 async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched(gate: Gate) -> None:
