@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,8 @@ class _Call:
     def __init__(self, world: World, front: FrontNode, plan: Plan) -> None:
         self.world, self.front, self.plan = world, front, plan
         self.id = ""
-        self.deadline_at = world.now() + plan.deadline_s
+        self.deadline_at = inf
+        """Known once the front has taken the request: a paused front begins to count late."""
         self.collected = Collected()
         self.finished: Finished | None = None
         self.streamed = True
@@ -127,9 +129,10 @@ class _Call:
         try:
             if isinstance(submitted, Known):
                 self.id, self.streamed = submitted.invocation.id, False
+                self.deadline_at = submitted.invocation.deadline_at
                 self.accepted.set()
                 return await self._result(submitted)
-            self.id = submitted.call.id
+            self.id, self.deadline_at = submitted.call.id, submitted.call.deadline_at
             self.accepted.set()
             async for event in submitted.following.events():
                 self.collected.note(event)
