@@ -27,21 +27,13 @@ async def execute_detached(context: Context, call_id: str) -> bool:
 
     Raises StoreUnavailable: the message must be delivered again.
     """
-    while (here := context.durable_calls.get(call_id)) is not None:
+    call = await _call_to_execute(context, call_id)
+    while call is not None and (here := context.durable_calls.get(call_id)) is not None:
         if await here.hold_again():
             return False
         await here.ended.wait()
-    item = await context.store.get(call_id)
-    if item is not None and item.answer is not None:
-        await _end_as_kept(context, item, item.answer)
-    if item is None or item.body is None or item.answer is not None:
-        return False
-    tenant = await context.directory.tenant_named(item.tenant)
-    if tenant is None:
-        await context.link.do(Cancel(call_id, "cancelled"))
-        return False
-    call = await _call_of(context, tenant, item)
-    return await _followed(Following(context, call, None, unread=True))
+        call = await _call_to_execute(context, call_id)
+    return call is not None and await _followed(Following(context, call, None, unread=True))
 
 
 async def serve_launched(context: Context) -> None:
@@ -49,6 +41,20 @@ async def serve_launched(context: Context) -> None:
     while True:
         call_id, _ = await context.link.launched()
         context.spawn(execute_detached(context, call_id))
+
+
+async def _call_to_execute(context: Context, call_id: str) -> Call | None:
+    """Return the call, or None if there is nothing to execute (any more)."""
+    item = await context.store.get(call_id)
+    if item is not None and item.answer is not None:
+        await _end_as_kept(context, item, item.answer)
+    if item is None or item.body is None or item.answer is not None:
+        return None
+    tenant = await context.directory.tenant_named(item.tenant)
+    if tenant is None:
+        await context.link.do(Cancel(call_id, "cancelled"))
+        return None
+    return await _call_of(context, tenant, item)
 
 
 async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:

@@ -13,7 +13,7 @@ from dispatcher.model.invocation import Answer
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import begun, followed, queued
-from tests.support.gate.worker_client import SHED, dies_after, refuses
+from tests.support.gate.worker_client import SHED, Act, dies_after, refuses
 
 
 async def launched(gate: Gate, key: str = "k") -> str:
@@ -61,6 +61,18 @@ async def test_a_call_whose_answer_is_kept_and_whose_end_is_not_written_is_ended
     assert not gate.shard.shard.state.calls
     (ended,) = [each for each in gate.ends("done") if each.id == call_id]
     assert (ended.input_tokens, ended.output_tokens) == (10, 2)
+
+
+async def test_a_call_is_followed_once_in_a_process(gate: Gate) -> None:
+    """The message comes while a caller of the same key begins to wait."""
+    call_id = await launched(gate)
+    gate.workers.acts.append(Act(token_s=0.1))
+    executing = [asyncio.ensure_future(execute_detached(gate.context, call_id)) for _ in range(2)]
+    repeated = begun(gate, "a", "k")
+    await asyncio.wait({*executing, repeated})
+    assert not gate.context.durable_calls
+    assert not gate.context.tasks
+    assert sum(task.result() for task in executing) <= 1
 
 
 async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched(gate: Gate) -> None:

@@ -87,8 +87,8 @@ bug(
     Edit(
         following.Following,
         "_on_left",
-        'await self._cancel("cancelled")',
-        'await self._link.do(End(self.call.id, self._highest, "cancelled", 0, 0))',
+        "await self._attempts.stop()",
+        'await self._link.do(End(self.call.id, self._attempts.highest, "cancelled", 0, 0))',
     ),
     rule=5,
 )
