@@ -26,7 +26,9 @@ async def keep_answers(
 
 
 async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command], now: float) -> None:
-    """Keep an answer for each durable call that is about to end without one: in its queue, or after its last attempt.
+    """Keep an answer for each durable call that ended without one: in its queue, or after its last attempt.
+
+    After the end is in the log, because only the log decides which end it is.
 
     Raises StoreUnavailable.
     """

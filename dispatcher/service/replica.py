@@ -7,10 +7,11 @@ that counts was made from the exact state before its entry. One method runs at a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
-from dispatcher.model.commands import Command, Outcome, Refused
+from dispatcher.model.commands import Command, Outcome, Over, Refused
 from dispatcher.model.errors import EntryTooLarge, StoreUnavailable
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
@@ -131,9 +132,10 @@ class Replica(Follower):
                 commands, kept = await self._keep(self._answers, commands, outcomes, now), True
                 continue
             try:
-                await self._keep_outcomes(commands, now)
+                ends = self.shard.durable_ends()
                 deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
                 if deliveries is not None:
+                    await self._keep_outcomes(ends, commands, now)
                     return Committed(outcomes, deliveries)
             except EntryTooLarge:
                 return await self._commit_split(commands, epoch)
@@ -154,16 +156,11 @@ class Replica(Follower):
         finally:
             self.shard.rollback()
 
-    async def _keep_outcomes(self, commands: list[Command], now: float) -> None:
-        """Keep the answers of durable calls that end without one. If that fails, go back to the state before."""
-        ends = self.shard.durable_ends()
-        if not ends or self._answers is None:
-            return
-        try:
-            await keep_outcomes(self._answers, ends, commands, now)
-        except BaseException:
-            self.shard.rollback()
-            raise
+    async def _keep_outcomes(self, ends: list[Over], commands: list[Command], now: float) -> None:
+        """Keep the answers of durable calls that ended without one. What fails here is kept by the next reader."""
+        if ends and self._answers is not None:
+            with suppress(StoreUnavailable):
+                await keep_outcomes(self._answers, ends, commands, now)
 
     async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
         if len(commands) == 1:
