@@ -15,7 +15,7 @@ from tests.support.gate.storm.bugs.registry import Bug
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
 
-SEEDS = 400
+SEEDS = 2000
 FOUND_MIN = 30
 """Those of the sixteen rules that concern code, and as many more."""
 

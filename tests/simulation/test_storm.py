@@ -17,18 +17,14 @@ SEEDS = 3000
 """A seed takes about 0.08 s of one core. The long runs (10,000 seeds and more) are in benchmarks/results/."""
 PARTS = 6
 EIGHT_FRONTS = 200
-OPEN = {
-    1573: "LogGap: entries expired before the first snapshot, under the storm's scaled times",
-    2385: "LogGap: entries expired before the first snapshot, under the storm's scaled times",
-}
-"""Seeds with a violation that is not resolved yet. Each is a defect of the gate or of the storm: take it out."""
-OPEN_WITH_EIGHT_FRONTS = {13: "a call fails after no attempt that really ran"}
+OPEN_WITH_EIGHT_FRONTS = {13: "a call is refused at one front and accepted at another: it ends with the refusal"}
+"""Seeds with a violation that is not mended yet."""
 DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_violated(part: int) -> None:
-    for seed in sorted({*range(part, SEEDS, PARTS)} - OPEN.keys()):
+    for seed in range(part, SEEDS, PARTS):
         violations = run(draw(seed)).violations
         assert not violations, f"python -m tests.support.gate.storm --trace --seeds {seed}: {violations[0]}"
 
@@ -37,6 +33,12 @@ def test_nothing_is_violated_with_eight_fronts() -> None:
     for seed in sorted({*range(EIGHT_FRONTS)} - OPEN_WITH_EIGHT_FRONTS.keys()):
         violations = run(draw(seed, fronts=8)).violations
         assert not violations, f"python -m tests.support.gate.storm --fronts 8 --seeds {seed}: {violations[0]}"
+
+
+@pytest.mark.parametrize("seed", OPEN_WITH_EIGHT_FRONTS)
+@pytest.mark.xfail(strict=True, reason="a known defect: mend it, and take the seed out of OPEN_WITH_EIGHT_FRONTS")
+def test_what_is_not_mended_yet(seed: int) -> None:
+    assert not run(draw(seed, fronts=8)).violations, OPEN_WITH_EIGHT_FRONTS[seed]
 
 
 def digests(count: int) -> list[str]:

@@ -26,6 +26,8 @@ class Disturbances:
         self._loops: list[asyncio.Task[None]] = []
         self._damaged: set[int] = set()
         """Positions of damaged snapshots."""
+        self._written: set[int] = set()
+        """Positions of all snapshots seen so far."""
         self._gone: set[str] = set()
         """Hosts that never come back."""
 
@@ -155,13 +157,18 @@ class Disturbances:
         self._world.set_skew(node.name, skew_s)
 
     async def _tear(self) -> None:
-        """Damage the newest snapshot, if another one is whole, or it is the first and no entry is gone yet."""
+        """Damage the newest snapshot, if the one before it is whole, or it is the first and no entry is gone yet.
+
+        Entries live beyond two snapshots (rule 12): no log survives the loss of the last two.
+        """
         log = self._world.log
         positions = self._snapshots()
+        self._written.update(positions)
         if not positions or positions[-1] in self._damaged:
             return
-        others = [position for position in positions[:-1] if position not in self._damaged]
-        if not others and (self._damaged or 0 not in log.entries):
+        others = [each for each in sorted(self._written)[-2:] if each != positions[-1]]
+        is_first = not others and 0 in log.entries
+        if not is_first and not any(each in positions and each not in self._damaged for each in others):
             return
         self._damaged.add(positions[-1])
         self._world.note(f"snapshot {positions[-1]} is damaged")
