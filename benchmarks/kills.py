@@ -22,31 +22,23 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
-import psutil
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.served_stack import Stack, served
 
 SLOTS, WORKERS = 4, 2
 CALLERS = 2 * SLOTS * WORKERS
 TOKENS_MIN, TOKENS_MAX = 20, 200
 PAUSE_S = 0.5
-ANSWER_S, SETTLE_S, START_S = 120.0, 60.0, 180.0
-ROLES = {
-    "functions.http_api": "front",
-    "dispatcher": "gate",
-    "gpu_worker": "worker",
-    "headgate.serve.executor": "executor",
-}
+ANSWER_S, SETTLE_S = 120.0, 60.0
 
 
 @dataclass
@@ -84,79 +76,11 @@ class Result:
         return not (self.lost or self.twice or self.stuck) and 0 <= of_failed <= TOKENS_MAX * sum(self.failed.values())
 
 
-class Stack:
-    def __init__(self, process: subprocess.Popen[str], announced: dict[str, Any]) -> None:
-        self.process = process
-        self.urls: list[str] = announced["openai_base_urls"]
-        self.model, self.data = announced["model"], announced["data"]
-        (self.key,) = announced["api_keys"].values()
-
-    def processes(self) -> list[tuple[str, int]]:
-        """Return role and id of each process that it runs now."""
-        found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                role = _role(child.cmdline())
-                if role:
-                    found.append((role, child.pid))
-        return found
-
-    async def read(self, *arguments: str) -> Any:
-        """Run a command of headgate on its data folder and return its JSON object."""
-        command = [sys.executable, "-m", "headgate.cli", *arguments, "--data", self.data, "--json"]
-        ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-        return json.loads(ran.stdout)
-
-
-def _role(command: list[str]) -> str:
-    for module, role in ROLES.items():
-        if any(part == module or part.startswith((f"{module}.", f"{module}:")) for part in command):
-            return role
-    return ""
-
-
-@contextlib.asynccontextmanager
-async def served(fronts: int) -> AsyncIterator[Stack]:
-    with tempfile.TemporaryDirectory(prefix="headgate-kills-") as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "headgate.cli",
-            "serve",
-            "--port",
-            str(_port()),
-            "--engine",
-            "modelled",
-            "--json",
-        ]
-        command += ["--data", folder, "--slots", str(SLOTS), "--workers", str(WORKERS), "--fronts", str(fronts)]
-        command += ["--start-timeout", str(START_S)]
-        process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            line = await asyncio.to_thread(process.stdout.readline)
-            if not line:
-                raise RuntimeError(f"the stack did not start: {_logs(Path(folder))}")
-            yield Stack(process, json.loads(line))
-        finally:
-            process.send_signal(signal.SIGINT)
-            await asyncio.to_thread(process.wait)
-
-
-def _port() -> int:
-    """Return a port for the first front, below those that the kernel gives to other processes."""
-    return 20_000 + os.getpid() % 1_000 * 10
-
-
-def _logs(folder: Path) -> str:
-    return "\n".join(path.read_text()[-2000:] for path in folder.glob("logs/*.log"))
-
-
 async def call(http: httpx.AsyncClient, stack: Stack, books: Books, random: Random, key: str) -> None:
     """Send one key until it has an answer, or the time is over."""
     tokens = random.randint(TOKENS_MIN, TOKENS_MAX)
     body = {"model": stack.model, "prompt": "once upon", "max_tokens": tokens}
-    headers = {"authorization": f"Bearer {stack.key}", "idempotency-key": key}
+    headers = {"authorization": f"Bearer {next(iter(stack.keys.values()))}", "idempotency-key": key}
     until = time.monotonic() + ANSWER_S
     while time.monotonic() < until:
         try:
@@ -202,7 +126,8 @@ async def kill(stack: Stack, books: Books, kills: int, every_s: float, seed: int
 
 async def measured(kills: int, fronts: int, every_s: float, seed: int) -> Result:
     books, keys, stop, began = Books(), list[str](), asyncio.Event(), time.monotonic()
-    async with served(fronts) as stack, httpx.AsyncClient(timeout=ANSWER_S) as http:
+    stacks = served(fronts=fronts, workers=WORKERS, slots=SLOTS)
+    async with stacks as stack, httpx.AsyncClient(timeout=ANSWER_S) as http:
         callers = [asyncio.create_task(keep_calling(http, stack, books, keys, stop)) for _ in range(CALLERS)]
         await kill(stack, books, kills, every_s, seed)
         await asyncio.sleep(every_s)
