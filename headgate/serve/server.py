@@ -27,7 +27,7 @@ from headgate.serve.first_tenants import create_missing
 from headgate.serve.folder import DataFolder
 from headgate.serve.options import ServeAddresses, ServeOptions
 from headgate.serve.restarts import Restarts
-from headgate.serve.tenants_file import TenantsFile, read_tenants
+from headgate.serve.tenants_file import ServedTenants, read_tenants
 
 STOP_GRACE_S = 40.0
 """Above the worker's own bounds for a drain (gpu_worker/service)."""
@@ -78,7 +78,7 @@ class Server:
             os.close(self._lock)
         self._store = self._lock = None
 
-    async def _start(self, ports: list[int], file: TenantsFile | None, on_step: Report) -> ServeAddresses:
+    async def _start(self, ports: list[int], file: ServedTenants | None, on_step: Report) -> ServeAddresses:
         options = self.options
         settings = {"HEADGATE_ORDER": options.order, **(file.environment() if file is not None else {})}
         self._folder.keep_settings(settings)

@@ -1,0 +1,92 @@
+"""Reads the YAML file of tenants that `headgate serve` and `headgate simulate --gate on` share:
+
+    tenants:
+      quiet: {weight: 2, rate_per_s: 500, burst: 2000, tier: premium, queue_max: 1000, max_tokens: 512, models: [m]}
+      flood: {weight: 1}
+    tiers: {shares: {premium: 0.5, standard: 0.35, background: 0.15}}     # optional: tiers at the gate
+    throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
+
+dispatcher/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.sections import Section, TenantSection, ThrottlingSection, TiersSection
+from headgate.workloads.described.document import Document, Loc, read_document
+
+FOUND_CHARS_MAX = 40
+
+
+class TenantsFile(Section):
+    """The part of the file that both readers use. Each reader adds the keys that it needs."""
+
+    tenants: dict[str, TenantSection]
+    tiers: TiersSection | None = None
+    throttling: ThrottlingSection | None = None
+
+
+File = TypeVar("File", bound=TenantsFile)
+
+_SECTIONS: Mapping[int | str, type[Section]] = {
+    "tenants": TenantSection,
+    "tiers": TiersSection,
+    "throttling": ThrottlingSection,
+}
+"""The model below a key of the file."""
+
+
+def read_tenants_file(path: Path, model: type[File], *, flat: bool = False) -> File:
+    """Read and validate the file. `flat`: its tenants may also stand beside the other keys, without `tenants:`.
+
+    Raises ConfigurationError, which names the place in the file.
+    """
+    document = read_document(path)
+    flat = flat and isinstance(document.value, dict) and "tenants" not in document.value
+    value = _with_tenants_key(document.value, model) if flat else document.value
+    try:
+        return model.model_validate(_without_nulls(value))
+    except ValidationError as error:
+        raise _wrong(document, error.errors(include_url=False)[0], model, flat) from None
+
+
+def _with_tenants_key(value: dict[str, Any], model: type[TenantsFile]) -> dict[str, Any]:
+    """Put the keys that the model does not know under `tenants`."""
+    settings = {key: value[key] for key in value if key in model.model_fields}
+    return {**settings, "tenants": {key: value[key] for key in value if key not in settings}}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Replace an empty entry (`flood:`, or `tenants:` itself) by {}."""
+    if not isinstance(value, dict) or "tenants" not in value:
+        return value
+    tenants = {} if value["tenants"] is None else value["tenants"]
+    if isinstance(tenants, dict):
+        tenants = {name: {} if entry is None else entry for name, entry in tenants.items()}
+    return {**value, "tenants": tenants}
+
+
+def _wrong(document: Document, error: ErrorDetails, model: type[TenantsFile], flat: bool) -> ConfigurationError:
+    loc: Loc = error["loc"]
+    place = loc[1:] if flat and loc[:1] == ("tenants",) else loc
+    if error["type"] == "missing":
+        return document.wrong(place[:-1], "is missing", key=str(place[-1]))
+    return document.wrong(place, _what(error, loc, model))
+
+
+def _what(error: ErrorDetails, loc: Loc, model: type[TenantsFile]) -> str:
+    fields = (_SECTIONS.get(loc[0], model) if loc else model).model_fields
+    if error["type"] == "extra_forbidden":
+        return f"is not known here; there are {', '.join(fields)}"
+    if error["type"] in ("model_type", "dict_type"):
+        return f"should be a mapping of {', '.join(fields) if loc != ('tenants',) else 'tenants'}"
+    found = error["input"]
+    shown = "" if isinstance(found, dict | tuple) else f", not {str(found)[:FOUND_CHARS_MAX]!r}"
+    return error["msg"].replace("Input should", "should", 1) + shown
