@@ -1,9 +1,9 @@
-"""The gate's processes: which one decides, how commands reach it, and what follows when a process or network fails.
+"""The processes of the gate. One of them leads and decides for the others; any other can take over.
 
 replica        a copy of the shard's state that can append to the log
-leader         the replica that decides for the other processes, many commands an entry
-sessions       the leader's connections
-presence       which processes and workers the leader hears
-link           a process's way to the shard: through the leader, or alone by its own append
-gate_process   a process that listens, and leads or follows
+leader         decides for the connected processes; one log entry holds many commands
+sessions       the leader's connections to its clients
+presence       which processes and workers still send messages to the leader
+link           how a front, worker or function sends commands: to the leader, or by its own append
+gate_process   a process that listens on a port, and leads or follows
 """

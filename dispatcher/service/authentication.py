@@ -1,11 +1,12 @@
-"""Connections between processes that share the fleet's secret. Frames are signed, not encrypted.
+"""Signs connections between processes that share the fleet's secret. Frames are signed, not encrypted.
 
     client to server   version, client's nonce
     server to client   server's nonce, HMAC(secret, "server" and both nonces)
-    after that         each frame begins with its MAC under a key of this connection, this direction and its number
+    after that         each frame begins with a MAC of its number and its bytes
 
-A key is HMAC(secret, direction and both nonces), so a recorded connection cannot be replayed, and a frame can be
-neither changed, dropped, repeated nor moved. The client proves the secret by its first signed frame.
+The key of a MAC is HMAC(secret, direction and both nonces), so it is valid for one direction of one connection. An
+attacker cannot replay a recorded connection, and cannot change, drop, repeat or move a frame without being noticed. The
+client proves that it has the secret with its first signed frame.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class SignedConnection:
         await self._connection.send(mac + frame)
 
     async def receive(self) -> bytes:
-        """Raises ConnectionLost; BadFrame if the frame is not signed as it must be."""
+        """Return the next frame. Raises ConnectionLost; BadFrame if its signature is wrong."""
         signed = await self._connection.receive()
         frame = signed[MAC_BYTES:]
         if not hmac.compare_digest(signed[:MAC_BYTES], _mac(self._receive_key, self._received, frame)):
             self._connection.close()
-            raise BadFrame("A frame has a wrong signature: do both processes have the same worker secret?")
+            raise BadFrame("A frame has a wrong signature. Do both processes have the same worker secret?")
         self._received += 1
         return frame
 
@@ -57,7 +58,10 @@ async def sign_as_client(connection: Connection, secret: bytes, nonce: str) -> C
 
 
 async def sign_as_server(connection: Connection, secret: bytes, nonce: str) -> Connection:
-    """Return the connection, signed. The client is only known once a frame was received. Raises ConnectionLost."""
+    """Return the connection, signed. The client has proved its secret when its first frame arrives.
+
+    Raises ConnectionLost.
+    """
     return await _in_time(connection, _server(connection, secret, nonce.encode()))
 
 
@@ -67,7 +71,7 @@ async def _in_time(connection: Connection, handshake: Awaitable[Connection]) -> 
             return await handshake
     except TimeoutError:
         connection.close()
-        raise ConnectionLost("The other process does not finish the handshake.") from None
+        raise ConnectionLost("The other process did not finish the handshake in time.") from None
     except BaseException:
         connection.close()
         raise
@@ -78,7 +82,7 @@ async def _client(connection: Connection, secret: bytes, nonce: bytes) -> Connec
     server_nonce, _, proof = (await connection.receive()).partition(b" ")
     nonces = nonce + b" " + server_nonce
     if not hmac.compare_digest(proof, _key(secret, b"server", nonces).hex().encode()):
-        raise BadFrame("The gate process has another worker secret.")
+        raise BadFrame("The gate process has a different worker secret.")
     return SignedConnection(connection, _key(secret, b"to server", nonces), _key(secret, b"to client", nonces))
 
 
@@ -86,7 +90,7 @@ async def _server(connection: Connection, secret: bytes, nonce: bytes) -> Connec
     greeting = await connection.receive()
     client_nonce = greeting[len(GREETING) :]
     if not greeting.startswith(GREETING) or not client_nonce or len(client_nonce) > NONCE_CHARS_MAX:
-        raise BadFrame("The client greets in an unknown form.")
+        raise BadFrame("The client's first message is not a greeting of this version.")
     nonces = client_nonce + b" " + nonce
     await connection.send(nonce + b" " + _key(secret, b"server", nonces).hex().encode())
     return SignedConnection(connection, _key(secret, b"to client", nonces), _key(secret, b"to server", nonces))

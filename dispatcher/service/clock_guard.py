@@ -1,15 +1,15 @@
-"""Rule 10: what a process does with its clocks. Entry times never go back, and a doubtful clock decides no deadline."""
+"""Guards against wrong clocks (rule 10): entry times never go back, and no deadline is decided on a doubtful clock."""
 
 from __future__ import annotations
 
 from dispatcher.ports import Clock
 
 JUMP_S = 1.0
-"""The wall clock jumped if it moved so much more or less than the monotonic one."""
+"""The wall clock has jumped if it moved this much more or less than the monotonic clock."""
 CALM_S = 5.0
-"""For so long after a takeover, a jump or a pause no deadline and no loss is decided."""
+"""After a takeover, a jump of the clock or a pause, no deadline passes and no process is lost for this long."""
 POSITION_MAX_AGE_S = 3600.0
-"""A position that was read longer ago may have been written and have expired since (rule 1)."""
+"""If a position was read longer ago, another entry may have been written there and have expired since (rule 1)."""
 
 
 class Moment:
@@ -20,16 +20,17 @@ class Moment:
         self._wall, self._monotonic = clock.now(), clock.monotonic()
 
     def age_s(self) -> float:
-        """Return the seconds since then by the clock that shows more."""
+        """Return the seconds since this moment, by the clock that shows more."""
         return max(self._clock.now() - self._wall, self._clock.monotonic() - self._monotonic)
 
     def drift_s(self) -> float:
-        """Return by how much the wall clock has moved more than the monotonic one."""
+        """Return how many seconds more the wall clock has moved than the monotonic one."""
         return (self._clock.now() - self._wall) - (self._clock.monotonic() - self._monotonic)
 
 
 class ClockGuard:
-    """The store refuses the appends of a process whose clock is off its own (stores/dynamodb/server_time.py)."""
+    """Watches this process's clocks. The store checks them too: it refuses an append if the process's clock differs
+    too much from its own (stores/dynamodb/server_time.py)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,12 +38,12 @@ class ClockGuard:
         self._calm_until = 0.0
 
     def entry_time(self, previous: float) -> float:
-        """Return the time of a new entry."""
+        """Return the time of a new entry: now, but not before the entry before it."""
         self.check()
         return max(previous, self._clock.now())
 
     def check(self) -> None:
-        """Stay calm if the wall clock has jumped since the last check."""
+        """Begin a calm time if the wall clock has jumped since the last check."""
         if abs(self._last.drift_s()) > JUMP_S:
             self.stay_calm()
         self._last = Moment(self._clock)
@@ -52,5 +53,5 @@ class ClockGuard:
 
     @property
     def is_calm(self) -> bool:
-        """Deadlines and losses may not be decided now."""
+        """True while deadlines and losses may not be decided."""
         return self._clock.monotonic() < self._calm_until

@@ -1,7 +1,7 @@
-"""Rule 3: after its entry is written, news go to the process that holds the call.
+"""Sends offers and ends (the news) to the process that holds the call, after their entry is written (rule 3).
 
-A connected process gets them over its connection, any other by its mailbox. A durable call that no process holds is
-launched: on an executor that is connected, else by the Launcher.
+A connected process gets its news over the connection, any other process in its mailbox. A durable call that no process
+holds is launched: on a connected executor if there is one, else by the Launcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dispatcher.service.sessions import Session
 TRIES = 5
 RETRY_S = 0.2
 UNDER_WAY_MAX = 1000
-"""Most mailboxes and launches that are being written. With more, the rest waits for its next dispatch."""
+"""Most mailbox writes and launches at a time. Further news are dropped: the next dispatch of the call repeats them."""
 
 
 class Courier:
@@ -44,7 +44,7 @@ class Courier:
             self._spawn(self._put(process, position, news))
 
     def push(self, delivery: Delivery) -> bool:
-        """Send news over the process's connection. False if it has none."""
+        """Send news over the process's connection. Return False if it has no connection."""
         session = self.sessions.get(delivery.process)
         if session is None:
             return False
@@ -52,7 +52,7 @@ class Courier:
         return True
 
     async def finish(self) -> None:
-        """Wait for what is being written."""
+        """Wait until all mailbox writes and launches have ended."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _launch(self, news: Offer | Over) -> None:
@@ -72,7 +72,7 @@ class Courier:
         await self._repeat(lambda: self._launcher.launch(call_id, attempt))
 
     async def _repeat(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write until it succeeds, for a while. News that are lost are repeated with their next dispatch."""
+        """Try a write up to TRIES times. If all fail, the news are lost until the next dispatch of the call."""
         for _ in range(TRIES):
             try:
                 await write()

@@ -1,4 +1,4 @@
-"""A process's copy of the shard's state, kept up with the log. One method runs at a time."""
+"""A process's copy of the shard's state, which follows the log. A lock lets one method run at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dispatcher.shard.snapshot import load
 
 READ_MAX = 1000
 PAUSE_BYTES = 30_000
-"""So many bytes of entries are folded at once."""
+"""After folding this many bytes of entries, other tasks of the process get to run."""
 
 
 class Delivery(NamedTuple):
-    """News for a process, from the entry at `position`. An empty `process`: no process holds the durable call."""
+    """News for a process, from the entry at `position`. `process` is empty if no process holds the durable call."""
 
     process: str
     position: int
@@ -32,22 +32,23 @@ class Delivery(NamedTuple):
 
 
 def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
-    """No part of this process follows the entries of others."""
+    """Do nothing with an entry: the default where no part of this process needs the entries of others."""
 
 
 Offload = Callable[..., Awaitable[Any]]
-"""Calls a function with arguments, in a thread where a pause of the event loop would matter, and returns its result."""
+"""Calls a function with arguments and returns its result, in a thread where a pause of the event loop does harm."""
 
 
 async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the function here."""
+    """Call the function in this thread."""
     return work(*arguments)
 
 
 class Follower:
-    """`on_entry` is called with each entry of another process, and its news, after it was folded.
+    """A shard that is kept up to date with its log.
 
-    `offload` decodes snapshots.
+    `on_entry` is called with each entry of another process and its news, after the entry was folded. `offload` decodes
+    snapshots.
     """
 
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock, offload: Offload = at_once) -> None:
@@ -59,9 +60,9 @@ class Follower:
         self.saved_at = 0.0
         """The time of that snapshot's last entry; of the log's first entry if there is no snapshot."""
         self.unsaved_bytes = 0
-        """Bytes of the entries from there on."""
+        """Bytes of the entries since that snapshot."""
         self._named: Moment | None = None
-        """When the read began that showed the shard's position to be the next; None: not read yet."""
+        """When the last read began that showed the shard's position to be the next free one; None before a read."""
         self._corrupt: LogCorrupt | None = None
         self._lock = asyncio.Lock()
 
@@ -71,7 +72,7 @@ class Follower:
 
     @property
     def age_s(self) -> float:
-        """Return the seconds since it was known to contain the whole log; infinity if it never was."""
+        """Return the seconds since this copy was known to contain the whole log; infinity if it never was."""
         return inf if self._named is None else self._named.age_s()
 
     async def catch_up(self) -> None:
@@ -81,7 +82,7 @@ class Follower:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Shard]:
-        """Keep the shard as it is for a while: nothing is folded or decided."""
+        """Hold the shard unchanged inside the block: nothing is folded or decided meanwhile."""
         async with self._lock:
             yield self.shard
 
@@ -104,7 +105,7 @@ class Follower:
                 return
 
     async def _fold_all(self, entries: Sequence[bytes]) -> None:
-        """Fold entries. Other tasks of this process run in between."""
+        """Fold entries. Other tasks of this process run after each PAUSE_BYTES."""
         size = 0
         for data in entries:
             self._fold(data)
@@ -119,7 +120,7 @@ class Follower:
         return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
 
     async def _load(self, above: int = -1) -> None:
-        """Begin at the newest snapshot. Raises LogGap if it is not above a position that is missing."""
+        """Load the newest snapshot. Raises LogGap if it is not above `above`, a position that the log lacks."""
         began = Moment(self._clock)
         found = await self._log.load_snapshot()
         position = 0 if found is None else found[0]

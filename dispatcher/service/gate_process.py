@@ -1,11 +1,12 @@
-"""A gate process: it listens, and leads or follows. One runs beside every worker (rule 14).
+"""A gate process, which leads a shard or follows the shard's leader. One runs beside every worker (rule 14).
 
-The last entry of the log names the leader. A follower holds a connection to it. If the leader's port refuses, or the
-leader says that it does not lead, the follower takes over: it appends an entry with its own address and the next
-epoch. If receipts stay out, it first reads the log twice: a leader that still writes is only cut off from this process.
-The leader's first two followers are its heirs: they fold the log as it grows and take over first.
+The last entry of the log names the leader. A follower holds a connection to the leader. If the leader's port refuses
+the connection, or the leader answers that it does not lead, the follower takes over: it appends an entry with its own
+address and the next epoch. If the leader only sends no receipts, the follower first reads the log twice. If the leader
+wrote in between, it is alive and only cut off from this process, and the follower does not take over.
 
-Two processes that lead cost a lost write and never a wrong state: only the log decides.
+The leader's first two followers are its heirs: they fold the log as it grows, and take over first. If two processes
+lead at the same time, one of them loses a write. The state stays right, because each position is written once.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25
 """How often an heir reads the tail."""
 RANK_S = (0.0, 0.06)
-"""How long each heir waits before it takes over; then the others follow."""
+"""How long the first and the second heir wait before they take over. The other followers wait longer."""
 OTHERS_S = 0.3
 STILL_WRITES_S = 0.05
 """Time between two reads of the log that show whether a leader without receipts still writes."""
 HOLD_OFF_S = 3.0
-"""A leader that began so recently is not replaced while it may live: leadership does not flap."""
+"""A leader that began less than this ago is not replaced for missing receipts, so that leadership does not flap."""
 RETRY_S = 0.2
 ABSTAIN_S = 2.0
-"""A leader that stepped down leaves the others so much time to take over."""
+"""A leader that stepped down waits this long, so that another process can take over."""
 STOP_S = 5.0
-"""How long a process that ends waits for the table."""
+"""How long a process that stops waits for the table."""
 SHADOW_S = 10.0
-"""How often a leader without followers reads what it wrote, into the replica that it makes snapshots of."""
+"""How often a leader without followers reads its own entries into the second replica, from which it makes snapshots."""
 
 
 class GateStores(NamedTuple):
@@ -61,13 +62,13 @@ class GateStores(NamedTuple):
 
 
 def no_change() -> None:
-    """Nothing changes in a process that begins to lead."""
+    """Do nothing at a takeover (the default of `on_lead`)."""
 
 
 class GateProcess:
-    """`shard`: the log's name. `offload` encodes and decodes snapshots, `on_lead` is called at each takeover.
+    """Leads or follows. Call `listen`, then `run`.
 
-    Call `listen`, then `run`.
+    `shard` is the name of the log. `offload` encodes and decodes snapshots, `on_lead` is called at each takeover.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class GateProcess:
         self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
         self.address = ""
         self.rank = -1
-        """Its number among the leader's heirs; -1: it is none."""
+        """This process's number among the leader's heirs, from 0; -1 if it is no heir."""
         self.takeovers = 0
         self._known = Leadership("", 0, -1, 0.0, by_leader=False)
         self._epoch_began_at = -inf
@@ -91,7 +92,7 @@ class GateProcess:
         self._leader: Leader | None = None
         self._channel: Channel | None = None
         self._is_vacant = False
-        """The process that the log names as the leader says that it does not lead."""
+        """The process that the log names as leader has answered that it does not lead."""
         self._reception = Reception(fleet, lambda: self._leader, self._not_leader)
         self._listener: Listener | None = None
         self._stopping = asyncio.Event()
@@ -101,7 +102,10 @@ class GateProcess:
         self._shadow: Replica | None = None
 
     async def listen(self, address: str, public_address: str = "") -> str:
-        """Accept connections at "host:port". `public_address`: how the others reach it. Return the latter."""
+        """Accept connections at "host:port". Return the address at which other processes reach this one.
+
+        That is `public_address`, or the address that it listens at if `public_address` is empty.
+        """
         self._listener = await self._fleet.transport.listen(address, self._reception.serve)
         self.address = public_address or self._listener.address
         self._replica = self._new_replica()
@@ -113,13 +117,13 @@ class GateProcess:
 
     @property
     def replica(self) -> Replica:
-        """Its copy of the state: the leader's, or an heir's. Only after `listen`."""
+        """Return this process's copy of the state. Raises RuntimeError before `listen`."""
         if self._replica is None:
             raise RuntimeError("listen first")
         return self._replica
 
     async def run(self) -> None:
-        """Lead or follow until `stop`. Raises LogError if the log cannot be used: the shard stops."""
+        """Lead or follow until `stop`. Raises LogError if the log cannot be used; then the shard stops."""
         works = (self._live(), self._fold(), self._keep_snapshots(), self._stopped())
         tasks = [asyncio.create_task(work) for work in works]
         try:
@@ -135,7 +139,7 @@ class GateProcess:
                 await self._listener.close()
 
     async def _stopped(self) -> None:
-        """Return some time after `stop`: the table may be away, and the last entry stays unanswered."""
+        """Return STOP_S after `stop`. Without this bound, an append to an unavailable table would block the end."""
         await self._stopping.wait()
         await self._clock.sleep(STOP_S)
 
@@ -148,7 +152,7 @@ class GateProcess:
             self._channel.close()
 
     def _new_replica(self) -> Replica:
-        """The name begins with the address, so that an entry shows whether the leader wrote it."""
+        """Return a new replica. Its name begins with the address: so an entry shows whether the leader wrote it."""
         name = f"{self.address}/{self._fleet.ids.new()[:6]}"
         return Replica(
             self._fleet.log, self._settings, self._clock, name, answers=self._stores.answers, offload=self._offload
@@ -193,14 +197,14 @@ class GateProcess:
             await self._clock.sleep(ABSTAIN_S)
 
     async def _resign(self, leader: Leader) -> None:
-        """Write that no process leads, if there is none that could take over: then the others decide alone at once."""
+        """If there is no heir, write that no process leads, so that the other processes decide alone at once."""
         if not leader.heirs:
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(ABSTAIN_S):
                     await self.replica.take_over("", leader.epoch)
 
     async def _follow(self, known: Leadership) -> None:
-        """Hold a connection to the leader. Take over when it is gone, or silent while it writes nothing."""
+        """Hold a connection to the leader. Take over if it is gone, or if it sends no receipts and writes nothing."""
         try:
             connection = await connect(self._fleet, known.address)
         except ConnectionLost as error:
@@ -229,7 +233,10 @@ class GateProcess:
                 self._channel.close()
 
     async def _succeed(self, known: Leadership, *, is_certain: bool) -> None:
-        """Take over from a leader that is gone (`is_certain`) or gives no receipts, unless another process has."""
+        """Take over from a leader that is gone (`is_certain`) or that sends no receipts.
+
+        Do nothing if another process has taken over, or if the leader without receipts still writes or began recently.
+        """
         await self._clock.sleep(self._turn_s())
         now = await read_leadership(self._fleet.log)
         if now.epoch != known.epoch:
@@ -250,14 +257,14 @@ class GateProcess:
         return OTHERS_S * (1 + crc32(self.replica.name.encode()) / 2**32)
 
     def _not_leader(self) -> NotLeader:
-        """Return what a client is answered while this process does not lead."""
+        """Return the answer to clients while this process does not lead."""
         other = self._known.address if self._known.address != self.address else ""
         return NotLeader(other, self._known.epoch)
 
-    # What an heir does besides
+    # An heir's further tasks
 
     async def _fold(self) -> None:
-        """Follow the log, so that a takeover needs to read little."""
+        """Follow the log while this process is an heir, so that a takeover needs to read little."""
         while True:
             await self._clock.sleep(FOLD_S)
             if self.rank >= 0 and self._leader is None:
@@ -273,7 +280,7 @@ class GateProcess:
                     await self._snapshots.write(replica)
 
     async def _snapshot_source(self) -> Replica | None:
-        """Return the replica that this process makes snapshots of; None if another process makes them."""
+        """Return the replica from which this process makes snapshots; None if another process makes them."""
         if self._leader is None or self._leader.heirs:
             self._shadow = None
             return self.replica if self.rank == 0 and self.replica.is_loaded else None

@@ -1,4 +1,4 @@
-"""Group commit: the commands that arrive during an append go into the next entry, together."""
+"""Group commit: all commands that arrive during an append are written together, as the next entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dispatcher.service.follower import Delivery
 from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
 
 PATIENT_S = 0.15
-"""How long a command that is not urgent waits for an entry that is written anyway."""
+"""How long a command that is not urgent waits for an entry that is written for other commands."""
 TICK_S = 0.05
 """Shortest time between two ticks."""
 RETRY_S = 0.05
@@ -25,7 +25,7 @@ Reply = Callable[[Outcome | StoreUnavailable], None]
 
 
 def no_reply(_outcome: Outcome | StoreUnavailable) -> None:
-    """Nothing waits for the outcome."""
+    """Drop the outcome: no caller waits for it."""
 
 
 NO_OFFER = ("", Done())
@@ -40,16 +40,18 @@ class Item(NamedTuple):
 
 
 def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
-    """Return the process that gets an offer as the outcome of its Accept, and needs no news of it."""
+    """Return the process that gets an offer as the outcome of its Accept. It needs no news of the offer."""
     process = item.command.process if isinstance(item.command, Accept) else ""
     return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
 
 
 class GroupCommit:
-    """`deliver` gets the news of each entry. `epoch`: of the leader that writes; None for a process on its own, which
-    decides what is due by the clock only together with its commands.
+    """Writes entries of the commands that wait.
 
-    `failed` gets the error if the log cannot be read, and the items that wait; it raises, or the commit is repeated.
+    `deliver` gets the news of each entry. `epoch` is that of the leader that writes; None for a process that decides
+    alone, which adds what is due by the clock only to its own commands.
+
+    If the log cannot be read, `failed` gets the error and this GroupCommit. The commit is repeated unless it raises.
     """
 
     def __init__(
@@ -76,17 +78,17 @@ class GroupCommit:
 
     @property
     def waiting(self) -> int:
-        """Commands that are not in an entry yet."""
+        """The number of commands that are not in an entry yet."""
         return len(self._urgent) + len(self._patient)
 
     @property
     def backlog_s(self) -> float:
-        """Return since when the oldest command without an outcome waits, in seconds."""
+        """Return how long the oldest command without an outcome has waited, in seconds."""
         oldest = self._writing or self._urgent
         return self._clock.monotonic() - oldest[0].arrived_at if oldest else 0.0
 
     def take_all(self) -> list[Item]:
-        """Return all commands without an outcome, and forget them."""
+        """Remove and return all commands without an outcome."""
         items = [*self._writing, *self._urgent, *self._patient]
         self._writing = []
         self._urgent.clear()
@@ -131,13 +133,13 @@ class GroupCommit:
         self._deliver([each for each in committed.deliveries if each[::2] not in offered])
 
     def _more(self, _room: int) -> list[Command]:
-        """Let the commands that have arrived since join the entry that is being written: its position was lost."""
+        """Return the commands that have arrived since: they join the entry, which lost its position and is repeated."""
         before = len(self._writing)
         self._take()
         return [item.command for item in self._writing[before:]]
 
     def _take(self) -> None:
-        """Move the oldest commands to the next entry. Some may be left there by an attempt that failed."""
+        """Move the oldest commands to the next entry. It may still contain commands of an append that failed."""
         for items in (self._urgent, self._patient):
             while items and len(self._writing) < COMMANDS_MAX:
                 self._writing.append(items.popleft())
@@ -154,7 +156,7 @@ class GroupCommit:
                 continue
 
     def _delay_s(self) -> float:
-        """Return the seconds until there is something to write, unless more commands arrive."""
+        """Return the seconds until an entry is due if no further command arrives."""
         if self._writing or self._urgent:
             return 0.0
         delay = inf if self._epoch is None else self._tick_in_s()

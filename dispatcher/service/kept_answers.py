@@ -1,7 +1,7 @@
-"""Rule 15: the answer of a durable call is kept before its end is written, so that record and answer agree.
+"""Stores the answer of a durable call before its end is written to the log (rule 15), so that both agree.
 
-An earlier attempt may have left an answer whose end was never written. That answer stands, and the later attempt ends
-with it.
+An earlier attempt may have stored an answer although its end was never written. Then that answer is final, and the
+later attempt ends with it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from dispatcher.ports import InvocationStore
 async def keep_answers(
     store: InvocationStore, commands: Sequence[Command], outcomes: Sequence[Outcome], now: float
 ) -> list[Command]:
-    """Keep the answers of the ends that the shard is about to write. Return the commands with the answers that stand.
+    """Store the answers of the ends that the shard is about to write.
 
-    Raises StoreUnavailable.
+    Return the commands with the answers that the store holds now. Raises StoreUnavailable.
     """
     return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
 
 
 async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command], now: float) -> None:
-    """Keep an answer for each durable call that ended without one: in its queue, or after its last attempt.
+    """Store an answer for each durable call that ended without one: while it waited, or after its last attempt.
 
-    After the end is in the log, because only the log decides which end it is.
-
-    Raises StoreUnavailable.
+    Call it when the end is in the log, because only the log decides how the call ended. Raises StoreUnavailable.
     """
     answered = {command.id for command in commands if isinstance(command, End) and command.answer}
     missing = [over for over in ends if over.id not in answered]
@@ -38,7 +36,7 @@ async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: 
 
 
 def ends_with_answer(command: Command, outcome: Outcome) -> bool:
-    """Is this the end of a durable call that the shard does not refuse as one of an earlier attempt?"""
+    """Return whether this command ends a durable call. It does not if the shard refuses it as an earlier attempt."""
     if not isinstance(command, End) or not command.answer:
         return False
     return isinstance(outcome, Over) and outcome.attempt == command.attempt

@@ -1,8 +1,8 @@
-"""A leader: it decides for all processes that are connected, by group commit, and sends them what is decided.
+"""The leader. It decides for all connected processes by group commit, and sends them the outcomes and news.
 
-It leads in one epoch. A later epoch in the log deposes it: it answers nothing that it has not written, and its clients
-repeat their commands to the new leader. A leader that the log does not answer for 2 s steps down, so that a process
-that reaches the log can lead.
+It leads in one epoch. A later epoch in the log deposes it. Then it does not answer the commands that it has not
+written, and its clients repeat them to the new leader. If the log does not answer for 2 s, the leader steps down, so
+that a process that reaches the log can lead.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dispatcher.service.sessions import Session
 BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000
 COMMAND_MAX_AGE_S = 60.0
-"""A command that was first sent longer ago is refused: the shard may not remember that it was written (rule 8)."""
+"""A command that was first sent longer ago is refused: the shard may have forgotten that it was written (rule 8)."""
 STORE_PATIENCE_S = 2.0
 IDLE_READ_S = 1.0
-"""A leader reads the tail at least so often while it writes nothing."""
+"""How often a leader that writes nothing reads the end of the log."""
 HEIRS = 2
 
 
 class Leader:
-    """`run` leads until the leader is deposed, steps down or is stopped. Leadership begins with an own entry."""
+    """Leads from its own takeover entry until it is deposed, steps down or is stopped."""
 
     def __init__(self, replica: Replica, clock: Clock, transport: Transport, courier: Courier) -> None:
         self._replica, self._clock, self._transport, self._courier = replica, clock, transport, courier
@@ -48,7 +48,7 @@ class Leader:
         replica.on_entry = self._folded
 
     async def run(self) -> None:
-        """Lead. Returns when another process leads, after `stop`, or when the log does not answer; raises LogError."""
+        """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
         commits = asyncio.create_task(self.commits.run())
         sweeps = asyncio.create_task(self._sweep())
         try:
@@ -63,11 +63,11 @@ class Leader:
             self._dismiss()
 
     def stop(self) -> None:
-        """Lead no longer than the entry that is being written."""
+        """Stop leading after the entry that is being written."""
         self.commits.stop()
 
     def submit(self, command: Command) -> None:
-        """Bring an own command into the next entry."""
+        """Put a command of this process into the next entry."""
         self.commits.add(command, no_reply)
 
     # Clients
@@ -100,11 +100,11 @@ class Leader:
             self._probe(session)
 
     def _other_session(self, process: str) -> Session | None:
-        """Return another open session of the process. The greeting of an older connection may have come after its."""
+        """Return another open session of the process. An older connection's greeting may arrive after a newer one's."""
         return next((each for each in self._sessions if each.process == process and not each.closed), None)
 
     def received(self, session: Session, messages: Sequence[Message]) -> None:
-        """Take a frame. Its receipt is sent at once, whatever the log does (rule 7)."""
+        """Take a frame. Send its receipt at once, also while the log does not answer (rule 7)."""
         session.frames += 1
         session.post(Receipt(session.frames))
         self.presence.heard(session)
@@ -141,7 +141,7 @@ class Leader:
         return None
 
     def _dismiss(self) -> None:
-        """Send the clients to the leader that the log names."""
+        """Redirect the clients to the leader that the log names."""
         shard = self._replica.shard
         leader = shard.leader if shard.epoch != self.epoch else ""
         for session in self._sessions:
@@ -160,7 +160,7 @@ class Leader:
         task.add_done_callback(self._probes.discard)
 
     async def _probed(self, session: Session) -> None:
-        """Ask the machine of a broken connection whether its process still listens."""
+        """Connect to the process of a broken connection once, to learn whether it still listens."""
         try:
             connection = await self._transport.connect(session.address)
         except ConnectionLost as error:
@@ -172,7 +172,7 @@ class Leader:
     # The log
 
     def _folded(self, entry: Entry, deliveries: list[Delivery]) -> None:
-        """Pass on what another process wrote, to the processes that are connected here."""
+        """Send the news of another process's entry to the processes that are connected here."""
         self.presence.entry(entry)
         for delivery in deliveries:
             self._courier.push(delivery)
@@ -182,7 +182,10 @@ class Leader:
             raise error
 
     async def _sweep(self) -> None:
-        """Watch what is heard, and the log while nothing is written. Ends if the log does not answer for too long."""
+        """Check which processes are silent, and read the log while nothing is written.
+
+        Return if a command has waited for the log longer than STORE_PATIENCE_S and there is an heir.
+        """
         while self.commits.backlog_s <= STORE_PATIENCE_S or not self.heirs:
             await self._clock.sleep(SWEEP_S)
             silent_s = self._clock.monotonic() - self.commits.committed_at

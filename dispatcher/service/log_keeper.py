@@ -1,8 +1,8 @@
 """Saves the log of a pool without gate processes before its entries expire.
 
-A gate process beside every worker makes snapshots. Where the last worker has left, other processes may still write
-entries (calls that arrive and wait, workers that count as lost), and those expire after days like all entries. So a
-process that runs regularly looks once an hour for entries that no snapshot contains.
+The gate processes beside the workers make the snapshots. After the last worker has left, other processes may still
+write entries, for example for calls that arrive and wait. These entries expire after days like all others. So a process
+that runs regularly checks once an hour for entries that no snapshot contains.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class LogKeeper:
         self._looked_at: float | None = None
 
     async def keep(self) -> bool:
-        """Write a snapshot and its projections if one is due; True if so. Looks at most once in UNSAVED_S.
+        """Write a snapshot and its projections if one is due, and return whether it was written.
 
-        Raises StoreUnavailable, LogGap, LogCorrupt.
+        Check at most once in UNSAVED_S. Raises StoreUnavailable, LogGap, LogCorrupt.
         """
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < UNSAVED_S:

@@ -1,14 +1,17 @@
-"""Rule 6 and leases: which processes and workers this leader hears, and what follows for those that it does not.
+"""Finds the processes and workers that are dead, by the messages that this leader gets from them (rule 6, leases).
 
-    process   its connection broke: silent at once, gone after 2 s without a return, or once its port refuses
-              its open connection is silent: silent after 3 s, gone after 10 s
-              never heard by this leader: like an open connection since the leader began
-    worker    its connection broke, or it is silent for 3 s: it gets no new work
-              silent in the log for a lease and a second: lost, its attempts are returned
+The leader writes to the log that a process is silent (it gets no offers) and later that it is gone (its calls are
+cancelled), and that a worker is silent (it gets no new work) and later that it left (its attempts are returned):
 
-A loss counts from the moment at which the log says silent: whoever still hears the process or worker would have
-written that it is present. Nothing is lost while the leader's clock is doubtful or its leadership young (rule 10).
-All times are by this process's monotonic clock.
+    process   if its connection breaks: silent at once, gone after 2 s, or as soon as its port refuses connections
+              if it sends nothing on an open connection: silent after 3 s, gone after 10 s
+              if this leader never got a message of it: the same, counted from the begin of the leadership
+    worker    if its connection breaks, or after 3 s without a message: silent
+              a lease and one second after the log says silent: it leaves
+
+Only a process that the log calls silent becomes gone, because another gate process that still hears it would have
+written that it is present. Nothing becomes silent, gone or lost for some seconds after a takeover or a jump of the
+clock (rule 10). All times are by this process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,17 +26,20 @@ from dispatcher.service.sessions import Session
 
 SWEEP_S = 0.25
 SWEEP_LATE_S = 1.0
-"""A sweep that begins so late shows that this process was paused."""
+"""If a sweep begins this late, the process was paused."""
 SILENT_S = 3.0
 GONE_BROKEN_S = 2.0
 GONE_SILENT_S = 10.0
 LEASE_S = 10.0
-"""A worker aborts its executions before its last answered report is so old."""
+"""A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
 
 
 class Presence:
-    """`submit` brings a command into the next entry. Call `sweep` every SWEEP_S seconds."""
+    """Submits what follows from silence. `submit` puts a command into the next entry.
+
+    Call `sweep` every SWEEP_S seconds.
+    """
 
     def __init__(self, replica: Replica, clock: Clock, submit: Callable[[Command], None]) -> None:
         self._replica, self._clock, self._submit = replica, clock, submit
@@ -42,14 +48,14 @@ class Presence:
         self._broken_at: dict[str, float] = {}
         self._refused: set[str] = set()
         self._heard_at: dict[str, float] = {}
-        """When an entry, or for a worker a report, last showed that it lives."""
+        """When an entry last showed that a process or worker lives, or a worker's heartbeat did."""
         self._silent_since: dict[str, float] = {}
-        """Since when the log calls a worker silent, as seen here."""
+        """When this process first saw that the log calls the worker silent."""
         self._worker_sessions: dict[str, Session] = {}
         self._asked: dict[Command, float] = {}
-        """What was submitted, and when: nothing is submitted again within a second."""
+        """When each command was submitted. It is not submitted again within a second."""
 
-    # What is heard
+    # Signs of life
 
     def joined(self, session: Session) -> None:
         self._sessions[session.process] = session
@@ -80,12 +86,12 @@ class Presence:
             self._worker_silent(worker)
 
     def refused(self, process: str) -> None:
-        """Note that the process's port refuses connections: it is gone."""
+        """Note that the process's port refuses connections, so the process is dead."""
         if process in self._broken_at:
             self._refused.add(process)
 
     def entry(self, entry: Entry) -> None:
-        """Note an entry of another process: its writer lives, and so does what it says to be present."""
+        """Note an entry of another process. Its writer lives, and so do the processes that it says are present."""
         now = self._clock.monotonic()
         self._heard_at[entry.writer.rpartition(":")[0]] = now
         for fact in entry.facts:
@@ -95,15 +101,15 @@ class Presence:
             elif isinstance(fact, ProcessSet) and fact.state == "present":
                 self._heard_at[fact.process] = now
 
-    # What is not heard
+    # Silence
 
     @property
     def must_read(self) -> bool:
-        """Something is about to be lost: read the tail first, it may say that it is present."""
+        """True if a process or worker is about to be lost. Read the end of the log first: it may say that it lives."""
         return not self._replica.guard.is_calm and (any(self._gone()) or any(self._lost()))
 
     def sweep(self) -> None:
-        """Submit what follows from silence."""
+        """Submit the commands that follow from silence."""
         now = self._clock.monotonic()
         if now - self._swept_at > SWEEP_S + SWEEP_LATE_S:
             self._replica.guard.stay_calm()
@@ -171,7 +177,7 @@ class Presence:
             self._submit(command)
 
     def _forget(self) -> None:
-        """Drop what is known of processes and workers that the shard does not hold."""
+        """Forget processes and workers that the shard does not hold."""
         state = self._replica.shard.state
         known = state.processes.keys() | state.workers.keys()
         self._broken_at = {name: at for name, at in self._broken_at.items() if name in known}

@@ -1,4 +1,7 @@
-"""Questions about the state of a shard, answered by the leader or by a process's own replica, as JSON text."""
+"""Answers questions about the state of a shard (its workers, its usage) as JSON text.
+
+The leader answers them; without a leader, a process asks its own replica.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from dispatcher.shard.shard import Shard
 
 
 def answer(shard: Shard, topic: str, arguments: Sequence[str]) -> str:
-    """Return the answer. Raises BadFrame for an unknown question."""
+    """Return the answer as JSON. Raises BadFrame for an unknown question."""
     match topic, list(arguments):
         case "fleet", []:
             return json.dumps([WORKERS.pack(worker) for worker in shard.fleet()])

@@ -1,4 +1,4 @@
-"""A gate process's reception: clients are handed to the leader, or sent on if this process does not lead."""
+"""Accepts the connections of a gate process: hands clients to the leader, or redirects them if it does not lead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_WORDS_S = 0.2
 
 
 class Reception:
-    """`leader`: the leader in this process, if it leads; `not_leader`: what a client is answered otherwise."""
+    """`leader` returns the leader in this process, or None; `not_leader` returns the answer for clients without one."""
 
     def __init__(self, fleet: Fleet, leader: Callable[[], Leader | None], not_leader: Callable[[], NotLeader]) -> None:
         self._fleet, self._leader, self._not_leader = fleet, leader, not_leader

@@ -1,7 +1,7 @@
-"""A process's copy of the shard's state, which it keeps up with the log and from which it can write the next entry.
+"""A process's copy of the shard's state that can also write the next entry of the log.
 
-An append that loses its position returns the winner's entry. The replica folds it and decides again, so every decision
-that counts was made from the exact state before its entry. One method runs at a time.
+If another process wrote the position first, the append returns that entry. The replica folds it and decides again. So
+every decision in the log was made on the exact state before its entry. A lock lets one method run at a time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMANDS_MAX = 400
 ENTRY_FULL = 300_000
 """Bytes of an entry above which its commands are split."""
 LOSSES_BEFORE_READ = 2
-"""After so many lost positions the tail is read: there is probably more than one new entry."""
+"""After this many lost positions the end of the log is read: there is probably more than one new entry."""
 CONTESTED_AFTER_S = 0.02
-"""If other processes wrote before the last entry, the tail is read first from this age of it on."""
+"""If other processes write too and the last read is older than this, the end of the log is read before a decision."""
 GIVING_WAY_S = 0.02
 GIVING_WAY_LOSSES = 3
-"""After each of its first losses a process that does not lead pauses for up to GIVING_WAY_S: those that lost more often
-go first."""
+"""A process that does not lead pauses for up to GIVING_WAY_S after each of its first losses, this many at most. So a
+process that has lost more often gets its turn."""
 REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses before an append without an answer is repeated."""
 
@@ -43,19 +43,22 @@ class Committed(NamedTuple):
 
 
 class Deposed(Exception):
-    """Another process leads since a later epoch. Nothing of these commands was written."""
+    """Another process leads in a later epoch. None of the commands was written."""
 
 
 More = Callable[[int], Sequence[Command]]
 
 
 def no_more(_room: int) -> Sequence[Command]:
-    """No command joins a commit that is under way."""
+    """Return no further commands for a commit that is under way."""
     return ()
 
 
 class Replica(Follower):
-    """`name`: of this process's incarnation. `answers`: where answers of durable calls are kept; None: nowhere."""
+    """A follower that can write. `name` is that of this process's incarnation.
+
+    `answers` is the store for answers of durable calls; None for a replica that stores none.
+    """
 
     def __init__(
         self,
@@ -73,16 +76,18 @@ class Replica(Follower):
         self._answers = answers
         self.guard = guard or ClockGuard(clock)
         self._is_contested = False
-        """Other processes wrote entries before this process's last one."""
+        """Another process has written an entry since this process's last commit began."""
         self.entries_written = 0
-        """Entries that this replica tried to write: the name of each."""
+        """How many entries this replica tried to write. The count is part of the entry's writer name."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
-        """Write what the commands lead to, and return their outcomes, in order, once that is in the log.
+        """Decide the commands, write the facts, and return the outcomes in order, once the facts are in the log.
 
-        `epoch`: of the leader that writes; raises Deposed if there is a later one. `more` is called after each lost
-        position, with the number of commands that still fit; their outcomes follow the others. Raises StoreUnavailable
-        if the log cannot be read, or if it is not known whether the commands were written; LogCorrupt, LogGap.
+        `epoch` is that of the leader that writes. `more` is called after each lost position with the number of commands
+        that still fit, and returns further commands; their outcomes follow the others.
+
+        Raises Deposed if there is a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
+        whether the commands were written; LogCorrupt, LogGap.
         """
         async with self._lock:
             outcomes: list[Outcome] = []
@@ -94,9 +99,9 @@ class Replica(Follower):
             return Committed(outcomes, deliveries)
 
     async def take_over(self, address: str, epoch: int) -> bool:
-        """Write an entry that makes `address` the leader, unless the epoch is not `epoch` any more.
+        """Write an entry that makes `address` the leader, in epoch + 1.
 
-        True: this process leads in epoch + 1.
+        Return False, and write nothing, if the log's epoch is not `epoch` any more.
         """
         async with self._lock:
             await self._catch_up()
@@ -150,14 +155,14 @@ class Replica(Follower):
     async def _keep(
         self, answers: InvocationStore, commands: list[Command], outcomes: list[Outcome], now: float
     ) -> list[Command]:
-        """Keep answers, then go back to the state before the decision."""
+        """Store the answers, then go back to the state before the decision."""
         try:
             return await keep_answers(answers, commands, outcomes, now)
         finally:
             self.shard.rollback()
 
     async def _keep_outcomes(self, ends: list[Over], commands: list[Command], now: float) -> None:
-        """Keep the answers of durable calls that ended without one. What fails here is kept by the next reader."""
+        """Store the answers of durable calls that ended without one. If that fails, the next reader stores them."""
         if ends and self._answers is not None:
             with suppress(StoreUnavailable):
                 await keep_outcomes(self._answers, ends, commands, now)
@@ -172,9 +177,10 @@ class Replica(Follower):
         return Committed(first.outcomes + second.outcomes, first.deliveries + second.deliveries)
 
     async def _write(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> list[Delivery] | None:
-        """Write the decision as the entry at the shard's position, and return its news.
+        """Write the decision as the entry at the shard's position. Return its news.
 
-        None: another entry stands there, and is folded now. The decision is undone unless news are returned.
+        Return None if another process wrote that position: then the decision is undone and that entry is folded. An
+        error undoes the decision too.
         """
         self.entries_written += 1
         writer = f"{self.name}:{self.entries_written}"
@@ -196,7 +202,7 @@ class Replica(Follower):
         return deliveries_of(entry.position, news)
 
     async def _append(self, position: int, data: bytes) -> bytes:
-        """Append until the position is occupied, and return what stands there."""
+        """Repeat the append until the position is occupied. Return the bytes at the position."""
         named, began, tries = self._named, Moment(self._clock), 0
         while True:
             try:

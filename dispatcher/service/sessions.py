@@ -1,4 +1,4 @@
-"""The leader's side of a connection: messages are sent together, and a client that does not read is disconnected."""
+"""The leader's side of a connection. It sends messages together, and disconnects a client that does not read them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dispatcher.ports import Clock, Connection
 from dispatcher.service.codec.frames import Hello, Message, encode_frames, encode_message
 
 UNSENT_MAX = 100_000
-"""Most messages that wait to be sent to one client."""
+"""Most messages that may wait to be sent to one client."""
 
 
 class Session:
-    """A client that has greeted. `heard_at`: when its last frame arrived, by the monotonic clock."""
+    """A client that has sent its greeting. `heard_at`: when its last frame arrived, by the monotonic clock."""
 
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
         self._connection, self._clock = connection, clock
@@ -28,7 +28,7 @@ class Session:
         self._closing = False
 
     def post(self, message: Message) -> None:
-        """Send the message soon, after those before it."""
+        """Queue the message to be sent."""
         if self.closed or self._closing:
             return
         if len(self._unsent) >= UNSENT_MAX:
@@ -46,12 +46,12 @@ class Session:
         self._wakeup.set()
 
     def close_soon(self) -> None:
-        """Close after the messages that were posted so far."""
+        """Close when all messages posted so far are sent."""
         self._closing = True
         self._wakeup.set()
 
     async def write(self) -> None:
-        """Send what is posted until the session is closed."""
+        """Send the posted messages until the session is closed."""
         with suppress(ConnectionLost):
             while not self.closed:
                 if not self._unsent:

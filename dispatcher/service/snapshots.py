@@ -1,8 +1,8 @@
-"""Rule 12: snapshots and projections, by one follower, or by the leader if it is alone.
+"""Writes snapshots and projections (rule 12). One follower does it, or the leader if it has no followers.
 
-A snapshot is due by the length of the log since the last one, at most once a minute, and by age, because entries and
-snapshots expire (ports.Log.save_snapshot). After it the usage that changed and the tenants' rows are projected, and at
-last the log is cut below the snapshot before.
+A snapshot is due when the log has grown enough since the last one, at most once a minute. It is also due by age,
+because entries and snapshots expire (ports.Log.save_snapshot). After a snapshot, the changed usage and the tenants'
+rows are projected. Then the log is cut below the snapshot before this one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ BYTES = 1_000_000
 ENTRIES = 2_000
 INTERVAL_S = 60.0
 UNSAVED_S = 3600.0
-"""The oldest entry that no snapshot contains is at most about so old."""
+"""The age of the oldest entry without a snapshot at which a snapshot is due."""
 IDLE_S = 12 * 3600.0
-"""A process makes a snapshot at least so often, also of a log that does not grow."""
+"""A process makes a snapshot at least this often, also of a log that does not grow."""
 ROWS_PER_S = 50
-"""Rows that are projected in a second: two write units each at most, so at most 100 (rule 12)."""
+"""Rows that are projected in a second. A row costs at most two write units, so all of them at most 100 (rule 12)."""
 
 
 class Snapshots:
-    """`offload` makes the bytes and the rows of a state, in a thread where a pause of the event loop would matter."""
+    """Writes snapshots when they are due. `offload` makes the bytes and the rows (follower.Offload)."""
 
     def __init__(
         self, log: Log, projections: UsageStore, shard: str, clock: Clock, ids: Ids, offload: Offload = at_once
@@ -33,7 +33,7 @@ class Snapshots:
         self._clock, self._ids, self._offload = clock, ids, offload
         self._written_at: float | None = None
         self._looked_at: float | None = None
-        """When this process looked first whether one is due."""
+        """When this process first checked whether a snapshot is due."""
         self._projected = 0
         """Usage below this position is projected."""
         self.written = 0
@@ -51,7 +51,7 @@ class Snapshots:
         return is_long or is_old or (replica.shard.position > 0 and now - since >= IDLE_S)
 
     async def write(self, replica: Replica) -> None:
-        """Write a snapshot of what the replica holds, then its projections, then cut. Raises StoreUnavailable."""
+        """Write a snapshot of the replica's state, then the projections, then cut the log. Raises StoreUnavailable."""
         self._written_at, before = self._clock.monotonic(), replica.saved_position
         async with replica.held() as shard:
             position = shard.position

@@ -13,11 +13,11 @@ from dispatcher.service.codec.frames import FRAME_MAX
 
 LENGTH_BYTES = 4
 UNSENT_MAX = 8_000_000
-"""Most bytes that wait for a slow reader. With more the reader is disconnected."""
+"""Most bytes that may wait for a slow reader. A reader with more is disconnected."""
 CONNECT_S = 1.0
 CONNECTIONS_MAX = 4096
 OVERHEAD_MAX = 64
-"""Bytes of a signature, above the frame's own."""
+"""Most bytes that a signature adds to a frame."""
 
 
 class TcpConnection:
@@ -64,7 +64,7 @@ class TcpListener:
         return self._address
 
     async def close(self) -> None:
-        """Accept no more connections and break those that are open."""
+        """Accept no more connections, and close the open ones."""
         self._server.close()
         for connection in list(self.connections):
             connection.close()
@@ -85,7 +85,7 @@ class TcpTransport:
         return TcpConnection(reader, writer)
 
     async def listen(self, address: str, serve: Callable[[Connection], Awaitable[None]]) -> TcpListener:
-        """Raises ConfigurationError if the port cannot be used."""
+        """Accept connections at "host:port". Raises ConfigurationError if the port cannot be used."""
         host, port = split_address(address)
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,1 +1,1 @@
-"""What travels between a gate process and its clients, as bytes."""
+"""The messages between a gate process and its clients, as bytes."""

@@ -1,6 +1,6 @@
-"""Frames between a gate process and its clients: a JSON array of messages, as many as were ready to be sent.
+"""Frames between a gate process and its clients. A frame is a JSON array of all messages that were ready to be sent.
 
-Commands, outcomes and news are the named tuples of model/commands.py; the other messages are below.
+Commands, outcomes and news are the named tuples of model/commands.py. The other messages are defined here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dispatcher.service.codec.records import RecordCodec
 FRAME_MAX = 1_000_000
 """Most bytes of a frame. A larger one closes the connection."""
 FRAME_FULL = 250_000
-"""A frame that has reached so many bytes takes no further message."""
+"""A frame with this many bytes takes no further message."""
 
 VERSION = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -30,7 +30,7 @@ class Hello(NamedTuple):
     process: str
     role: str
     address: str
-    """Where the process itself listens; empty if it does not. If that port refuses, the process is gone."""
+    """The address at which the process itself listens, or empty. If that port refuses, the process is gone."""
 
 
 class Do(NamedTuple):
@@ -50,11 +50,11 @@ class Ask(NamedTuple):
 
 
 class Alive(NamedTuple):
-    """The client lives. Its receipt says that the leader does."""
+    """Shows that the client lives. Its receipt shows that the leader lives."""
 
 
 class Receipt(NamedTuple):
-    """So many frames of this connection have been read."""
+    """The number of frames that were read on this connection."""
 
     frames: int
 
@@ -78,21 +78,21 @@ class News(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """An executor is to execute this attempt of a durable call."""
+    """Asks an executor to execute this attempt of a durable call."""
 
     id: str
     attempt: int
 
 
 class NotLeader(NamedTuple):
-    """This process does not lead (any more). `address`: the leader that it knows; empty if none."""
+    """Says that this process does not lead. `address`: the leader that it knows; empty if it knows none."""
 
     address: str
     epoch: int
 
 
 class Heir(NamedTuple):
-    """The client is the leader's heir number `rank`, from 0; -1: it is none."""
+    """Says that the client is the leader's heir number `rank`, from 0; -1: it is no heir."""
 
     rank: int
 

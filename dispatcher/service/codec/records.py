@@ -1,7 +1,7 @@
 """Named tuples as compact JSON arrays: a letter for the kind, then the fields in order. Pure.
 
-A peer is authenticated (authentication.py) but may run another version, so each field's type is checked: a wrong
-field must close one connection and not stop the leader.
+A peer is authenticated (authentication.py) but may run another version. So the type of each field is checked: a wrong
+field closes one connection and does not stop the leader.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A process's way to the shard, for fronts, workers and Lambda executions."""
+"""How fronts, workers and Lambda executions send commands to the shard and get its news."""

@@ -1,6 +1,6 @@
-"""A process without a leader: it decides for itself by the same append, and polls its mailbox while calls wait.
+"""Decides in a process that reaches no leader, by the same append, and polls the mailbox while calls wait.
 
-Leader and epoch stay as they are. What it decides for other processes goes to their mailboxes.
+The entries leave leader and epoch as they are. News for other processes go to their mailboxes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
 
 MAILBOX_POLL_S = 0.15
-"""A process that has just read the tail does not poll: it folded the entries that the letters are about."""
+"""Seconds between two polls of the mailbox. A poll is left out if the log was just read: it has the same news."""
 SELDOM_S = 2.0
-"""How often it polls all the same, and writes that it is present if the log calls it silent."""
+"""How often the mailbox is polled in any case. Then the process also writes that it is present, if the log calls it
+silent."""
 
 
 class Alone:
-    """`others` delivers to other processes. It exists while no leader is reached; the replica may be older."""
+    """Decides while no leader is reached. `others` delivers news to other processes."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Alone:
         self._commits.add(command.command, partial(self._pending.resolve, command.number))
 
     async def run(self) -> None:
-        """Decide and poll until `stop`. Raises nothing: what fails is the outcome of the commands."""
+        """Decide and poll until `stop`. An error becomes the outcome of the commands and is not raised."""
         for command in self._pending:
             self.do(command)
         polls = asyncio.create_task(self._poll())
@@ -60,7 +61,7 @@ class Alone:
             polls.cancel()
 
     def stop(self) -> None:
-        """Write no more after the entry that is under way."""
+        """Stop after the entry that is being written."""
         self._commits.stop()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
@@ -105,6 +106,6 @@ class Alone:
 
 
 def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:
-    """Take the answer to a Status as news."""
+    """Treat the answer to a Status as news."""
     if isinstance(outcome, Offer | Over):
         waiters.put(outcome)

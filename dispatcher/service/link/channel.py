@@ -1,7 +1,7 @@
-"""The client's side of a connection to a gate process: frames are sent together, and receipts are watched.
+"""The client's side of a connection to a gate process. It sends messages together, and watches for receipts.
 
-Each frame is acknowledged at once, whatever the log does. A frame without a receipt for PATIENCE_S means that the other
-process is dead, paused or cut off (rule 7).
+The other process sends a receipt for each frame at once, also while the log does not answer. If a receipt is missing
+for PATIENCE_S, the other process is dead, paused or cut off (rule 7).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dispatcher.service.codec.frames import Alive, Message, Receipt, decode_fram
 PATIENCE_S = 0.25
 ALIVE_S = 1.0
 LATE_S = 0.05
-"""A process that wakes up so late was paused or busy itself."""
+"""If a task wakes up this late, this process itself was paused or busy."""
 MOMENT_S = 0.001
 STALE_S = 3.0
-"""A connection on which nothing was heard for so long is not used again: this process may have been frozen."""
+"""A connection is not used again after this time without a message: this process may have been frozen."""
 
 
 class Channel:
-    """`alive_s`: the pause after which a message is sent that only asks for a receipt."""
+    """A connection to a gate process. `alive_s`: after a pause this long, a message asks only for a receipt."""
 
     def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S) -> None:
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
         self._unsent: list[bytes] = []
         self._without_receipt: deque[float] = deque()
-        """When each frame without a receipt was sent, by the monotonic clock."""
+        """The time at which each frame without a receipt was sent, by the monotonic clock."""
         self._receipts = 0
         self._heard_at = clock.monotonic()
         self._wakeup = asyncio.Event()
@@ -39,14 +39,14 @@ class Channel:
         self._watched = asyncio.Event()
         self.closed = False
         self.is_out_of_patience = False
-        """A receipt stayed out."""
+        """A receipt did not come within PATIENCE_S."""
 
     @property
     def is_stale(self) -> bool:
         return self._clock.monotonic() - self._heard_at > STALE_S
 
     def post(self, message: Message) -> None:
-        """Send the message soon, after those before it. On a closed channel it is lost."""
+        """Queue the message to be sent. On a closed channel it is lost."""
         self._unsent.append(encode_message(message))
         self._wakeup.set()
 
@@ -56,7 +56,7 @@ class Channel:
         self._wakeup.set()
 
     async def run(self, received: Callable[[Message], None]) -> None:
-        """Exchange messages until the connection breaks, receipts stay out, or `close`."""
+        """Exchange messages until the connection breaks, a receipt is overdue, or `close`."""
         tasks = [asyncio.create_task(work) for work in self._works(received)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -100,7 +100,7 @@ class Channel:
                 self._watched.set()
 
     async def _keep_alive(self) -> None:
-        """Ask for a receipt whenever nothing was sent for a while, also while others stay out."""
+        """Ask for a receipt whenever nothing was sent for `alive_s`, also while other receipts are missing."""
         while True:
             self._sent.clear()
             try:
@@ -110,7 +110,7 @@ class Channel:
                 self.post(Alive())
 
     async def _watch(self) -> None:
-        """Return when a receipt stays out."""
+        """Return when a receipt is overdue."""
         while not self.is_out_of_patience:
             if self._without_receipt:
                 self.is_out_of_patience = await self._no_receipt_in_time()
@@ -119,7 +119,10 @@ class Channel:
                 await self._watched.wait()
 
     async def _no_receipt_in_time(self) -> bool:
-        """Wait until the oldest receipt is late, or came. A process that was paused itself reads first what arrived."""
+        """Wait until the oldest receipt has come or is overdue. Return whether it is overdue.
+
+        If this process was paused, it first reads the messages that arrived meanwhile.
+        """
         due = self._without_receipt[0] + PATIENCE_S
         while self._without_receipt and self._without_receipt[0] + PATIENCE_S <= due:
             left_s = due - self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Finds the leader: the last entry of the log names it, or a process that was asked and does not lead."""
+"""Finds the leader. The last entry of the log names it, or a process that does not lead redirects to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WATCH_S = 0.03
 
 
 class Fleet(NamedTuple):
-    """What a process needs to reach the others. `secret`: the fleet's."""
+    """What a process needs to reach the others. `secret` is the one that the fleet shares."""
 
     log: Log
     transport: Transport
@@ -25,21 +25,21 @@ class Fleet(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """What the last entry says. `address`: empty if no process leads. `at`: its time in Unix seconds."""
+    """The last entry's leader. `address` is empty if no process leads. `at`: the entry's time in Unix seconds."""
 
     address: str
     epoch: int
     position: int
     at: float
     by_leader: bool
-    """The leader wrote this entry itself."""
+    """Whether the leader itself wrote the last entry."""
 
 
 NO_LEADER = Leadership("", 0, -1, 0.0, by_leader=False)
 
 
 async def read_leadership(log: Log) -> Leadership:
-    """Raises StoreUnavailable, LogCorrupt."""
+    """Return the leader that the last entry names. Raises StoreUnavailable, LogCorrupt."""
     last = await log.last()
     if last is None:
         return NO_LEADER
@@ -49,7 +49,7 @@ async def read_leadership(log: Log) -> Leadership:
 
 
 async def connect(fleet: Fleet, address: str) -> Connection:
-    """Return a signed connection. Raises ConnectionLost; `refused` says that no process listens there."""
+    """Return a signed connection. Raises ConnectionLost; its `refused` is true if no process listens there."""
     try:
         async with asyncio.timeout(CONNECT_S):
             connection = await fleet.transport.connect(address)
@@ -59,18 +59,18 @@ async def connect(fleet: Fleet, address: str) -> Connection:
 
 
 class Finder:
-    """`redirect` is followed once: a process that does not lead answered with the leader that it knows."""
+    """Connects to the leader. `redirect`: an address that a process without leadership named; it is tried once."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.redirect = ""
         self.known = NO_LEADER
-        """The leader that was looked for last."""
+        """The leader of the last search."""
 
     async def connect(self) -> Connection | None:
         """Return a connection to the leader; None if the log names none. Raises ConnectionLost, LogCorrupt.
 
-        While a leader does not answer, the log is watched: another one may take over.
+        While the leader does not answer, read the log repeatedly, because another process may take over.
         """
         redirect, self.redirect = self.redirect, ""
         self.known = NO_LEADER._replace(address=redirect) if redirect else await self._read()

@@ -1,7 +1,8 @@
-"""A process's way to the shard: ports.GateLink.
+"""Sends a process's commands to the shard and receives its news (ports.GateLink).
 
-Commands go to the leader that the last entry of the log names. They are kept until their outcome, and repeated to the
-next leader if the connection breaks or receipts stay out. Without a leader the process decides by the same append.
+Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives, and is
+repeated to the next leader if the connection breaks or a receipt is overdue. Without a leader, the process decides
+itself by the same append.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 
 COMMAND_S = 55.0
-"""After this time a command without an outcome fails. The leader refuses those that are older than a minute."""
+"""A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
 FLEET_KEPT_S = 1.0
 LAUNCHES_MAX = 1000
 
 
 class Link:
-    """`process`: the name of this incarnation, at most 12 characters. Made and used within one event loop."""
+    """The link of one process. `process` is the name of this incarnation, at most 12 characters.
+
+    Create and use it in one event loop.
+    """
 
     def __init__(
         self,
@@ -147,13 +151,13 @@ class Link:
     # Commands
 
     def _expected(self, command: Accept) -> Accept:
-        """Keep the call's news from now on, and name what this process may still repeat."""
+        """Keep the call's news from now on. Return the command with the lowest number that may still be repeated."""
         self._waiters.expect(command.id)
         is_own = parse_call_id(command.id)[0] == self._process
         return command._replace(floor=self.floor if is_own else 0)
 
     def _start(self) -> None:
-        """Begin the work behind this link, or wake it up."""
+        """Start the task of the route, or wake it up."""
         if self._closed:
             raise StoreUnavailable("This process ends.")
         if self._task is None or self._task.done():
@@ -178,7 +182,7 @@ class Link:
                 self._questions.answer(number, answered)
 
     def _launch(self, call_id: str, attempt: int) -> None:
-        """Note a call to execute. If too many are noted, its offer is not begun in time, and it is launched again."""
+        """Queue a launched call. If the queue is full, it is dropped: its offer expires and it is launched again."""
         if not self._launches.full():
             self._launches.put_nowait((call_id, attempt))
 

@@ -1,4 +1,4 @@
-"""The commands of a process that have no outcome yet, in the order in which they were given."""
+"""The commands of a process that have no outcome yet, in the order in which they were sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pending:
         return pending
 
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
-        """Give the command its outcome. A later one, of a repetition, is ignored."""
+        """Set the command's outcome. Ignore a second outcome, from a repetition of the command."""
         pending = self._commands.pop(number, None)
         if pending is None or pending.outcome.done():
             return
@@ -48,5 +48,5 @@ class Pending:
             pending.outcome.set_result(outcome)
 
     def drop(self, number: int) -> None:
-        """Wait for no outcome any more."""
+        """Forget the command: its caller does not wait any more."""
         self._commands.pop(number, None)

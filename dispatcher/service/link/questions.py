@@ -1,4 +1,4 @@
-"""Questions of a process to the leader about the shard's state. Without a leader its own replica answers."""
+"""Asks the leader about the shard's state. (Without a leader, link.py asks the process's own replica.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Questions:
         return len(self._open)
 
     async def ask(self, channel: Channel, topic: str, arguments: tuple[str, ...], timeout_s: float) -> str | None:
-        """Return the leader's answer, or None if there is none in time."""
+        """Return the leader's answer, or None if none arrives within `timeout_s` seconds."""
         number = next(self._numbers)
         question: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._open[number] = question

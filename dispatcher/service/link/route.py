@@ -1,7 +1,7 @@
-"""The way of a process's commands: over a connection to the leader, or alone by its own append.
+"""Chooses where a process's commands go: over a connection to the leader, or into its own append.
 
-A process that reaches no leader for ALONE_AFTER_S decides alone and looks for a leader once a second. A leader that was
-given up is not waited for again before the log names another one.
+A process that reaches no leader for ALONE_AFTER_S decides alone, and looks for a leader once a second. It does not wait
+ALONE_AFTER_S for the same leader a second time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from dispatcher.service.replica import Replica
 
 ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05
-"""Pause between two looks for a leader while there may be one soon."""
+"""Pause between two searches while there may soon be a leader."""
 SEARCH_ALONE_S = 1.0
 NO_LEADER_KEPT_S = 2.0
-"""For so long after it read or wrote the log, a process that found no leader there does not look for one."""
+"""If the log named no leader when it was last read or written, the next search begins this long after that."""
 
 
 class Route:
-    """`received` gets the leader's other messages; `is_needed`: is there any reason to talk to the shard?"""
+    """Keeps a connection to the leader, or decides alone, while `is_needed` returns true.
+
+    Outcomes go to `pending`. `received` gets the leader's other messages.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Route:
         self.alone: Alone | None = None
         self._searching_since = fleet.clock.monotonic()
         self._given_up = ("", -1)
-        """Address and epoch of a leader that was not reached."""
+        """Address and epoch of the last leader that could not be reached."""
         self._wakeup = asyncio.Event()
 
     @property
@@ -62,11 +65,11 @@ class Route:
         return self.channel is not None or self.alone is not None
 
     def wake_up(self) -> None:
-        """There is a reason to talk to the shard now."""
+        """Check again whether the shard is needed."""
         self._wakeup.set()
 
     def send(self, pending: PendingCommand) -> None:
-        """Send a command, unless that has to wait until a way is found."""
+        """Send a command. Without a connection it stays pending, and is sent when there is one."""
         if self.channel is not None and self.channel.is_stale:
             self.channel.close()
         elif self.channel is not None:
@@ -75,7 +78,7 @@ class Route:
             self.alone.do(pending)
 
     async def run(self) -> None:
-        """Find a way, and another one whenever it is lost, while there is a reason to."""
+        """Connect to the leader or decide alone while it is needed, and search again after each loss."""
         while True:
             if not self._is_needed():
                 self._wakeup.clear()
@@ -91,7 +94,7 @@ class Route:
                 await self._decide_alone()
 
     async def _look(self) -> tuple[Connection | None, bool]:
-        """Return a connection to the leader or None, and whether a process may lead soon."""
+        """Return a connection to the leader or None, and whether there may soon be a leader."""
         try:
             return await self._finder.connect(), False
         except ConnectionLost:
@@ -100,18 +103,18 @@ class Route:
             return None, False
 
     def _has_no_leader(self) -> bool:
-        """Did this process just see in the log that no process leads? What it writes itself shows that too."""
+        """Return whether the log named no leader when this process last read or wrote it, a short time ago."""
         return not self._replica.shard.leader and self._replica.age_s < NO_LEADER_KEPT_S
 
     def _gives_up(self) -> bool:
-        """Has no leader been reached for long enough?"""
+        """Return whether the search has lasted long enough to decide alone."""
         searching_s = self._clock.monotonic() - self._searching_since
         return searching_s >= ALONE_AFTER_S or self._finder.known[:2] == self._given_up
 
     # With a leader
 
     async def _led(self, connection: Connection) -> None:
-        """Exchange messages with the leader until it is lost. First repeat what has no outcome."""
+        """Repeat the commands without an outcome, then exchange messages with the leader until the connection ends."""
         self.channel = channel = Channel(connection, self._clock)
         self._given_up = ("", -1)
         channel.post(self._hello())
@@ -135,17 +138,17 @@ class Route:
             self._received(message)
 
     def _ask_status(self) -> None:
-        """Ask what became of the calls while no leader was heard."""
+        """Ask for the status of the unfinished calls, because their news may have been lost without a connection."""
         asked = {getattr(pending.command, "id", "") for pending in self._pending}
         for call_id in self._waiters.unfinished:
             if call_id not in asked:
                 pending = self._pending.add(Status(call_id))
                 pending.outcome.add_done_callback(partial(_take_status, self._waiters))
 
-    # Without one
+    # Without a leader
 
     async def _decide_alone(self) -> None:
-        """Decide without a leader, until one is reached."""
+        """Decide alone until a leader is reached."""
         self._ask_status()
         self.alone = Alone(self._replica, self._clock, self._mailboxes, self._others, self._pending, self._waiters)
         work = asyncio.create_task(self.alone.run())

@@ -1,4 +1,4 @@
-"""News of the calls that a process holds. News that arrive before they are waited for are kept."""
+"""The news of the calls that a process holds. News that arrive before a task waits for them are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Waiters:
         self._process = process
         self._calls: dict[str, _Call] = {}
         self._open: dict[int, None] = {}
-        """The own sequence numbers that are not forgotten, lowest first."""
+        """This process's own sequence numbers that are not forgotten, lowest first."""
         self._next = 1
 
     @property
@@ -36,7 +36,7 @@ class Waiters:
 
     @property
     def floor(self) -> int:
-        """The lowest own sequence number that is not forgotten."""
+        """This process's lowest sequence number that is not forgotten."""
         return next(iter(self._open), self._next)
 
     def new_id(self) -> str:
@@ -50,14 +50,14 @@ class Waiters:
             self._calls[name] = _Call()
 
     def seen(self, offer: Offer) -> None:
-        """An outcome was this offer: no news says it again."""
+        """Note an offer that came as the outcome of a command, so that news do not repeat it."""
         call = self._calls.get(offer.id)
         if call is not None:
             call.highest = max(call.highest, offer.attempt)
             call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
 
     def put(self, news: Offer | Over) -> None:
-        """Keep news, unless they are known: an offer of an attempt that is not above the highest is stale (rule 4)."""
+        """Keep the news. Ignore an offer of an attempt that is not above the highest seen one: it is stale (rule 4)."""
         call = self._calls.get(news.id)
         if call is None or call.is_over:
             return
@@ -71,7 +71,7 @@ class Waiters:
         call.wakeup.set()
 
     async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
-        """Return the next news of the call, or None after `timeout_s` seconds. The end of a call is returned again."""
+        """Return the next news of the call, or None after `timeout_s` seconds. An end is returned each time."""
         self.expect(name)
         call = self._calls[name]
         try:
