@@ -1,6 +1,7 @@
 """The gate in virtual time under every fault that one seed draws, with oracles for safety and liveness.
 
 weather        what goes wrong in a run, and how often, drawn from the seed
+event_loop     virtual time, and nothing else that a loop can do
 world          log, store, network and clocks; the gate processes, fronts and workers, all of production code
 disturbances   kills, pauses, partitions, clock jumps, torn snapshots, expired entries, changed tenants
 callers        requests with and without idempotency keys; callers that leave, repeat, or wait for nothing

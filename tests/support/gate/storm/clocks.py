@@ -10,12 +10,10 @@ class SkewedClock:
 
     def __init__(self) -> None:
         self.skew_s = 0.0
+        self.monotonic = asyncio.get_running_loop().time
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time() + self.skew_s
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self.monotonic() + self.skew_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -14,7 +14,7 @@ SCALED = [
     (snapshots, "INTERVAL_S", 1.5),
     (snapshots, "ENTRIES", 5),
     (gate_process, "SHADOW_S", 2.0),
-    (gate_process, "HEIR_ALIVE_S", 0.2),
+    (gate_process, "HEIR_ALIVE_S", 0.5),
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
     (memory_log, "CUT_AFTER_S", 10.0),

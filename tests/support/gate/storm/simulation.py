@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import logging
 import sys
@@ -13,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.model.facts import Entry
-from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.storm.callers import plans, play
 from tests.support.gate.storm.disturbances import Disturbances
+from tests.support.gate.storm.event_loop import StormLoop
 from tests.support.gate.storm.oracles.ends import END_ORACLES
 from tests.support.gate.storm.oracles.entries import ENTRY_ORACLES
 from tests.support.gate.storm.oracles.liveness import SAMPLE_S, Liveness
@@ -54,9 +55,10 @@ class Run:
 def run(weather: Weather, *, crash_at: dict[str, int] | None = None, bug: Any = None) -> Run:
     """Run one seed. `bug`: a context manager that breaks production code meanwhile."""
     outcome = Run(weather)
-    loop = VirtualTimeLoop()
+    loop = StormLoop()
     loop.set_exception_handler(_ignore_loop_error)
     with ExitStack() as stack:
+        stack.enter_context(_no_collection())
         stack.enter_context(_quiet())
         stack.enter_context(scaled())
         stack.enter_context(bug or nullcontext())
@@ -64,6 +66,7 @@ def run(weather: Weather, *, crash_at: dict[str, int] | None = None, bug: Any = 
             loop.run_until_complete(_run(weather, outcome, crash_at or {}))
         finally:
             _tear_down(loop, outcome.hosts)
+            outcome.hosts = []
     return outcome
 
 
@@ -141,7 +144,7 @@ def _summarize(world: World, liveness: Liveness, outcome: Run) -> None:
     outcome.steps = {node.name: node.faults.steps for node in world.nodes()}
 
 
-def _tear_down(loop: VirtualTimeLoop, hosts: list[Host]) -> None:
+def _tear_down(loop: StormLoop, hosts: list[Host]) -> None:
     """End all tasks, also those of dead and paused hosts. What they do meanwhile counts no more."""
     for _ in range(TEARDOWN_ROUNDS):
         loop.call_soon(_cancel_all, hosts)
@@ -163,6 +166,17 @@ def _cancel_all(hosts: list[Host]) -> None:
         host.resume()
     for task in asyncio.all_tasks():
         task.cancel()
+
+
+@contextmanager
+def _no_collection() -> Any:
+    """Collect no garbage meanwhile: a run is short, and each collection would look at all of its tasks."""
+    gc.collect(0)  # the run before this one
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
