@@ -48,7 +48,7 @@ class Return(NamedTuple):
     """An attempt that will never run (again): its worker promises so, or the process that alone could begin it.
 
     `reason`: "not_begun" (the offer's time passed), "declined" (the caller left), "unreachable" (the worker could not
-    be called), "refused" (the worker has no room), "failed" (the engine failed before the first token).
+    be called), "refused" (the worker has no room), "failed" (the engine failed before the caller had a token).
     """
 
     id: str

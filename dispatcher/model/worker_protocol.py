@@ -67,6 +67,8 @@ class WorkOrder:
     interaction: Label
     durable: bool
     """The answer is kept for the caller: the worker reports it with the end, and a closed stream does not abort it."""
+    streamed: bool
+    """The caller gets each token at once. Otherwise it has nothing of an attempt that does not come to its end."""
     cache_salt: Label
     """Separates the tenant's prefixes in the worker's cache from all others. The worker client sets it at signing."""
 

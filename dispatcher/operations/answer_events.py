@@ -1,4 +1,9 @@
-"""The events of one answer, between the task of its call and the caller that reads them."""
+"""The events of one answer, between the task of its call and the caller that reads them.
+
+A streaming caller that has a token of an attempt has a part of that attempt's answer, and another attempt may give
+another text. A caller that gets the answer as a whole, or that has no token yet, has nothing: the next attempt begins
+again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ from collections.abc import AsyncGenerator
 from enum import Enum
 
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.worker_protocol import WorkEvent
+from dispatcher.model.worker_protocol import Token, WorkEvent
+from dispatcher.operations.calls import Collected
 
 EVENTS_AHEAD_MAX = 64
 """Most events that are read from the worker before the caller reads them."""
@@ -21,10 +27,18 @@ class Pause(Enum):
 
 
 class AnswerEvents:
-    """A bounded queue for one reader. Without a reader (`discard`) it keeps nothing and holds nothing up."""
+    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it keeps no event and holds nothing up.
 
-    def __init__(self, *, unread: bool) -> None:
-        self.unread = unread
+    `streamed`: the reader hands each token to its caller at once. Otherwise it hands over `collected` at the end.
+    """
+
+    def __init__(self, *, streamed: bool, unread: bool = False) -> None:
+        self.collected = Collected()
+        """What the last attempt delivered."""
+        self._streamed = streamed
+        self._unread = unread
+        self._is_handed = False
+        """The reader has a token of the last attempt."""
         self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
         self._error: AnsweredError | None = None
         self._room = asyncio.Event()
@@ -32,15 +46,27 @@ class AnswerEvents:
     def __len__(self) -> int:
         return self._events.qsize()
 
+    @property
+    def is_partly_delivered(self) -> bool:
+        """Whether the caller has a part of the last attempt's answer, and can only get the rest of it."""
+        return self._streamed and self._is_handed and not self._unread
+
+    def begin(self) -> None:
+        """A new attempt begins: forget what the last one delivered."""
+        self.collected, self._is_handed = Collected(), False
+        while not self._events.empty():
+            self._events.get_nowait()
+
     async def put(self, event: WorkEvent) -> None:
         """Wait until there is room, then add the event."""
-        while len(self) >= EVENTS_AHEAD_MAX and not self.unread:
+        while len(self) >= EVENTS_AHEAD_MAX and not self._unread:
             self._room.clear()
             await self._room.wait()
         self.put_now(event)
 
     def put_now(self, event: WorkEvent) -> None:
-        if not self.unread:
+        self.collected.note(event)
+        if not self._unread:
             self._events.put_nowait(event)
 
     def end(self, error: AnsweredError | None) -> None:
@@ -50,7 +76,7 @@ class AnswerEvents:
 
     def discard(self) -> None:
         """The reader has left."""
-        self.unread = True
+        self._unread = True
         self._room.set()
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
@@ -61,6 +87,7 @@ class AnswerEvents:
         except TimeoutError:
             return Pause.WAITING
         self._room.set()
+        self._is_handed = self._is_handed or isinstance(event, Token)
         if event is Pause.END and self._error is not None:
             raise self._error
         return event

@@ -12,7 +12,7 @@ from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.operations.answer_events import AnswerEvents
-from dispatcher.operations.calls import Call, Collected, order_of
+from dispatcher.operations.calls import Call, order_of
 from dispatcher.ports import WorkerClient
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
@@ -47,8 +47,6 @@ class Attempts:
     ) -> None:
         self.highest = 0
         """The highest attempt that was offered here."""
-        self.delivered = Collected()
-        """What the last attempt delivered."""
         self._workers = workers
         self._call = call
         self._events = events
@@ -60,7 +58,7 @@ class Attempts:
         return self._running is not None
 
     def begin(self, offer: Offer) -> None:
-        self.delivered = Collected()
+        self._events.begin()
         self._running = asyncio.ensure_future(self._run(offer, order_of(self._call, offer)))
 
     async def stop(self) -> None:
@@ -78,7 +76,6 @@ class Attempts:
                     if isinstance(event, Finished | WorkRefused):
                         self._report(LastEvent(offer.attempt, offer.worker, event))
                         return
-                    self.delivered.note(event)
                     await self._events.put(event)
         except WorkerFailed as error:
             broken = Broken(offer.attempt, offer.worker, error.began)

@@ -117,5 +117,6 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         stage=request.stage,
         interaction=request.interaction,
         durable=call.is_durable,
+        streamed=request.stream,
         cache_salt="",
     )

@@ -15,21 +15,19 @@ from dispatcher.model.invocation import Answer
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.operations.answer_events import AnswerEvents
-from dispatcher.operations.calls import Call, Collected
+from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import error_of
 
 CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
 
 
-async def end_in_log(
-    context: Context, call: Call, over: Over, delivered: Collected, events: AnswerEvents
-) -> AnsweredError | None:
+async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEvents) -> AnsweredError | None:
     """Give the caller what it is missing. Return the error with which its call ends; None if it is done."""
     answer = await kept_answer(context, call, over)
     if answer is not None:
-        return _rest_of(answer, delivered, events) if answer.outcome == "done" else error_of(answer)
-    if over.outcome == "done" and over.output_tokens == delivered.output_tokens:
+        return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
+    if over.outcome == "done" and over.output_tokens == events.collected.output_tokens:
         reason = "length" if over.output_tokens >= call.max_tokens else "stop"
         events.put_now(Finished(reason, over.input_tokens, over.output_tokens))
         return None
@@ -52,9 +50,11 @@ def error_of_refused(refused: Refused) -> AnsweredError:
     return RefusedError(refused.message, refused.code, refused.retry_after_s)
 
 
-def _rest_of(answer: Answer, delivered: Collected, events: AnswerEvents) -> AnsweredError | None:
-    """Deliver the rest of a kept answer. Return an error if the caller got another text."""
-    body, got = json.loads(answer.body), delivered.text
+def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
+    """Deliver the rest of a kept answer. Return an error if the caller has a part of another text."""
+    if not events.is_partly_delivered:
+        events.begin()
+    body, got = json.loads(answer.body), events.collected.text
     if not body["text"].startswith(got):
         return error_of_outcome("done")
     events.put_now(Token(body["text"][len(got) :], answer.output_tokens))

@@ -6,7 +6,8 @@ not begun in time suspends the whole process. The caller reads the events from a
 What the task keeps to (docs/gate.md, rules 3 to 6 and 15):
 - It begins an offer only if its attempt is above all attempts seen before. News of a higher attempt means that the
   gate fenced the running one: its stream is closed.
-- If tokens reached the caller and their attempt was lost, the next attempt is ended with what was delivered.
+- If a streaming caller got tokens of an attempt that was lost, the next attempt is ended with what was delivered. Any
+  other caller got nothing: the next attempt begins again. Only the attempt that ends the call is charged.
 - The end of an attempt that a worker began is reported by the worker alone.
 - A caller that leaves cancels a call without a key. A durable call goes on without its caller: this process lets it
   go, and another one executes it, or the worker that runs it reports its answer.
@@ -24,7 +25,7 @@ from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents, Pause
 from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
-from dispatcher.operations.calls import Call, accept_of
+from dispatcher.operations.calls import Call, Collected, accept_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.ends import end_in_log, error_of_refused
 from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
@@ -47,7 +48,7 @@ Item = Outcome | LastEvent | Broken | _Signal
 class Following:
     """The task of one call. It begins with the first command, and ends when the call is over or let go.
 
-    `unread`: no caller reads the events, so a lost attempt can be tried again after its first token.
+    `unread`: no caller reads the events.
     """
 
     def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
@@ -66,7 +67,7 @@ class Following:
         self._last_wait: asyncio.TimerHandle | None = None
         self._is_over = False
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self._events = AnswerEvents(unread=unread)
+        self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
         self._attempts = Attempts(context.workers, call, self._events, self._inbox.put_nowait)
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if call.is_durable:
@@ -84,8 +85,16 @@ class Following:
         """Return the gate's answer to the first command. Raises StoreUnavailable."""
         return await asyncio.shield(self._first)
 
+    @property
+    def answer(self) -> Collected:
+        """What the attempt delivered that ended the call: the whole answer, if `events` raised no error."""
+        return self._events.collected
+
     def events(self) -> AsyncGenerator[WorkEvent, None]:
-        """Yield the events of the answer, for one reader. Raises the error with which the call ends."""
+        """Yield the events of the answer, for one reader. Raises the error with which the call ends.
+
+        A call that is not streamed can begin again after tokens, with another `Started`.
+        """
         return self._events.read()
 
     async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
@@ -187,7 +196,7 @@ class Following:
             return
         attempts.highest = offer.attempt
         await attempts.stop()
-        if attempts.delivered.output_tokens and not self._events.unread:
+        if self._events.is_partly_delivered:
             await self._end_as_delivered(offer)
             return
         attempts.begin(offer)
@@ -197,7 +206,7 @@ class Following:
     async def _end_as_delivered(self, offer: Offer) -> None:
         """End an attempt that is never begun with the tokens that the caller got from the lost one."""
         error = WorkerFailed()
-        call, got = self.call, self._attempts.delivered
+        call, got = self.call, self._events.collected
         answer = error_body(error) if call.is_durable else ""
         end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.name, answer)
         ended = await self._link.do(end._replace(unbegun=True))
@@ -233,7 +242,7 @@ class Following:
         self._last_wait = asyncio.get_running_loop().call_later(LAST_EVENT_S, self._inbox.put_nowait, broken)
 
     async def _end_in_log(self, over: Over) -> AnsweredError | None:
-        return await end_in_log(self._context, self.call, over, self._attempts.delivered, self._events)
+        return await end_in_log(self._context, self.call, over, self._events)
 
     async def _on_late(self) -> None:
         if self._attempts.is_running and self._context.clock.now() < self.call.deadline_at + LATE_S:

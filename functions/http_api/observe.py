@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.model.commands import Waiting
-from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.submit import Accepted
 from dispatcher.ports import Clock
 from functions.observability import SERVICE, log_ended
@@ -23,6 +23,8 @@ class Observed:
         self._ended = False
 
     def note(self, item: WorkEvent) -> None:
+        if isinstance(item, Started):  # again: the attempt before it was lost, and its tokens with it
+            self._ttft_ms = None
         if isinstance(item, Token | Finished):
             self._tokens = item.output_tokens
             if self._ttft_ms is None:

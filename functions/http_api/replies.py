@@ -19,7 +19,6 @@ from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.answer_events import Pause
-from dispatcher.operations.calls import Collected
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Accepted, Known
 from functions.http_api.observe import Observed
@@ -34,12 +33,10 @@ T = TypeVar("T")
 
 async def respond(context: Context, accepted: Accepted, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
-    collected = Collected()
     observed = Observed(context.clock, accepted)
 
     async def collect() -> None:
         async for item in accepted.following.events():
-            collected.note(item)
             observed.note(item)
 
     try:
@@ -53,7 +50,7 @@ async def respond(context: Context, accepted: Accepted, request: Request) -> Res
     finally:
         accepted.leave()
     observed.end("done")
-    return _whole(rendered(accepted.call, collected), _headers(accepted))
+    return _whole(rendered(accepted.call, accepted.following.answer), _headers(accepted))
 
 
 async def respond_streaming(context: Context, accepted: Accepted, request: Request) -> Response:

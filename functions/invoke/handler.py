@@ -86,25 +86,25 @@ async def _collected(context: Context, accepted: Accepted, remaining_s: float) -
     outcome, following = accepted.outcome, accepted.following
     if isinstance(outcome, Waiting) and outcome.position > context.limit_settings.waiting_executions_max:
         return None
-    until, collected = context.clock.now() + remaining_s, Collected()
+    until = context.clock.now() + remaining_s
     turn = asyncio.ensure_future(following.begun.wait())
-    reading = asyncio.ensure_future(_read(following, collected))
+    reading = asyncio.ensure_future(_read_all(following))
     try:
         await asyncio.wait({turn, reading}, timeout=max(0.0, remaining_s), return_when=asyncio.FIRST_COMPLETED)
         if following.begun.is_set():
             await asyncio.wait({reading}, timeout=max(0.0, until + ANSWER_S - context.clock.now()))
         if not reading.done():
             return None
-        await reading
-        return collected
+        return await reading
     finally:
         turn.cancel()
         reading.cancel()
 
 
-async def _read(following: Following, collected: Collected) -> None:
-    async for event in following.events():
-        collected.note(event)
+async def _read_all(following: Following) -> Collected:
+    async for _ in following.events():
+        pass
+    return following.answer
 
 
 def _unfinished(key: str, following: Following | None) -> dict[str, Any]:

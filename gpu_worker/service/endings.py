@@ -6,13 +6,13 @@
 | the caller closed the stream of a call that is not durable | End "cancelled" | none |
 | the deadline passed | End "expired" | WorkRefused 504, final |
 | the engine refused or evicted the request | End "failed" | WorkRefused 4xx or 503, final |
-| the engine failed, or the worker gave up, before the caller had a token | Return | WorkRefused 5xx, not final |
-| the same after the caller had a token | End "failed" | WorkRefused 5xx, final |
+| the engine failed, or the worker gave up | Return | WorkRefused 5xx, not final |
+| the same after the caller of a stream had a token | End "failed" | WorkRefused 5xx, final |
 | the log does not hold the attempt | none | none |
 
-A durable call that failed is returned also after tokens: its answer is kept as a whole, so it can be tried again. The
-tokens of a returned attempt are not charged. A request that the engine refused or evicted before its first token is not
-charged for its prompt either.
+A call that is durable, or not streamed, is returned also after tokens: its answer is given as a whole, so it can be
+tried again. The tokens of a returned attempt are not charged. A request that the engine refused or evicted before its
+first token is not charged for its prompt either.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _aborted(execution: Execution, worker: str, now: float) -> Ending:
 
 
 def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused) -> Ending:
-    """Return the attempt, or end it if tokens went to the caller."""
-    if execution.output_tokens and not execution.order.durable:
+    """Return the attempt, or end it if tokens went to a caller that has no other way to the answer."""
+    if execution.output_tokens and execution.order.streamed and not execution.order.durable:
         return _failed(execution, replace(event, final=True))
     return Ending(Return(execution.order.invocation, execution.order.attempt, reason, worker), event)
 

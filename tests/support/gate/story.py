@@ -14,15 +14,16 @@ from dispatcher.operations.submit import Accepted, Known, Submission, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 
-def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL) -> Request:
-    return Request(model, False, prompt, None, max_tokens, 1.0, None, ())
+def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL, *, stream: bool = False) -> Request:
+    return Request(model, False, prompt, None, max_tokens, 1.0, None, (), stream)
 
 
 async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Submission:
     """Return a submission with the tenant in the configuration that the process of `context` knows."""
     context: Context = more.pop("context", gate.context)
     fields: dict[str, Any] = {"deadline_s": 300.0, **more}
-    request = fields.pop("request", None) or asked(max_tokens=fields.pop("max_tokens", 3))
+    wanted = {name: fields.pop(name) for name in ("max_tokens", "stream") if name in fields}
+    request = fields.pop("request", None) or asked(**wanted)
     return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
 
 
@@ -50,14 +51,14 @@ async def dispatched(gate: Gate, tenant: str, key: str = "", **more: Any) -> Acc
 
 
 async def read(found: Accepted) -> Collected:
-    """Read an answer to its end."""
+    """Read an answer to its end: of a stream what its events say, else the whole."""
     collected = Collected()
     try:
         async for event in found.following.events():
             collected.note(event)
     finally:
         found.leave()
-    return collected
+    return collected if found.call.request.stream else found.following.answer
 
 
 async def followed(gate: Gate, tenant: str, key: str = "", **more: Any) -> Collected | AnsweredError:

@@ -245,7 +245,7 @@ class _Execution:
     async def _returned(self) -> WorkEvent:
         self._over()
         refusal = WorkRefused(503, "draining", "This worker stops.")
-        if self._done and not self._order.durable:
+        if self._done and self._order.streamed and not self._order.durable:
             await self._workers.gate.do(_end(self._order, "failed", self._act.input_tokens, self._done, refusal))
             return WorkRefused(503, "draining", "This worker stops.", final=True)
         await self._workers.gate.do(Return(self._order.invocation, self._order.attempt, "refused", self._offer.worker))

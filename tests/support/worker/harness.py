@@ -50,6 +50,7 @@ def order(invocation: str = "i", **fields: object) -> WorkOrder:
         "stage": 0,
         "interaction": "",
         "durable": False,
+        "streamed": True,
         "cache_salt": "",
     }
     return WorkOrder(**{**known, **fields})  # type: ignore[arg-type]

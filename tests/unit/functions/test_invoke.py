@@ -156,7 +156,7 @@ async def test_what_the_worker_finds_impossible_is_a_payload(gate: Gate) -> None
 
 
 async def test_faults_of_ours_are_raised(gate: Gate) -> None:
-    gate.workers.acts.append(dies_after(1))
+    gate.workers.acts.extend([dies_after(1)] * 3)
     with pytest.raises(WorkerFailed):
         await invoked(gate, payload(gate))
     failed = await fetched(gate, "a", "r-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -58,15 +59,95 @@ async def test_what_says_nothing_of_the_request_is_tried_elsewhere_under_the_nex
     "act", [dies_after(2), Act(aborts_after=2), Act(ends_silently_after=2)], ids=["dies", "aborts", "ends"]
 )
 @pytest.mark.parametrize("key", ["", "k"])
-async def test_what_was_delivered_is_charged_and_not_tried_again(gate: Gate, act: Act, key: str) -> None:
+async def test_what_a_stream_delivered_is_charged_and_not_tried_again(gate: Gate, act: Act, key: str) -> None:
     gate.workers.acts.append(act)
-    assert isinstance(await followed(gate, "a", key), WorkerFailed)
+    assert isinstance(await followed(gate, "a", key, stream=True), WorkerFailed)
     await gate.quiet()
     (ended,) = gate.ends("failed")
     assert (ended.served, len(gate.workers.orders)) == (10 + 2 * 2, 1)
     if key:
         answer = await gate.ended("a", key, "failed")
         assert (answer.input_tokens, answer.output_tokens) == (10, 2)
+
+
+@pytest.mark.parametrize(
+    "act", [dies_after(2), Act(aborts_after=2), Act(ends_silently_after=2)], ids=["dies", "aborts", "ends"]
+)
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_a_whole_answer_begins_again_after_tokens_and_costs_its_own_tokens(
+    gate: Gate, act: Act, key: str
+) -> None:
+    gate.workers.acts.extend([replace(act, word="lost"), replace(act, word="too", input_tokens=11)])
+    got = await followed(gate, "a", key)
+    assert isinstance(got, Collected)
+    (ended,) = gate.ends("done")
+    assert (ended.attempt, ended.input_tokens, ended.output_tokens) == (3, 10, 3)
+    assert (got.text, got.input_tokens, got.output_tokens) == ("xxx", ended.input_tokens, ended.output_tokens)
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
+    assert gate.spent("a") == 10 + 2 * 3
+    if key:
+        answer = await gate.ended("a", key, "done")
+        assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (3, 10, 3)
+        assert json.loads(answer.body)["text"] == "xxx"
+
+
+async def test_a_stream_of_which_its_caller_has_no_token_begins_again(gate: Gate) -> None:
+    gate.workers.acts.append(Act(breaks_after=2, word="lost"))
+    call = await dispatched(gate, "a", stream=True)
+    assert isinstance(await anext(call.following.events()), Started)
+    await asyncio.sleep(5.0)  # the first attempt is lost, and the second one comes to its end
+    got = await read(call)
+    assert (got.text, got.input_tokens, got.output_tokens) == ("xxx", 10, 3)
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2]
+    assert gate.spent("a") == 10 + 2 * 3
+
+
+async def test_an_answer_that_another_process_finished_is_whole(gate: Gate) -> None:
+    """Two tokens of a lost attempt arrived here. The next attempt runs elsewhere, with another text."""
+    gate.workers.acts.extend([Act(breaks_after=2), Act(word="y", input_tokens=11, reason="stop")])
+    call = await dispatched(gate, "a", "k")
+    reading = asyncio.ensure_future(read(call))
+    await asyncio.sleep(0.25)
+    there = gate.process()
+    known = await submitted(gate, "a", "k", context=there)
+    assert isinstance(known, Known)
+    answer, got = await result_of(there, known), await reading
+    known.leave()
+    assert answer is not None
+    assert (got.text, got.reason, got.input_tokens, got.output_tokens) == ("yyy", "stop", 11, 3)
+    assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, 11, 3)
+    assert gate.spent("a") == 11 + 2 * 3
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_a_whole_answer_has_three_attempts(gate: Gate, tokens: int, key: str) -> None:
+    gate.workers.acts.extend([dies_after(tokens)] * 9)
+    assert isinstance(await followed(gate, "a", key), WorkerFailed)
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2, 3]
+    (ended,) = gate.ends("failed")
+    assert (ended.attempt, ended.input_tokens, ended.output_tokens) == (3, 0, 0)
+    if key:
+        answer = await gate.ended("a", key, "failed")
+        assert (answer.attempt, answer.output_tokens) == (3, 0)
+
+
+async def test_a_durable_call_begins_again_though_its_front_died_as_well(gate: Gate) -> None:
+    gate.workers.acts.append(Act(breaks_after=2, word="lost"))
+    there = gate.process()
+    call = await dispatched(gate, "a", "k", context=there)
+    await asyncio.sleep(0.25)
+    gate.link(there).cut_off = True
+    gate.shard.decide(Gone(there.link.process))
+    await asyncio.sleep(2.0)
+    assert gate.launcher.launched == [(call.call.id, 2)]
+    assert await execute_detached(gate.context, call.call.id)
+    answer = await gate.ended("a", "k", "done")
+    (ended,) = gate.ends("done")
+    assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, ended.input_tokens, ended.output_tokens)
+    assert json.loads(answer.body)["text"] == "xxx"
+    assert gate.spent("a") == 10 + 2 * 3
+    call.leave()
 
 
 async def test_three_lost_attempts_end_it_free(gate: Gate) -> None:
@@ -151,7 +232,7 @@ async def test_a_slot_never_holds_more_than_one(gate: Gate) -> None:
 @pytest.mark.parametrize(("after_s", "delivered"), [(0.05, 0), (0.25, 2)])
 async def test_a_stream_that_the_gate_fenced_is_closed_at_once(gate: Gate, after_s: float, delivered: int) -> None:
     gate.add_worker("v")
-    call = await dispatched(gate, "a", max_tokens=5)
+    call = await dispatched(gate, "a", max_tokens=5, stream=True)
     reading = asyncio.ensure_future(read(call))
     await asyncio.sleep(after_s)
     lost(gate, call.call.id, 1)
@@ -180,9 +261,10 @@ async def test_a_caller_that_does_not_read_holds_up_no_offer(gate: Gate) -> None
     """The stream is read ahead up to a bound, and news are reacted to all the same."""
     gate.add_worker("v")
     gate.workers.acts.append(Act(token_s=0.001))
-    call = await dispatched(gate, "a", max_tokens=1000)
+    call = await dispatched(gate, "a", max_tokens=1000, stream=True)
     events = call.following.events()
     assert isinstance(await anext(events), Started)
+    assert isinstance(await anext(events), Token)
     await asyncio.sleep(5.0)
     read_ahead = len(call.following._events)
     assert EVENTS_AHEAD_MAX - 1 <= read_ahead <= EVENTS_AHEAD_MAX
@@ -342,7 +424,7 @@ async def test_a_gate_that_is_gone_while_an_attempt_is_returned_is_503(gate: Gat
 async def test_a_lost_attempt_of_a_key_that_another_process_knows_is_left_to_others(gate: Gate) -> None:
     """The caller got a part of the lost attempt. The call goes on, and a repeat of the key gets the whole answer."""
     gate.workers.acts.append(dies_after(2))
-    call = await dispatched(gate, "a", "k")
+    call = await dispatched(gate, "a", "k", stream=True)
     reading = asyncio.ensure_future(read(call))
     await asyncio.sleep(0.05)
     there = gate.process()

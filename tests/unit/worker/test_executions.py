@@ -237,10 +237,11 @@ class TestTheEngineFails:
         assert json.loads(lines[-1])["final"]
         assert harness.executions.live() == frozenset()
 
-    def test_a_durable_call_is_returned_also_after_tokens(self) -> None:
+    @pytest.mark.parametrize("fields", [{"durable": True}, {"streamed": False}, {"durable": True, "streamed": False}])
+    def test_a_call_that_is_answered_as_a_whole_is_returned_also_after_tokens(self, fields: dict[str, bool]) -> None:
         async def story() -> WorkerHarness:
             harness = WorkerHarness(Failing(EngineError("engine_restarted", "it was"), 2))
-            await harness.start(order(durable=True))
+            await harness.start(order(**fields))  # type: ignore[arg-type]
             return harness
 
         assert run(story()).gate.returned == [Return("i", 1, "failed", "w")]

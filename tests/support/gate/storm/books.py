@@ -56,6 +56,8 @@ class Books:
     """By the execution's name."""
     twice: list[str] = field(default_factory=list)
     """Executions that began again in one process. A worker's next process may begin what died with the last one."""
+    streams: set[str] = field(default_factory=set)
+    """Calls of which a caller gets each token at once."""
     refused: set[str] = field(default_factory=set)
     """Executions that an engine refused to begin."""
     answers: list[Answered] = field(default_factory=list)

@@ -28,6 +28,8 @@ DEADLINES_S = (3.0, 10.0, 40.0)
 DURABLE_DEADLINES_S = (5.0, 20.0, 50.0)
 LONG_TOKENS = 40
 """Output of some calls: longer than a lease on a slow engine."""
+STREAMS = 0.5
+"""The part of the calls that are streamed."""
 TRIES = 4
 AGAIN_S = (0.1, 6.0)
 """The pause before a caller repeats its key: shortest and longest."""
@@ -50,6 +52,8 @@ class Plan:
     key: str
     max_tokens: int
     deadline_s: float
+    stream: bool
+    """It gets each token at once; else the whole answer at the end."""
     leaves_s: float | None
     """It leaves after so many seconds; 0: at once after the acceptance (event work)."""
 
@@ -58,6 +62,7 @@ def plans(world: World) -> list[Plan]:
     """Return the callers of a run."""
     weather = world.weather
     random = Random(f"{weather.seed} callers")
+    streams = Random(f"{weather.seed} streams")
     long_calls = 0.4 if weather.isolations else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
@@ -70,6 +75,7 @@ def plans(world: World) -> list[Plan]:
             f"key{number}" if durable else "",
             LONG_TOKENS if random.random() < long_calls else random.randrange(1, 9),
             random.choice(DURABLE_DEADLINES_S if durable else DEADLINES_S),
+            streams.random() < STREAMS,
             (0.0 if durable else random.random() * 3) if leaves else None,
         )
         made.append(plan)
@@ -118,7 +124,7 @@ class _Call:
         """Return the code of the end. Cancelled when the caller leaves."""
         tenant = self.world.tenant(self.plan.tenant)
         prompt = "p" * (1 + self.plan.number % 7)
-        request = Request(MODEL, False, prompt, None, self.plan.max_tokens, 1.0, None, ())
+        request = Request(MODEL, False, prompt, None, self.plan.max_tokens, 1.0, None, (), self.plan.stream)
         if self.plan.key:
             request = replace(request, prompt=f"prompt of {self.plan.key}")
         submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)
@@ -133,10 +139,14 @@ class _Call:
                 self.accepted.set()
                 return await self._result(submitted)
             self.id, self.deadline_at = submitted.call.id, submitted.call.deadline_at
+            if self.plan.stream:
+                self.world.books.streams.add(self.id)
             self.accepted.set()
             async for event in submitted.following.events():
                 self.collected.note(event)
                 self.finished = event if isinstance(event, Finished) else None
+            if not self.plan.stream:
+                self.collected = submitted.following.answer
         except AnsweredError as error:
             return error.code
         finally:

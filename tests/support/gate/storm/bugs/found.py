@@ -22,6 +22,8 @@ FOUND = {
     "answered_before_written": 2,
     "attempts_begin_twice": 11,
     "streamed_call_begins_again": 9,
+    "whole_answer_ends_with_its_attempt": 73,
+    "tokens_of_two_attempts": 73,
     "lease_too_short": 1,
     "outbox_lost": 53,
     "front_reports_the_end": 1,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
-from dispatcher.operations import following, submit
+from dispatcher.operations import answer_events, following, submit
 from dispatcher.service import clock_guard, follower, gate_process, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
 from dispatcher.shard import accept, fold, running, snapshot, state
@@ -62,9 +62,26 @@ bug(
     Edit(
         following.Following,
         "_on_offer",
-        "if attempts.delivered.output_tokens and not self._events.unread:",
+        "if self._events.is_partly_delivered:",
         "if False:",
     ),
+    rule=4,
+)
+bug(
+    "whole_answer_ends_with_its_attempt",
+    "A front ends a call that is answered as a whole with the tokens of a lost attempt.",
+    Edit(
+        following.Following,
+        "_on_offer",
+        "if self._events.is_partly_delivered:",
+        "if self._events.collected.output_tokens:",
+    ),
+    rule=4,
+)
+bug(
+    "tokens_of_two_attempts",
+    "A call that begins again keeps the tokens of the lost attempt in its answer.",
+    Edit(answer_events.AnswerEvents, "begin", "self.collected, self._is_handed = Collected(), False", "pass"),
     rule=4,
 )
 bug(

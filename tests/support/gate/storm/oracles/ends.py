@@ -61,7 +61,7 @@ def each_call_ends(world: World) -> Iterator[str]:
 def charges_are_service(world: World) -> Iterator[str]:
     """I2, I9: a call is charged exactly the tokens that its attempt read and generated.
 
-    An attempt that never began is charged what the caller got of the attempt before it, or nothing.
+    An attempt that never began is charged what the caller of a stream got of the attempt before it, or nothing.
     """
     for call_id, ends in world.log.ends.items():
         end = ends[0]
@@ -86,7 +86,8 @@ def _charge_without_execution(world: World, end: Ended, charged: tuple[int, int]
     if charged == (0, 0):
         return
     before = [world.books.executions.get(execution_name(end.id, number)) for number in range(1, end.attempt)]
-    if not any(each is not None and each.output_tokens >= end.output_tokens for each in before):
+    delivered = [each for each in before if each is not None and each.output_tokens >= end.output_tokens]
+    if not delivered or end.id not in world.books.streams:
         yield f"{end.id}#{end.attempt} never ran and is charged {charged}"
 
 
