@@ -1,14 +1,14 @@
-"""The agent: keeps the worker known at the gate by heartbeats, and does what their answers require.
+"""The agent reports the worker to the gate by heartbeats, and acts on the answers.
 
     join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
 
 A heartbeat names the live attempts; its answer lists those that the log holds for this worker (held_attempts.py).
 
-- A held attempt whose order does not come in time is returned.
-- An execution that the log does not hold is aborted, and not reported.
-- No heartbeat was answered for lease_s less margin_s: everything is aborted, before the gate may give the work to
-  another worker. A separate watch does this, because a heartbeat may hang. The ends are reported when the gate answers
-  again.
+- If the order of a held attempt does not arrive in time, the agent returns the attempt.
+- If the log does not hold an execution, the agent aborts it and does not report its end.
+- If no heartbeat was answered for lease_s less margin_s, the agent aborts all executions, because the gate may soon
+  give the work to another worker. A separate watch does this, because a heartbeat may hang. The ends are reported when
+  the gate answers again.
 """
 
 from __future__ import annotations
@@ -40,24 +40,28 @@ class AgentSettings:
     answer_s: float = 5.0
     """How long an answer may take."""
     lease_s: float = 10.0
-    """How long the gate takes this worker for alive after a heartbeat."""
+    """How long the gate keeps this worker's work assigned to it after a heartbeat."""
     margin_s: float = 3.0
-    """Work is aborted this long before the lease ends."""
+    """How long before the end of the lease all executions are aborted."""
     watch_s: float = 0.25
-    """How late the watch may notice that, or an attempt that is overdue."""
+    """Time between two checks for the end of the lease and for overdue attempts."""
     join_s: float = 60.0
-    """How long the first heartbeat is tried."""
+    """How long the first heartbeat is repeated before the start fails."""
     join_pause_s: float = 0.5
     join_pause_max_s: float = 8.0
     drain_s: float = 25.0
     """How long running executions may take to finish during a drain, and their reports to reach the log."""
     abort_s: float = 5.0
-    """The same after the executions that are left were aborted. And how long leaving may take."""
+    """The same bound after the remaining executions were aborted, and the bound for signing off."""
 
 
 @dataclass(eq=False)
 class Agent:
-    """`identity`: what stays the same in all heartbeats. `random`: for jitter, so that those of a fleet spread out."""
+    """Sends the heartbeats of one worker.
+
+    `identity` has the fields that are the same in all heartbeats. `random` gives the jitter that spreads a fleet's
+    heartbeats over time.
+    """
 
     identity: Report
     gate: Gate
@@ -70,11 +74,11 @@ class Agent:
     _draining: bool = False
     _left: bool = False
     _answered_s: float = 0.0
-    """When the last heartbeat that was answered was sent."""
+    """When the last answered heartbeat was sent, in monotonic seconds."""
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
-        """Send the first heartbeat; try again while the gate is unavailable. Raises StoreUnavailable."""
+        """Send the first heartbeat, repeatedly while the gate is unavailable. Raises StoreUnavailable after join_s."""
         until_s = self.clock.monotonic() + self.settings.join_s
         pause = self.settings.join_pause_s
         while not await self.heartbeat():
@@ -85,7 +89,7 @@ class Agent:
             pause = min(2 * pause, self.settings.join_pause_max_s)
 
     async def serve(self, until: Awaitable[object]) -> None:
-        """Send heartbeats until `until` is done, then drain. They go on meanwhile: running executions are leased."""
+        """Send heartbeats until `until` is done, then drain. Heartbeats continue during the drain."""
         stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
         await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
         if heartbeats.done():
@@ -103,7 +107,7 @@ class Agent:
             tasks.create_task(self._watch())
 
     async def heartbeat(self) -> bool:
-        """Send one heartbeat. False if it is not answered: this is logged, and the watch counts."""
+        """Send one heartbeat. Return False, and log the reason, if it is not answered."""
         try:
             async with self._sending, asyncio.timeout(self.settings.answer_s):
                 return self._left or await self._heartbeat()
@@ -114,7 +118,7 @@ class Agent:
         return False
 
     async def drain(self) -> None:
-        """Accept no more work, finish the executions, abort those that do not finish in time, leave."""
+        """Accept no more work, finish the executions, abort those that do not finish in time, and sign off."""
         self._draining = True
         self.executions.accepting = False
         heartbeat = asyncio.ensure_future(self.heartbeat())
@@ -148,7 +152,7 @@ class Agent:
         return True
 
     async def _watch(self) -> None:
-        """Return attempts that are overdue. Abort everything before the gate may take this worker for dead."""
+        """Return overdue attempts to the gate. Abort everything before the lease ends."""
         while True:
             now_s = self.clock.monotonic()
             for name in self._held.overdue(now_s):
@@ -158,14 +162,14 @@ class Agent:
             await self.clock.sleep(self.settings.watch_s)
 
     async def _cut_off(self) -> None:
-        """Abort everything: the gate may give the work to another worker soon."""
+        """Abort everything, because the gate may soon give the work to another worker."""
         self.executions.accepting = False
         await self.executions.abort_all(Abort.CUT_OFF)
 
     async def _leave(self) -> None:
-        """Sign off, unless something runs or is not reported: the log would take its attempts for returned.
+        """Sign off, unless an execution runs or is not reported: the gate would dispatch its call again.
 
-        No heartbeat comes later: it would bring the worker back.
+        No heartbeat follows, because it would register the worker again.
         """
         async with self._sending:
             self._left = True
@@ -177,7 +181,7 @@ class Agent:
                 logger.warning("could not leave: %s", type(error).__name__)
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Run `work` and return True; cancel it after so many seconds of this agent's clock and return False."""
+        """Run `work` and return True. After `seconds` of this agent's clock, cancel it and return False."""
         task = asyncio.ensure_future(work)
         limit = asyncio.ensure_future(self.clock.sleep(seconds))
         await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)

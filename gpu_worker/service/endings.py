@@ -1,4 +1,4 @@
-"""How an execution's end is reported: the command for the log, and the last event for the caller. Pure.
+"""Decides how an execution's end is reported: the command for the log, and the last event for the caller. Pure.
 
 | end | command | last event |
 | --- | --- | --- |
@@ -10,9 +10,9 @@
 | the same after the caller of a stream had a token | End "failed" | WorkRefused 5xx, final |
 | the log does not hold the attempt | none | none |
 
-A call that is durable, or not streamed, is returned also after tokens: its answer is given as a whole, so it can be
-tried again. The tokens of a returned attempt are not charged. A request that the engine refused or evicted before its
-first token is not charged for its prompt either.
+A failed attempt of a call that is durable, or not streamed, is returned also after its first token: the caller gets the
+answer as a whole, so another attempt can generate it. The tokens of a returned attempt are not charged. A request that
+the engine refused or evicted before its first token is not charged for its prompt.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ REFUSED_AS = {
     "preempted": 503,
     "preempted_too_often": 503,
 }
-"""HTTP statuses of the engine's errors that the request caused, or more urgent requests. Any other error is a fault of
-this worker: 500."""
+"""HTTP statuses of the engine's errors that the request itself or more urgent requests caused. Any other error is a
+fault of this worker and gets status 500."""
 RATE_WINDOW_S = 60.0
-"""The RPM policy counts over a minute; then it accepts the tenant again."""
+"""Retry-After of a request that the RPM policy refuses: it counts the requests of a minute."""
 EARLY_S = 1.0
-"""An engine may end a request at its deadline by a clock that is so much ahead."""
+"""An engine that ends a request at its deadline may do so this much early, by its own clock."""
 EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
 
 
@@ -49,8 +49,8 @@ class Ending(NamedTuple):
 
 
 def ending(execution: Execution, worker: str, now: float, preempted_retry_s: float) -> Ending:
-    """Return how an execution with a result ends. `now`: Unix seconds. `preempted_retry_s`: when an evicted request may
-    come back."""
+    """Return how an execution with a result ends. `now` is in Unix seconds. `preempted_retry_s` is the Retry-After of
+    an evicted request."""
     result = execution.result
     if result is None:
         raise ValueError("the engine has not ended this execution yet")
@@ -66,7 +66,7 @@ def ending(execution: Execution, worker: str, now: float, preempted_retry_s: flo
 
 
 def confirms(report: End | Return, outcome: Outcome) -> bool:
-    """Whether the log agrees with the last event. Not if the attempt was fenced: the call belongs to a later one."""
+    """Return whether the log agrees with the last event. It does not if the call now belongs to a later attempt."""
     if isinstance(report, Return) or isinstance(outcome, Done):
         return True
     return isinstance(outcome, Over) and (outcome.attempt, outcome.outcome) == (report.attempt, report.outcome)
@@ -138,7 +138,7 @@ def _with_answer(execution: Execution, end: End, event: WorkRefused) -> End:
 
 
 def refused(call_id: str, attempt: int, worker: str, event: WorkRefused, tenant: str = "") -> End | Return:
-    """Return the report of an attempt that reached the worker and does not begin."""
+    """Return how an attempt is reported that reached the worker and is refused before it begins."""
     if not event.final:
         return Return(call_id, attempt, "refused", worker)
     return End(call_id, attempt, "failed", 0, 0, tenant, error_body(error_of_refusal(event)))

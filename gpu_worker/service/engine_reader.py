@@ -1,4 +1,4 @@
-"""Reads an execution's events from the engine, notes them, and has the engine end what is late or aborted."""
+"""Reads an execution's events from the engine and notes them. Makes the engine end late and aborted executions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gpu_worker.service.slo.watch import SloWatch
 logger = logging.getLogger("headgate.worker")
 
 STEP_S = 2.0
-"""Longest wait for an event: then the caller gets a sign of life."""
+"""Longest wait for an event. After it the caller gets a sign of life."""
 
 
 @dataclass(eq=False)
 class EngineReader:
-    """`watch` notes the time of every event."""
+    """Reads the events of all executions of one engine. `watch` notes the time of every event."""
 
     engine: Engine
     clock: Clock
     watch: SloWatch
 
     def begin(self, order: WorkOrder) -> Execution:
-        """Return the execution of an order. The engine gets it at the first step."""
+        """Return the execution of an order. The engine gets the order at the first step."""
         return Execution(order, self.clock.monotonic(), self._generate(order))
 
     async def step(self, execution: Execution) -> EngineEvent | None:
-        """Return the next event. None: there is none for STEP_S seconds, or the engine ended with an error.
+        """Return the next event; None if none came for STEP_S seconds, or if the engine ended with an error.
 
-        Every end is in `execution.result` afterwards.
+        After the end, `execution.result` says how the engine ended the execution.
         """
         await self._abort_if_late(execution)
         if execution.upcoming is None:
@@ -52,12 +52,12 @@ class EngineReader:
         return event
 
     async def run_out(self, execution: Execution) -> None:
-        """Read to the end, for a caller that left."""
+        """Read the events to the end, without a caller."""
         while execution.result is None:
             await self.step(execution)
 
     async def abort(self, execution: Execution, why: Abort) -> None:
-        """Have the engine end an execution. The first reason counts, but a lost lease counts always."""
+        """Make the engine end an execution. The first reason is kept, but LEASE_LOST replaces any other."""
         if execution.abort is Abort.LEASE_LOST:
             return
         if execution.abort is None or why is Abort.LEASE_LOST:
@@ -66,7 +66,7 @@ class EngineReader:
         await self.engine.abort(execution.name)
 
     async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        """Yield the engine's events. Messages that it refuses raise here, as any of its errors."""
+        """Yield the engine's events. An error while the messages are made into a prompt is raised here too."""
         prompt = order.prompt
         if prompt is None:
             prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
@@ -85,8 +85,8 @@ class EngineReader:
         return max(0.0, min(STEP_S, execution.order.deadline_at - self.clock.now()))
 
     async def _note(self, execution: Execution, event: EngineEvent) -> None:
-        """Note the event's counts and time. Repeat an abort that came before the engine knew the request, for example
-        during its tokenization."""
+        """Note the event's counts and time. Repeat an abort that came before the engine had the request, for example
+        during tokenization."""
         execution.note(event, self.clock.monotonic())
         self.watch.note(execution.name, event)
         if isinstance(event, Finished):
@@ -95,7 +95,7 @@ class EngineReader:
             await self.engine.abort(execution.name)
 
     def _failed(self, execution: Execution, error: BaseException) -> None:
-        """Note the end by an error of any kind: the slot must be freed, and the end reported."""
+        """Note an error of any kind as the result, so that the slot is freed and the end reported."""
         self.watch.left(execution.name)
         if isinstance(error, EngineError):
             execution.result = error

@@ -15,7 +15,7 @@ ANSWER_BYTES_MAX = 340_000
 
 
 class Abort(Enum):
-    """Why the engine is to end an execution early."""
+    """Why the engine must end an execution early."""
 
     CALLER_LEFT = "the stream was closed"
     LATE = "the deadline passed"
@@ -26,33 +26,33 @@ class Abort(Enum):
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """`begun_s`: when the order arrived, by the worker's monotonic clock."""
+    """The state of one execution. `begun_s`: when its order arrived, by the worker's monotonic clock."""
 
     order: WorkOrder
     begun_s: float
     events: AsyncGenerator[EngineEvent, None]
     upcoming: asyncio.Future[EngineEvent] | None = None
-    """The engine's next event, if one is awaited."""
+    """The engine's next event, while the worker waits for it."""
     input_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float = 0.0
     """Seconds from the arrival to the first token; 0 if there was none."""
     result: Finished | EngineError | None = None
-    """How the engine ended it."""
+    """How the engine ended the execution; None while it runs."""
     abort: Abort | None = None
-    """Set: the engine is to end it, at once or as soon as it knows the request."""
+    """Why the engine must end the execution, now or as soon as it has the request; None if it may run on."""
     caller_left: bool = False
-    """The stream was closed before its last event."""
+    """Whether the caller closed the stream before its last event."""
     text_bytes: int = 0
     texts: list[str] = field(default_factory=list)
-    """The text of a durable call, unless it is too long to be kept."""
+    """The text of a durable call so far; empty for any other call, and if the text is too long to be stored."""
 
     @property
     def name(self) -> str:
         return self.order.execution
 
     def note(self, event: EngineEvent, now_s: float) -> None:
-        """Note an event, which came at `now_s` of the worker's monotonic clock."""
+        """Note an event that came at `now_s` of the worker's monotonic clock."""
         if not isinstance(event, Token):
             self.input_tokens = event.input_tokens
         if not isinstance(event, Started):
@@ -67,7 +67,7 @@ class Execution:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether a durable call's text is longer than an answer can be."""
+        """Whether the text of a durable call is too long to be stored."""
         return self.text_bytes > ANSWER_BYTES_MAX
 
     def _collect(self, text: str) -> None:

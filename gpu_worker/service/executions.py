@@ -1,10 +1,11 @@
-"""The executions that run on a worker: at most one per slot, each attempt once, each until its deadline at most.
+"""The executions on a worker: at most one per slot, each attempt at most once, none beyond its deadline.
 
 Every attempt that reached the worker ends by exactly one report to the log (endings.py), in this order: the slot is
-freed, the report is in the outbox, the log acknowledges it, and only then the last event goes to the caller. So what a
-caller is answered agrees with the log. While the acknowledgement is missing, the caller gets signs of life.
+freed, the report is put into the outbox, the log acknowledges it, and then the caller gets the last event. So the
+caller's answer agrees with the log. Until the acknowledgement arrives, the caller gets signs of life.
 
-A caller that closes the stream ends its execution, unless the call is durable: its answer is kept with the end.
+If the caller closes the stream, the execution ends. The execution of a durable call goes on, and its answer is stored
+with its end.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ ALIVE = encode_event(Alive())
 LATE_S = 2.0
 """How long the last event of an execution that ends at its deadline waits for the log."""
 RETURN_S = 10.0
-"""How long the last event of an attempt that goes back to the gate waits for the log. After it the caller is better off
-without it: it asks the gate for news."""
+"""How long the last event of a returned attempt waits for the log. After that it is not sent, and the caller's process
+learns from the gate what becomes of the call."""
 
 
 class Refusal(Exception):
-    """The worker does not serve this HTTP request, and reports nothing about its attempt. `status`: of HTTP."""
+    """The worker does not serve this HTTP request and reports nothing about its attempt. `status` is that of HTTP."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -65,7 +66,8 @@ class _LastEvent(NamedTuple):
 
 @dataclass(eq=False)
 class Executions:
-    """`worker`: the worker's id in the log. `slo_watch` notes the time of every event, and sheds."""
+    """All executions of one worker. `worker` is its id in the log. `slo_watch` notes the time of every event and sheds
+    requests."""
 
     worker: str
     engine: Engine
@@ -77,11 +79,11 @@ class Executions:
     """False while the engine is being replaced."""
     watch: SloWatch = field(init=False)
     started_at: float = 0.0
-    """Since when this process can receive orders, in Unix seconds. Orders that were signed before are refused."""
+    """When this process began to receive orders, in Unix seconds. Orders that were signed before are refused."""
     accepting: bool = True
     """False while draining, and while the worker's lease at the gate is in doubt."""
     fenced: Counter[str] = field(default_factory=Counter)
-    """Attempts that were returned because no order for them came, by the reason of the return."""
+    """Attempts that were returned because their order did not arrive, by the reason of the return."""
     _reader: EngineReader = field(init=False)
     _seen: SeenAttempts = field(init=False)
     _live: dict[str, Execution] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Executions:
         self._seen = SeenAttempts(self.clock, self.started_at)
 
     def recover(self) -> None:
-        """Deliver the reports that an earlier process left in the outbox. Their attempts do not begin again."""
+        """Deliver the reports that an earlier process left in the outbox. Never begin their attempts again."""
         for report in self.outbox.recover():
             self._seen.take(report.id, report.attempt)
 
@@ -102,14 +104,14 @@ class Executions:
         return frozenset(self._live)
 
     def live(self) -> frozenset[str]:
-        """Return the attempts that the log must not give away: they run, or their reports are under way."""
+        """Return the attempts that run or whose reports are not in the log yet."""
         return self.running() | self.outbox.live()
 
     def run(self, token: ExecutionToken, order: WorkOrder | OrderRefused) -> AsyncGenerator[bytes, None]:
-        """Return the lines of an order whose token is valid. An invalid order ends its call.
+        """Begin the order's execution and return its lines. `token` is verified. An invalid order ends its call.
 
-        Begin to read them at once: only then does closing them free the slot. Raises Refusal if the attempt was seen
-        before, or may have been.
+        Begin to read the lines at once: closing them frees the slot only after that. Raises Refusal if the attempt
+        reached this worker before, or may have reached it.
         """
         self._take(token)
         if isinstance(order, OrderRefused):
@@ -122,10 +124,10 @@ class Executions:
         return self._lines(execution)
 
     def fence(self, name: str, *, is_old: bool) -> None:
-        """Return an attempt that the log holds for this worker and that is not live. It never begins here from now on.
+        """Give an attempt back to the gate that the log holds and that is not live here. From now on it never begins.
 
-        `is_old`: an earlier process of this worker may have begun it. Then, or if it was begun here, it is "lost"; else
-        "not_begun", which suspends the caller's process.
+        `is_old`: an earlier process of this worker may have begun it. The reason of the return is "lost" if the attempt
+        was or may have been begun, else "not_begun", which suspends the caller's process.
         """
         if name in self.live():
             return
@@ -154,7 +156,7 @@ class Executions:
 
     def _take(self, token: ExecutionToken) -> None:
         if self.outbox.full:
-            raise Refusal(503, "gate_unreachable", "This worker has too many reports for the gate under way.")
+            raise Refusal(503, "gate_unreachable", "This worker has too many reports that the gate has not confirmed.")
         if self._seen.is_stale(token):
             raise Refusal(409, "signed_before_start", "This order was signed before this worker was started.")
         if not self._seen.take(token.invocation, token.attempt):
@@ -178,7 +180,7 @@ class Executions:
         return self._last_line(_LastEvent(event, report, self.outbox.post(report)), self.clock.now() + RETURN_S)
 
     async def _lines(self, execution: Execution) -> AsyncGenerator[bytes, None]:
-        """Yield the execution's lines. If they are closed before the end, the caller has left."""
+        """Yield the execution's lines. If the generator is closed before the end, the caller has left."""
         try:
             while execution.result is None:
                 event = await self._reader.step(execution)
@@ -197,9 +199,9 @@ class Executions:
             closing.add_done_callback(self._closed)
 
     async def _last_line(self, last: _LastEvent, until: float) -> AsyncGenerator[bytes, None]:
-        """Yield the last event when the log has the report; until then signs of life, up to `until` in Unix seconds.
+        """Yield signs of life until the log has the report, at most until `until` (Unix seconds), then the last event.
 
-        No last event comes if the log does not answer in time, or if the attempt was fenced.
+        Yield no last event if the log does not answer in time, or if the call belongs to a later attempt.
         """
         event, report, delivery = last
         name = execution_name(report.id, report.attempt)
@@ -215,12 +217,12 @@ class Executions:
             yield encode_event(event)
 
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
-        """Return how long the last event waits for the log."""
+        """Return until when the last event waits for the log, in Unix seconds."""
         now = self.clock.now()
         return now + RETURN_S if isinstance(report, Return) else max(order.deadline_at, now + LATE_S)
 
     def _end(self, execution: Execution) -> _LastEvent | None:
-        """Free the slot, and begin to deliver the report. Return what the caller gets when the log has it."""
+        """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""
         del self._live[execution.name]
         self.watch.left(execution.name)
         retry_after_s = self.watch.retry_after_s(execution.order.tier)
@@ -234,7 +236,7 @@ class Executions:
         return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery)
 
     async def _close(self, execution: Execution) -> None:
-        """Release the engine's stream. If the caller has left, first read it to its end, then end the execution."""
+        """Release the engine's stream. If the caller has left, first read it to its end and end the execution."""
         try:
             if execution.result is None:
                 execution.caller_left = True

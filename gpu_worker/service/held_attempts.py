@@ -1,13 +1,13 @@
-"""What the log holds for a worker, compared with what the worker has. Pure; times are of the worker's monotonic clock.
+"""Compares the attempts that the log holds for a worker with those that run there. Pure; times are monotonic seconds.
 
-The answer to each heartbeat lists the attempts that the log holds. Two differences matter once they last:
+The answer to each heartbeat lists the attempts that the log holds. Two differences lead to an action if they last:
 
-- The log holds an attempt that is not live here. Its order did not come within OFFER_S of the first answer that lists
-  it: the caller's process is slow or gone. The worker promises never to begin it, and returns it.
-- An execution runs here that the log does not hold, in answers over UNKNOWN_S: its attempt was returned or ended
-  elsewhere. The worker aborts it and reports nothing. One answer is not enough: it may be older than the attempt.
+- The log holds an attempt that is not live here, and its order has not arrived OFFER_S after the first answer that
+  lists it: the caller's process is slow or dead. The worker promises never to begin the attempt, and returns it.
+- An execution runs here, and no answer of the last UNKNOWN_S lists it: its attempt was returned or ended elsewhere.
+  The worker aborts it and reports nothing. One answer is not enough, because it may be older than the attempt.
 
-Answers from a position of the log below one that was seen come from a process that is behind, and do not count.
+An answer from a lower position of the log than an earlier answer is outdated, and is ignored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ UNKNOWN_S = 2.0
 class HeldAttempts:
     _position: int = -1
     _old: Set[str] | None = None
-    """The attempts of the first answer: a process before this one may have begun them."""
+    """The attempts of the first answer. An earlier process of this worker may have begun them."""
     _absent_since_s: dict[str, float] = field(default_factory=dict)
-    """Attempts that the log holds and that are not live here."""
+    """Attempts that the log holds and that are not live here, each with the time of the first such answer."""
     _unknown_since_s: dict[str, float] = field(default_factory=dict)
-    """Executions that run here and that the log does not hold."""
+    """Executions that run here and that the log does not hold, each with the time of the first such answer."""
 
     def note(self, answer: Attempts, running: Set[str], live: Set[str], now_s: float) -> bool:
         """Note an answer. `running`: the executions that ran when the heartbeat was sent; `live`: the attempts that are
-        live now. False if the answer is older than one that was noted."""
+        live now. Return False if an answer from a higher position was noted before."""
         if answer.position < self._position:
             return False
         self._position = answer.position
@@ -45,7 +45,7 @@ class HeldAttempts:
         return True
 
     def overdue(self, now_s: float) -> list[str]:
-        """Return the held attempts whose order did not come in time. Each is returned once by the caller."""
+        """Return the held attempts without an order in time. The caller must return each of them to the gate."""
         due = [name for name, since_s in self._absent_since_s.items() if now_s - since_s >= OFFER_S]
         for name in due:
             del self._absent_since_s[name]
@@ -55,7 +55,7 @@ class HeldAttempts:
         return self._old is not None and name in self._old
 
     def unknown(self, now_s: float) -> list[str]:
-        """Return the executions that the log has not held for long enough, as of the answer noted at `now_s`."""
+        """Return the executions that the log has not held for UNKNOWN_S, as of the answer noted at `now_s`."""
         return [name for name, since_s in self._unknown_since_s.items() if now_s - since_s >= UNKNOWN_S]
 
 

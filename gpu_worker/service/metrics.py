@@ -66,8 +66,10 @@ def _preemption(counts: SchedulingStats) -> Iterator[Metric]:
     kinds = [(strategy, tier) for strategy in Strategy for tier in TENANT_TIERS]
     evicted = {(strategy.value, tier.value): preemptions.get((strategy, tier), 0) for strategy, tier in kinds}
     yield _counter("preemptions", "Running requests evicted for waiting ones.", evicted, "strategy", "tier")
-    yield _counter("native_evictions", "Evictions by the engine itself, for running requests that grew.", counts.native)
-    yield _counter("resumed", "Evicted requests that came back.", counts.resumed)
+    yield _counter(
+        "native_evictions", "Evictions by the engine itself, to give blocks to a running request.", counts.native
+    )
+    yield _counter("resumed", "Evicted requests that were resumed.", counts.resumed)
     yield _counter(
         "preemptions_exhausted", "Requests ended because they were preempted as often as allowed.", counts.exhausted
     )
@@ -151,7 +153,7 @@ def _incidents(counts: SchedulingStats, watch: SloWatch) -> Iterator[Metric]:
 def _reports(executions: Executions) -> Iterator[Metric]:
     yield _gauge("outbox_reports", "Ends of attempts that the log does not have yet.", len(executions.outbox))
     returned = {(reason,): float(executions.fenced[reason]) for reason in RETURN_REASONS}
-    about = "Attempts that were returned because no order for them came: in time, or since an earlier process."
+    about = "Attempts returned to the gate because their order did not arrive, by reason."
     yield _counter("attempts_returned", about, returned, "reason")
 
 

@@ -40,7 +40,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pool", type=_name, default="default")
     parser.add_argument("--worker-id", type=_name, default=None, help="unique in its pool; default: a new one")
     parser.add_argument("--home", type=Path, default=Path(".headgate"), help="folder for a built model and the outbox")
-    outbox_help = "folder for ends that the gate does not have yet; workers of one host share it; default: HOME/outbox"
+    outbox_help = "folder for reports that the gate has not confirmed; shared by a host's workers; default: HOME/outbox"
     parser.add_argument("--outbox", type=Path, default=None, metavar="DIR", help=outbox_help)
     options = parser.parse_args(arguments)
     options.outbox = options.outbox or options.home / "outbox"

@@ -1,8 +1,8 @@
-"""The outbox: repeats the report of every attempt's end until the log contains it.
+"""The outbox repeats the report of every attempt's end until the log contains it.
 
-The log recognises a repeated report by its attempt, so a repetition adds no charge, and an outage of the gate loses
-none. An attempt in the outbox still counts as live in the worker's heartbeats. The commands survive the process if a
-journal keeps them on disk (outbox_journal.py).
+The log recognises a repeated report by its attempt, so a repetition is not charged again, and no charge is lost in an
+outage of the gate. An attempt in the outbox still counts as live in the worker's heartbeats. With a journal on disk
+(outbox_journal.py), the reports survive the death of the process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TRY_S = 15.0
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 PENDING_MAX = 10_000
-"""A worker with so many reports under way takes no more orders."""
+"""With this many unconfirmed reports a worker takes no more orders."""
 
 
 @dataclass(eq=False)
 class Outbox:
-    """`random`: for jitter, so that the workers of a fleet do not return together."""
+    """Delivers the reports of one worker. `random` spreads the repetitions of a fleet's workers over time."""
 
     gate: Gate
     clock: Clock
@@ -50,7 +50,7 @@ class Outbox:
         return len(self) >= PENDING_MAX
 
     def recover(self) -> list[AttemptReport]:
-        """Begin to deliver the reports that processes before this one left on disk, and return them."""
+        """Begin to deliver the reports that earlier processes left on disk, and return them."""
         found = {} if self.journal is None else self.journal.recover()
         for number, report in found.items():
             self._deliver(report, number)
@@ -63,7 +63,7 @@ class Outbox:
         return self._deliver(report, 0 if self.journal is None else self.journal.put(report))
 
     def live(self) -> frozenset[str]:
-        """Return the executions whose reports are under way."""
+        """Return the names of the executions with unconfirmed reports."""
         return frozenset(self._deliveries)
 
     async def flushed(self) -> None:
@@ -72,7 +72,7 @@ class Outbox:
             await asyncio.wait(set(self._deliveries.values()))
 
     async def close(self) -> None:
-        """Stop the deliveries. What is not acknowledged stays on disk."""
+        """Stop the deliveries. Unconfirmed reports stay on disk."""
         deliveries = set(self._deliveries.values())
         for delivery in deliveries:
             delivery.cancel()

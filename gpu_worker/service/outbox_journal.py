@@ -1,16 +1,16 @@
-"""The outbox on disk: commands that are not acknowledged yet survive the process.
+"""Keeps the outbox's unacknowledged commands on disk, so that they survive the death of the process.
 
 Each process writes a file of its own and holds a lock on it, which the kernel releases when the process dies. The next
-worker that starts on the folder takes over every file that is not locked. A command may be recovered although it was
-acknowledged: the log recognises it by its attempt.
+worker that starts with the same folder takes over every file that is not locked. It may recover a command that was
+already acknowledged; the log recognises the repetition by the attempt.
 
-A record is written at once, so it survives kill -9 of the process. It is not synced at once: a healthy gate
-acknowledges within some 10 ms, about the time of a sync, and if the machine dies in these milliseconds the lease of the
-attempt ends it. After the first failed try of a command the file is synced (outbox.py), so an outage of the gate
-followed by a death of the machine loses nothing.
+A record is written at once, so it survives kill -9 of the process. The file is not synced at once: a healthy gate
+acknowledges a command in some 10 ms, about the time of a sync, and if the machine dies in that time the gate returns
+the attempt when the worker's lease ends. After the first failed try of a command the file is synced (outbox.py), so no
+command is lost if the machine dies during an outage of the gate.
 
 Errors of the disk are logged, and the commands stay in memory. The next write tries to write all of them to a new file.
-The file may hold answers of durable calls: only its owner can read it, and it is truncated when nothing is pending.
+The file may hold answers of durable calls, so only its owner can read it. It is truncated when no command is pending.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger("headgate.outbox")
 
 SUFFIX = ".outbox"
 FILES_MAX = 1000
-"""Most files of one worker that may stand in the folder."""
+"""Most files of one worker in the folder."""
 DEAD_RECORDS_MAX = 1000
-"""The file is written anew if it has this many records more than twice its pending commands."""
+"""The file is rewritten if it has this many records more than twice its pending commands."""
 
 
 @dataclass(eq=False)
 class Journal:
-    """`name`: the worker's, a part of the file's name."""
+    """The file of one process. `name` is the worker's; it is part of the file's name."""
 
     folder: Path
     name: str
@@ -46,11 +46,11 @@ class Journal:
     """The records of the commands that are not acknowledged, by number."""
     _last_number: int = 0
     _failure: str = ""
-    """The last error, if the file lacks some of the pending commands."""
+    """The last error of the disk; empty if the file has all pending commands."""
     _unsynced: bool = False
 
     def recover(self) -> dict[int, AttemptReport]:
-        """Take over the files of processes that are gone. Return their unacknowledged commands, by number."""
+        """Take over the files of dead processes. Return their unacknowledged commands, by number."""
         found: dict[int, AttemptReport] = {}
         taken: list[tuple[Path, int]] = []
         for path in self._files():
@@ -88,7 +88,7 @@ class Journal:
             self._empty()
 
     async def sync(self) -> None:
-        """Wait until the records are on the disk itself."""
+        """Sync the file to the disk."""
         if self._fd is None or not self._unsynced:
             return
         self._unsynced = False
@@ -123,7 +123,7 @@ class Journal:
             return []
 
     def _append(self, record: bytes) -> None:
-        """Write a record, or everything that is pending if an earlier write failed."""
+        """Write a record. If an earlier write failed, write all pending commands to a new file."""
         if self._fd is None or self._failure:
             self._rewrite()
             return
@@ -145,7 +145,7 @@ class Journal:
             self._fail(error)
 
     def _rewrite(self) -> bool:
-        """Write all pending commands to a new file, synced, and delete the one before. False if that fails."""
+        """Write all pending commands to a new, synced file and delete the old one. Return False if that fails."""
         try:
             path, fd = self._new_file()
             try:
@@ -189,7 +189,7 @@ class Journal:
 
 
 def _lock(path: Path) -> int | None:
-    """Open and lock the file. None if a living process has it, or it is gone or cannot be opened."""
+    """Open and lock the file. Return None if a living process holds it, or if it is gone or cannot be opened."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _read(path: Path, fd: int) -> list[AttemptReport] | None:
-    """Return the unacknowledged commands of a file. None if it cannot be read."""
+    """Return the unacknowledged commands of a file, or None if it cannot be read."""
     parts = []
     try:
         while part := os.read(fd, 1 << 20):

@@ -1,4 +1,4 @@
-"""Records of the outbox's file: a command under a number, or the number of an acknowledged one. Pure.
+"""Encodes the records of the outbox's file: a command with a number, or the number of an acknowledged command. Pure.
 
 One record is one line, `crc32 json`. A damaged record is skipped and counted; a last line without its end is a write
 that was cut short.
@@ -46,7 +46,7 @@ def _record(fields: dict[str, Any]) -> bytes:
 
 
 def _records(raw: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the records' fields; none for a damaged record."""
+    """Yield each record's fields, and an empty dict for a damaged record."""
     *lines, _ = raw.split(b"\n")
     for line in lines:
         crc, _, text = line.partition(b" ")

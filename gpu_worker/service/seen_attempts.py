@@ -1,11 +1,12 @@
-"""The attempts that a worker never begins (again): those that reached it, and those that it fenced.
+"""The attempts that a worker must not begin: those that reached it before, and those that it returned to the gate.
 
-An execution token is valid for many seconds, so a copy of an order may arrive when its attempt has already ended. And a
-process that was paused may sign an order for an offer that this worker has returned to the gate long ago. The worker
-remembers both. Attempts of one call count up: an order below the highest attempt that was seen is stale too.
+An execution token is valid for many seconds, so a copy of an order may arrive after its attempt has ended. And a
+process that was paused may sign an order for an offer that this worker returned to the gate long ago. The worker
+remembers both kinds of attempts. The attempts of one call count up, so an order below the highest seen attempt is stale
+too.
 
-The memory is bounded by time and number. An order that arrives after its attempt was forgotten begins, and is aborted
-some seconds later, because the log does not hold its attempt (held_attempts.py).
+The memory is bounded by time and number. If an order arrives after its attempt was forgotten, it begins, and is aborted
+some seconds later because the log does not hold its attempt (held_attempts.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionTok
 from dispatcher.ports import Clock
 
 KEEP_S = 1000.0
-"""Longer than a call lives: its deadline is at most 900 s away."""
+"""How long an attempt is remembered: longer than a call lives, because its deadline is at most 900 s away."""
 TOKEN_S = 2 * EXECUTION_TOKEN_TTL_S
-"""After this time every token of an attempt has expired, also where the clocks differ by some seconds."""
+"""After this time every token of an attempt has expired, even if the clocks differ by some seconds."""
 SEEN_MAX = 65_536
-"""If there are more, those beyond TOKEN_S are forgotten first. Within TOKEN_S none is forgotten."""
+"""With more attempts than this, those older than TOKEN_S are forgotten. Younger ones are always kept."""
 SKEW_S = 2.0
-"""Most by which the clocks of gate and worker differ. A process that differs by more does not write (rule 10)."""
+"""Largest difference between the clocks of gate and worker. A process that differs by more does not write (rule 10)."""
 
 
 class _Seen(NamedTuple):
@@ -34,23 +35,23 @@ class _Seen(NamedTuple):
 
 @dataclass(eq=False)
 class SeenAttempts:
-    """`started_at`: since when this process can receive orders, in Unix seconds."""
+    """The memory of one process. `started_at`: when it began to receive orders, in Unix seconds."""
 
     clock: Clock
     started_at: float = 0.0
     seen_max: int = SEEN_MAX
     _seen: OrderedDict[str, _Seen] = field(default_factory=OrderedDict)
-    """By call: its highest attempt that was seen. The oldest entry is the first."""
+    """The highest seen attempt of each call, the oldest entry first."""
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def is_stale(self, token: ExecutionToken) -> bool:
-        """Whether the token was signed before this process started: its order may have begun in the process before."""
+        """Return whether the token is older than this process: an earlier process may have begun its order."""
         return token.expires_at - EXECUTION_TOKEN_TTL_S < self.started_at - SKEW_S
 
     def take(self, call_id: str, attempt: int) -> bool:
-        """Note the attempt. False if it or a later attempt of the call was seen before: it must not begin."""
+        """Note the attempt. Return False if it must not begin: it or a later attempt of the call was seen before."""
         now_s = self.clock.monotonic()
         self._forget(now_s)
         if self.has(call_id, attempt):

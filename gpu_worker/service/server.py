@@ -30,7 +30,7 @@ from gpu_worker.service.metrics import make_registry
 from gpu_worker.service.streaming import LinesResponse
 
 BODY_S = 10.0
-"""How long an order may take to arrive; its token is checked only then."""
+"""How long an order may take to arrive. Its token is checked after that."""
 
 
 def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
@@ -76,7 +76,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
 
 
 def stats_token(secret: bytes) -> str:
-    """Return the bearer token of /stats, derived from the fleet's secret and good for nothing else."""
+    """Return the bearer token of /stats, derived from the fleet's secret. It is valid for nothing else."""
     return hmac.new(secret, b"stats", sha256).hexdigest()
 
 

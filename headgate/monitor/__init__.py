@@ -1,1 +1,1 @@
-"""What an operator sees of a running gate, read from its log: tenants, workers, leader, latencies, usage."""
+"""The operator's view of a running gate, read from its log: tenants, workers, leader, latencies and usage."""

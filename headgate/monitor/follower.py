@@ -1,6 +1,6 @@
-"""A reader of a shard's log: a replica that never writes, and the window of what happened last.
+"""Reads a shard's log without writing, and keeps the state and the last minute's figures.
 
-It needs the store only, no running process, and shows the state after every entry that was written before `catch_up`.
+It needs only the store and no running process. It shows the state after all entries written before `catch_up`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headgate.monitor.recent import Recent
 
 
 def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
-    """Return a follower of the pool's log, at its beginning."""
+    """Return a follower of the pool's log. It has read no entry yet."""
     return LogFollower(store.log(config.shard), config.shard_settings(), clock)
 
 
 class LogFollower:
-    """Call `catch_up` before the first look. Pictures show the state as of the last one."""
+    """A read-only copy of the shard. Every picture shows the state as of the last `catch_up`; call it first."""
 
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
         self._recent = Recent()
@@ -35,7 +35,7 @@ class LogFollower:
         await self._replica.catch_up()
 
     def picture(self, now: float) -> Picture:
-        """Return the state, and the window that ends at `now` (Unix seconds)."""
+        """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
         shard = self._replica.shard
         return Picture(
             position=shard.position,

@@ -1,4 +1,4 @@
-"""One moment of a shard as an operator sees it."""
+"""The state of a shard at one moment, as an operator sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.monitor.recent import IDLE, TenantRecent
 
 @dataclass(frozen=True, slots=True)
 class WorkerPicture:
-    """A worker as the log knows it. `service_per_s`: its measured capacity in service units a second, 0 if unknown."""
+    """A worker in the log. `service_per_s`: its measured capacity in service units a second, 0 if unknown."""
 
     worker: str
     url: str

@@ -1,4 +1,4 @@
-"""What happened in the last minute, from the facts of a log: waiting, latency to the first token, and service. Pure.
+"""Figures of the last minute, from the facts of a log: waiting times, first-token latencies and service. Pure.
 
 The latency of a call is its wait at the gate, from `Accepted` to its last `Dispatched`, and the worker's time to the
 first token, which `Ended` states. A call is counted when it ends. Calls that were accepted before the first entry that
@@ -15,7 +15,7 @@ from dispatcher.policies.percentiles import percentile
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 100_000
-"""Ended calls that are kept at most, the newest."""
+"""Most ended calls that are kept; the oldest are dropped first."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class TenantRecent:
     ended: int
     service_per_s: float
     share: float
-    """Of the service of all tenants; 0 if none was served."""
+    """This tenant's fraction of the service of all tenants; 0 if none was served."""
     wait_p50_s: float | None
     wait_p99_s: float | None
     first_token_p50_s: float | None
@@ -53,7 +53,7 @@ IDLE = TenantRecent(0, 0.0, 0.0, None, None, None, None)
 
 @dataclass(slots=True)
 class Recent:
-    """The window. Entries come in the order of their positions."""
+    """The ended calls of the window. Note entries in the order of their positions."""
 
     window_s: float = WINDOW_S
     _open: dict[str, _Open] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class Recent:
     _since: float | None = None
     """The time of the first entry."""
     _position: int = -1
-    """Of the last entry that was noted."""
+    """The position of the last noted entry."""
 
     def note(self, entry: Entry) -> None:
-        """Note an entry. One that was noted before counts once: a replica may read the log again."""
+        """Note an entry. An entry that was noted before is ignored, because a replica may read the log again."""
         if entry.position <= self._position:
             return
         self._position = entry.position
@@ -82,7 +82,7 @@ class Recent:
                     self._open.pop(fact.id, None)
 
     def of_tenants(self, now: float) -> dict[str, TenantRecent]:
-        """Return the window that ends at `now`, for each tenant with an ended call in it."""
+        """Return the figures of the window that ends at `now`, for each tenant with an ended call in it."""
         while self._samples and self._samples[0].at < now - self.window_s:
             self._samples.popleft()
         by_tenant: dict[str, list[_Sample]] = {}

@@ -1,4 +1,4 @@
-"""The view of `headgate top`: as a page for the terminal, and as one JSON object."""
+"""Renders the view of `headgate top` as a page for the terminal, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _worker_json(worker: WorkerPicture) -> dict[str, Any]:
 
 
 def view(picture: Picture, now: float, problem: str = "") -> RenderableType:
-    """Return the page. `problem`: why the picture is not up to date; empty if it is."""
+    """Return the page. `problem` says why the picture is not up to date; it is empty if it is up to date."""
     parts: list[RenderableType] = [_head(picture, now), _tenants(picture), _workers(picture)]
     if problem:
         parts.append(Text(f"not up to date: {problem}", style="red"))
@@ -85,7 +85,7 @@ def _head(picture: Picture, now: float) -> Text:
 
 
 def _tenants(picture: Picture) -> Table:
-    """Eighty columns hold it: P50 and P99 share a column."""
+    """Return the table of tenants. It fits into eighty columns, because P50 and P99 share a column."""
     table = Table(title="Active tenants, the last minute", title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("tenant", no_wrap=True, max_width=14)
     headings = ("wait-\ning", "run-\nning", "\nshare", "\nweight", "service\n/s", "guaran-\nteed/s", "\ncredit")

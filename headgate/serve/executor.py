@@ -1,7 +1,7 @@
-"""`python -m headgate.serve.executor`: executes durable calls that no process holds, as the leader names them.
+"""`python -m headgate.serve.executor` executes the durable calls that no process holds. The leader names them.
 
-On AWS, an SQS message starts headgate-execute instead. Prints one JSON line, `{"role": "executor"}`, when it is ready.
-SIGTERM ends it: its executions go on at their workers, which report the ends with the answers.
+(On AWS, an SQS message starts headgate-execute instead.) The executor prints one JSON line, `{"role": "executor"}`,
+when it is ready. SIGTERM ends it. Its executions go on at their workers, which report the ends with the answers.
 """
 
 from __future__ import annotations

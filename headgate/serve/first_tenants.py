@@ -1,4 +1,4 @@
-"""The tenants of a data folder: those of the file that do not exist yet, or one by default."""
+"""Creates the tenants of a new data folder: those of the tenants' file that do not exist yet, or a default one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DEFAULT_TENANT = "default"
 
 
 async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
-    """Create tenants and return their keys, which are shown only now. Raises ConfigurationError for a wrong name.
+    """Create tenants and return their keys, which are shown only once. Raises ConfigurationError for a wrong name.
 
-    Tenants that exist stay as they are: `headgate tenants set` changes them.
+    Existing tenants stay unchanged; `headgate tenants set` changes them.
     """
     existing = {tenant.name for tenant in await store.list_tenants()}
     if not existing and not wanted:

@@ -35,7 +35,7 @@ class DataFolder:
 
     @property
     def store(self) -> str:
-        """The value of HEADGATE_STORE."""
+        """The value of HEADGATE_STORE for this folder's database."""
         return f"sqlite:{self.database.absolute()}"
 
     @property
@@ -43,7 +43,7 @@ class DataFolder:
         return self.path / LOGS
 
     def prepare(self) -> None:
-        """Make the folder, readable by its owner only, and its secret; move large logs aside."""
+        """Create the folder, readable by its owner only, and its secret. Move large log files aside."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
         self._make_secret()
@@ -55,7 +55,7 @@ class DataFolder:
         return (self.path / SECRET).read_text()
 
     def settings(self) -> dict[str, str]:
-        """Return the variables that were kept last."""
+        """Return the variables that `keep_settings` stored last."""
         try:
             kept: dict[str, str] = json.loads((self.path / SETTINGS).read_text())
         except FileNotFoundError:
@@ -63,7 +63,7 @@ class DataFolder:
         return kept
 
     def keep_settings(self, variables: Mapping[str, str]) -> None:
-        """Keep the settings. Raises ConfigurationError for another order: a log has the clocks of one order."""
+        """Store the settings. Raises ConfigurationError if the order changed: a log has the clocks of one order."""
         before = self.settings().get(ORDER, variables[ORDER])
         if before != variables[ORDER]:
             raise ConfigurationError(
@@ -94,7 +94,7 @@ class DataFolder:
             self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:
-        """Write a private file. The rename makes it whole or absent after a crash."""
+        """Write a file that only its owner can read. After a crash it is complete or absent, because it is renamed."""
         part = self.path / f"{name}.part"
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

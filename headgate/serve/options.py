@@ -10,7 +10,7 @@ from headgate.local.options import FleetOptions, ProcessAddress
 
 
 class ServeOptions(FleetOptions):
-    """`home` is the data folder."""
+    """Options of a server and its processes. `home` is the data folder."""
 
     tenants: Path | None = None
     """YAML file of tenants to create if they do not exist yet."""
@@ -27,5 +27,5 @@ class ServeAddresses(BaseModel):
     """The data folder: `--data` of the other commands."""
     model: str
     api_keys: dict[str, str]
-    """Keys of the tenants that were created now. A key is shown once."""
+    """Keys of the tenants that this start created. A key is shown once."""
     processes: list[ProcessAddress]

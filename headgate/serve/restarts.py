@@ -1,4 +1,4 @@
-"""When to start an ended process again: at once, then ever later while it keeps ending. Pure; times in seconds."""
+"""Decides when an ended process is started again: soon, then with growing delays. Pure; times in seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 FIRST_S, MOST_S = 0.5, 30.0
 STEADY_S = 60.0
-"""A process that lived so long counts as healthy: its next restart comes soon again."""
+"""A process that ran this long counts as healthy: its next restart comes after FIRST_S again."""
 
 
 @dataclass(slots=True)
 class Restarts:
-    """The restarts of processes, by name."""
+    """Counts the restarts of each process."""
 
     _delays: dict[str, float] = field(default_factory=dict)
     _started: dict[str, float] = field(default_factory=dict)

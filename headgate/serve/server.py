@@ -1,12 +1,12 @@
-"""The processes of `headgate serve`: started, started again when they end by themselves, and ended in order.
+"""Starts the processes of `headgate serve`, restarts those that die, and stops all of them in order.
 
     front-0 …    OpenAI's API
     executor-0   durable calls that no process holds, for example after the death of their front
     gate-0 …     one beside every worker; one of them leads
     worker-0 …   engine and scheduler
 
-All of them share one SQLite database in the data folder. Any of them may be killed: what it held is finished or
-returned by the others, and it is started again.
+All of them share one SQLite database in the data folder. If one of them is killed, the others finish or return its
+calls, and it is started again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.serve.restarts import Restarts
 from headgate.serve.tenants_file import ServedTenants, read_tenants
 
 STOP_GRACE_S = 40.0
-"""Above the worker's own bounds for a drain (gpu_worker/service)."""
+"""How long each process may take to stop. More than a worker's own bounds for a drain (gpu_worker/service)."""
 REGISTERED_EVERY_S = 0.1
 POOL = "default"
 
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 
 
 class Server:
-    """One server. Call `start` once, and `stop` in any case. `report`: called with a line about each lost process."""
+    """One server. Call `start` once, and always call `stop`. `report` gets a line about each lost process."""
 
     def __init__(self, options: ServeOptions, report: Report) -> None:
         self.options = options
@@ -53,7 +53,7 @@ class Server:
         self._lock: int | None = None
 
     async def start(self, on_step: Report = lambda _: None) -> ServeAddresses:
-        """Start all processes and return once they answer. Raises ConfigurationError, one line, if they do not."""
+        """Start all processes, and return when they answer. Raises ConfigurationError, one line, if they do not."""
         file = read_tenants(self.options.tenants) if self.options.tenants is not None else None
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
         self._folder.prepare()
@@ -65,7 +65,7 @@ class Server:
             raise ConfigurationError(f"headgate did not start: {error or limit}") from None
 
     async def stop(self) -> None:
-        """End every process in order: no new requests, running ones finish, workers and gates sign off. Repeatable."""
+        """Stop all processes: running requests finish, then workers and gates sign off. May be called again."""
         for task in self._reviving:
             task.cancel()
         await asyncio.gather(*self._reviving, return_exceptions=True)
@@ -92,7 +92,7 @@ class Server:
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())
         model = await self._registered(config, on_step)
-        # Last: a key is shown once, so none is made for a start that fails.
+        # Keys are created last, because they are shown only once: a start that fails must not use them up.
         keys = await create_missing(self._store, file.wanted() if file is not None else ())
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
         return ServeAddresses(
@@ -119,7 +119,7 @@ class Server:
                 await self._clock.sleep(REGISTERED_EVERY_S)
 
     def _died(self, child: Child) -> None:
-        """Start the process again. One that ends before it was ready is not a member yet: its starter reports it."""
+        """Start a process that died again. If it died before it was ready, the code that starts it reports that."""
         member = self._fleet.member_of(child) if self._fleet is not None else None
         if member is None:
             return
