@@ -65,3 +65,27 @@ class ScriptedEngine:
 
     async def stop(self) -> None:
         return None
+
+
+class FailingEngine(ScriptedEngine):
+    """Ends every request with an error after `after` tokens."""
+
+    def __init__(self, error: Exception, after: int) -> None:
+        super().__init__()
+        self.error = error
+        self.after = after
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        async for event in super().generate(request):
+            yield event
+            if self.generated >= self.after:
+                raise self.error
+
+
+class TokenizingEngine(ScriptedEngine):
+    """Takes one second to tokenize each prompt."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        await asyncio.sleep(1)
+        async for event in super().generate(request):
+            yield event

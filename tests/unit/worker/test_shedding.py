@@ -10,13 +10,13 @@ import pytest
 
 from dispatcher.model.worker_protocol import Finished, Token, WorkRefused
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.interface import Dropped, EngineError, EngineRequest, RefusedByPolicy
+from gpu_worker.engines.interface import Dropped, EngineError, RefusedByPolicy
 from gpu_worker.policies.slo.monitor import Attainment, Slo, SloMonitor, SloSettings, SloTargets
 from gpu_worker.policies.slo.shedding import Shedder, ShedSettings
 from gpu_worker.service.slo.watch import SloWatch
 from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker.harness import WorkerHarness, order, read
-from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.worker.scripted_engine import FailingEngine, ScriptedEngine
 
 P, S, B = Tier.PREMIUM, Tier.STANDARD, Tier.BACKGROUND
 
@@ -80,21 +80,6 @@ def test_a_full_worker_says_so_and_sheds_nothing() -> None:
     assert not harness.executions.watch.sheds
 
 
-class Ending(ScriptedEngine):
-    """Ends every request with this error, after so many tokens."""
-
-    def __init__(self, error: EngineError, after: int) -> None:
-        super().__init__()
-        self.error = error
-        self.after = after
-
-    async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
-        async for event in super().generate(request):
-            yield event
-            if self.generated >= self.after:
-                raise self.error
-
-
 @pytest.mark.parametrize(
     ("error", "after", "status", "code"),
     [
@@ -108,7 +93,7 @@ def test_what_the_engine_ends_is_a_final_line_with_its_status(
     error: EngineError, after: int, status: int, code: str
 ) -> None:
     async def story() -> tuple[WorkerHarness, Any, list[dict[str, Any]]]:
-        harness = WorkerHarness(Ending(error, after))
+        harness = WorkerHarness(FailingEngine(error, after))
         events = await harness.execute(order(max_tokens=9, tier=B))
         lines = [json.loads(line) for line in await harness.start(order("again"))]
         await harness.executions.idle()

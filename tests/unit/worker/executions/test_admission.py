@@ -1,0 +1,155 @@
+"""Which orders a worker begins: each attempt once, at most one per slot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.model.commands import Done, End, Return
+from gpu_worker.service.execution import Abort
+from gpu_worker.service.executions import ALIVE, RETURN_S, Refusal
+from gpu_worker.service.outbox import PENDING_MAX
+from headgate.simulator.virtual_time import START, run
+from tests.support.worker.harness import SLOTS, WorkerHarness, order
+
+
+class TestAdmission:
+    def test_an_order_is_valid_once(self) -> None:
+        async def story() -> None:
+            harness = WorkerHarness()
+            await harness.start(order())
+            with pytest.raises(Refusal) as refused:
+                harness.lines(order())
+            assert (refused.value.status, refused.value.code) == (409, "seen_already")
+            await harness.start(order(attempt=2))
+            with pytest.raises(Refusal):
+                harness.lines(order(attempt=1))
+            assert len(harness.engine.requests) == 2
+
+        run(story())
+
+    def test_an_order_signed_for_an_earlier_process_of_the_worker_is_refused(self) -> None:
+        async def story() -> None:
+            harness = WorkerHarness()
+            token = harness.token(order())
+            await asyncio.sleep(10)
+            harness.executions._seen.started_at = harness.clock.now()
+            with pytest.raises(Refusal, match="before this worker was started"):
+                harness.executions.run(token, order())
+            await harness.start(order())
+
+        run(story())
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            ({"accepting": False}, "draining"),
+            ({"engine_serves": lambda: False}, "draining"),
+            ({"slots": 0}, "worker_full"),
+        ],
+    )
+    def test_an_attempt_that_cannot_begin_is_returned_before_the_caller_learns_it(
+        self, change: dict[str, Any], code: str
+    ) -> None:
+        async def story() -> tuple[WorkerHarness, list[bytes]]:
+            harness = WorkerHarness()
+            for name, value in change.items():
+                setattr(harness.executions, name, value)
+            harness.gate.answers_s = 3.0
+            return harness, await harness.start(order())
+
+        harness, lines = run(story())
+        assert harness.gate.returned == [Return("i", 1, "refused", "w")]
+        assert lines[0] == ALIVE
+        last = json.loads(lines[-1])
+        assert (last["code"], last["status"], last["final"]) == (code, 503, False)
+        assert not harness.engine.requests
+
+    def test_the_caller_of_a_returned_attempt_does_not_wait_for_the_log_for_ever(self) -> None:
+        async def story() -> float:
+            harness = WorkerHarness()
+            harness.executions.accepting = False
+            harness.gate.away = True
+            assert set(await harness.start(order())) == {ALIVE}
+            return harness.clock.now() - START
+
+        assert run(story()) == RETURN_S
+
+    def test_a_worker_with_too_many_reports_under_way_takes_nothing(self) -> None:
+        async def story() -> None:
+            harness = WorkerHarness()
+            harness.outbox._deliveries = dict.fromkeys(map(str, range(PENDING_MAX)))  # type: ignore[assignment]
+            with pytest.raises(Refusal, match="too many reports"):
+                harness.lines(order())
+
+        run(story())
+
+    def test_a_fenced_attempt_does_not_begin(self) -> None:
+        async def story() -> None:
+            harness = WorkerHarness()
+            harness.gate.offer("i")
+            harness.executions.fence("i#1", is_old=False)
+            with pytest.raises(Refusal):
+                harness.executions.run(harness.token(order()), order())
+            await harness.executions.idle()
+            assert harness.gate.returned == [Return("i", 1, "not_begun", "w")]
+            assert harness.gate.over["i#1"] == Done()
+            assert harness.executions.fenced == {"not_begun": 1}
+
+        run(story())
+
+    def test_an_attempt_that_runs_is_not_fenced(self) -> None:
+        async def story() -> None:
+            harness = WorkerHarness()
+            reading = harness.start(order())
+            harness.executions.fence("i#1", is_old=False)
+            assert json.loads((await reading)[-1])["event"] == "finished"
+            assert not harness.gate.returned
+
+        run(story())
+
+
+Step = tuple[str, int, float]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["order", "leave", "abort", "away", "back"]), st.integers(0, 9), st.floats(0, 2)),
+        max_size=25,
+    )
+)
+@settings(deadline=None, max_examples=150)
+def test_slots_are_never_exceeded_and_each_attempt_is_reported_once(steps: list[Step]) -> None:
+    async def story() -> None:
+        harness = WorkerHarness()
+        most, reading = 0, dict[int, asyncio.Future[list[bytes]]]()
+        attempts = 0
+        for action, number, pause_s in steps:
+            if action == "order":
+                attempts += 1
+                work = order(f"c{attempts}", max_tokens=1 + number, deadline_at=harness.clock.now() + 1 + number)
+                reading[attempts] = harness.start(work)
+            elif action == "leave" and number in reading:
+                reading[number].cancel()
+            elif action == "abort":
+                await harness.executions.abort(f"c{number}#1", Abort.CUT_OFF)
+            elif action in ("away", "back"):
+                harness.gate.away = action == "away"
+            await asyncio.sleep(pause_s)
+            most = max(most, len(harness.engine.running), len(harness.executions.running()))
+        harness.gate.away = False
+        await harness.executions.idle()
+        await asyncio.gather(*reading.values(), return_exceptions=True)
+        assert most <= SLOTS
+        reports: list[End | Return] = [*harness.gate.ended, *harness.gate.returned]
+        reported = [(report.id, report.attempt) for report in reports]
+        assert sorted(reported) == sorted((f"c{number}", 1) for number in range(1, attempts + 1))
+        assert sum(end.output_tokens for end in harness.gate.ended) <= harness.engine.generated
+        assert not harness.gate.held
+
+    run(story())

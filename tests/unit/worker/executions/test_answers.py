@@ -1,0 +1,67 @@
+"""The answers that executions store for durable calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatcher.model.commands import End
+from gpu_worker.engines.interface import EngineRequest
+from headgate.simulator.virtual_time import run
+from tests.support.worker.harness import WorkerHarness, order
+from tests.support.worker.scripted_engine import ScriptedEngine, TokenizingEngine
+
+
+class TestAnswers:
+    def test_the_time_to_the_first_token_is_reported(self) -> None:
+        async def story() -> End:
+            harness = WorkerHarness(TokenizingEngine())
+            await harness.start(order())
+            return harness.gate.ended[0]
+
+        assert run(story()).first_token_s == pytest.approx(1.1)
+
+    def test_a_call_that_is_not_durable_has_no_answer(self) -> None:
+        async def story() -> End:
+            harness = WorkerHarness()
+            await harness.start(order())
+            return harness.gate.ended[0]
+
+        assert run(story()).answer == ""
+
+    def test_an_answer_that_is_too_long_is_not_kept_and_the_caller_learns_it(self) -> None:
+        class Wordy(ScriptedEngine):
+            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+                async for event in super().generate(request):
+                    if event.event == "token":
+                        event = type(event)("é" * 100_000, event.output_tokens)
+                    yield event
+
+        async def story() -> tuple[WorkerHarness, list[bytes]]:
+            harness = WorkerHarness(Wordy())
+            return harness, await harness.start(order(durable=True))
+
+        harness, lines = run(story())
+        (end,) = harness.gate.ended
+        assert (end.outcome, end.output_tokens) == ("failed", 3)
+        assert json.loads(end.answer)["error"]["code"] == "result_too_large"
+        assert json.loads(lines[-1])["code"] == "result_too_large"
+
+    def test_half_of_a_character_does_not_break_it(self) -> None:
+        class Halves(ScriptedEngine):
+            async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def]
+                async for event in super().generate(request):
+                    if event.event == "token":
+                        event = type(event)("\ud83d", event.output_tokens)
+                    yield event
+
+        async def story() -> End:
+            harness = WorkerHarness(Halves())
+            lines = harness.lines(order(durable=True, max_tokens=1))
+            await anext(lines)
+            await lines.aclose()
+            await harness.executions.idle()
+            return harness.gate.ended[0]
+
+        assert json.loads(run(story()).answer)["text"] == "?"
