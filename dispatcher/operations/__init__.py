@@ -1,1 +1,1 @@
-"""The gate's use cases, over ports and without AWS: submit, follow, execute, results, tenants, usage, limits."""
+"""The gate's use cases: submit, follow, execute, results, tenants, usage and limits. They use ports and no AWS."""

@@ -1,4 +1,4 @@
-"""The end of a durable call for callers that did not stream it: a repeat of its key, or a later request for it."""
+"""Gives the answer of a durable call to callers that did not stream it: a repetition of its key, or a later query."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelle
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a durable call is: "queued", "running", "done", "failed" or "expired"."""
+    """The progress of a durable call: "queued", "running", "done", "failed" or "expired"."""
 
     status: str
     invocation: Invocation
 
 
 async def result_of(context: Context, known: Known, timeout_s: float = math.inf) -> Answer | None:
-    """Return the answer of a known call. None if it is not over after `timeout_s` seconds.
+    """Return the answer of a known call, or None if the call is not over after `timeout_s` seconds.
 
-    Raises the error with which it ended. The caller leaves `known` in every case.
+    Raises the error with which the call ended. In every case the caller must leave `known`.
     """
     invocation, following = known.invocation, known.following
     if following is not None:
@@ -46,7 +46,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
 
 
 async def progress_of(context: Context, invocation: Invocation) -> Progress:
-    """Return how far the call is, as the gate knows it. Only reads."""
+    """Return the progress of the call, as the gate knows it. Only reads."""
     if invocation.answer is None:
         outcome = await context.link.do(Status(invocation.id))
         now = context.clock.now()
@@ -55,7 +55,7 @@ async def progress_of(context: Context, invocation: Invocation) -> Progress:
         if isinstance(outcome, Over) or (isinstance(outcome, Unknown) and now >= invocation.deadline_at):
             current = await context.store.get(invocation.id) or invocation
             invocation = replace(current, answer=current.answer or answer_without(current, outcome, now))
-    if invocation.answer is None:  # it waits, or is about to be accepted
+    if invocation.answer is None:  # it waits, or its command is on the way
         return Progress("queued", invocation)
     return Progress(STATUS_OF[invocation.answer.outcome], invocation)
 
@@ -70,7 +70,7 @@ def done(invocation: Invocation) -> Answer:
 
 
 def body_of(invocation: Invocation, answer: Answer) -> dict[str, Any]:
-    """Return OpenAI's body of a done call."""
+    """Return the body of a done call's answer, in OpenAI's form."""
     head = AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.chat)
     kept = json.loads(answer.body)
     return head.body(kept["text"], kept["reason"], answer.input_tokens, answer.output_tokens)

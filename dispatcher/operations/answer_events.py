@@ -1,8 +1,7 @@
-"""The events of one answer, between the task of its call and the caller that reads them.
+"""Passes the events of one answer from the task of its call to the caller that reads them.
 
-A streaming caller that has a token of an attempt has a part of that attempt's answer, and another attempt may give
-another text. A caller that gets the answer as a whole, or that has no token yet, has nothing: the next attempt begins
-again.
+Two attempts may generate different texts. So a streaming caller that has a token of an attempt can only get the rest of
+that attempt's answer. A caller that has no token yet, or gets the answer as a whole, can get the next attempt's answer.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from dispatcher.model.worker_protocol import Token, WorkEvent
 from dispatcher.operations.calls import Collected
 
 EVENTS_AHEAD_MAX = 64
-"""Most events that are read from the worker before the caller reads them."""
+"""Most events that wait for the caller. With more, no further event is read from the worker."""
 
 
 class Pause(Enum):
-    """What is read where there is no event."""
+    """What the reader gets instead of an event."""
 
     WAITING = "no event came in time"
     END = "the answer is complete"
 
 
 class AnswerEvents:
-    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it keeps no event and holds nothing up.
+    """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
 
-    `streamed`: the reader hands each token to its caller at once. Otherwise it hands over `collected` at the end.
+    `streamed`: the reader gives each token to its caller at once. Otherwise it gives `collected` to it at the end.
     """
 
     def __init__(self, *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
-        """What the last attempt delivered."""
+        """The text and counts that the last attempt delivered."""
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
@@ -48,11 +47,11 @@ class AnswerEvents:
 
     @property
     def is_partly_delivered(self) -> bool:
-        """Whether the caller has a part of the last attempt's answer, and can only get the rest of it."""
+        """Whether the caller has a part of the last attempt's answer, so that it can only get the rest of it."""
         return self._streamed and self._is_handed and not self._unread
 
     def begin(self) -> None:
-        """A new attempt begins: forget what the last one delivered."""
+        """Forget what the last attempt delivered, because a new one begins."""
         self.collected, self._is_handed = Collected(), False
         while not self._events.empty():
             self._events.get_nowait()
@@ -70,12 +69,12 @@ class AnswerEvents:
             self._events.put_nowait(event)
 
     def end(self, error: AnsweredError | None) -> None:
-        """Add the end. With an error the reader gets that, after all events before it."""
+        """Add the end. The reader gets it after all events; `error` is then raised."""
         self._error = error
         self._events.put_nowait(Pause.END)
 
     def discard(self) -> None:
-        """The reader has left."""
+        """Drop all events, because the reader has left."""
         self._unread = True
         self._room.set()
 

@@ -1,4 +1,4 @@
-"""The attempts of a call, one at a time: events go to the answer's reader, the end of a stream to the call's task."""
+"""Runs the attempts of a call, one at a time. Events go to the answer's reader, the stream's end to the call's task."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dispatcher.operations.calls import Call, order_of
 from dispatcher.ports import WorkerClient
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
-"""Refusals before the worker takes the attempt: it neither begins nor reports it."""
+"""Codes of refusals before the worker takes the attempt. It neither begins nor reports such an attempt."""
 
 logger = logging.getLogger("headgate.gate")
 
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """The worker ended its stream as the protocol says: the log knows how the attempt ended."""
+    """The worker sent its last event, so the log has the end of the attempt."""
 
     attempt: int
     worker: str
@@ -32,7 +32,7 @@ class LastEvent:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The stream broke. `began` is False if the worker certainly did not begin the attempt."""
+    """The stream broke before its last event. `began` is False if the worker certainly did not begin the attempt."""
 
     attempt: int
     worker: str
@@ -40,13 +40,13 @@ class Broken:
 
 
 class Attempts:
-    """The attempts that this process begins. `report` gets the end of each stream that is not closed by `stop`."""
+    """The attempts that this process begins. `report` gets the end of each stream, unless `stop` closed it."""
 
     def __init__(
         self, workers: WorkerClient, call: Call, events: AnswerEvents, report: Callable[[LastEvent | Broken], None]
     ) -> None:
         self.highest = 0
-        """The highest attempt that was offered here."""
+        """The highest attempt that was offered to this process."""
         self._workers = workers
         self._call = call
         self._events = events

@@ -1,4 +1,4 @@
-"""The context of all operations: the ports, the settings, the limits, and the calls that a process holds."""
+"""The context of all operations: the ports, the settings, the limits, and the durable calls of a process."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ logger = logging.getLogger("headgate.gate")
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """What the fronts of a gate decide by themselves. Times are in seconds."""
+    """Settings of the fronts. Times are in seconds."""
 
     deadline_s: float = 300.0
-    """Longest time from arrival to the last token. A submission may have a shorter one."""
+    """Longest time from arrival to the last token. A submission may have a shorter deadline."""
     default_max_tokens: int = 256
-    """Used for a request without max_tokens, also in its estimate."""
+    """max_tokens of a request that has none, also for its estimate."""
 
 
 @dataclass(slots=True)
 class Context:
-    """One process that serves callers, or executes calls that no caller waits for."""
+    """The context of one process that serves callers, or executes calls that no caller waits for."""
 
     link: GateLink
     store: Store
@@ -58,18 +58,18 @@ class Context:
         self.fleet = FleetView(self.link, self.clock)
 
     def key_lock(self, tenant: str, key: str) -> asyncio.Lock:
-        """Return the lock under which this process writes the item of an idempotency key and begins to follow it."""
+        """Return the lock of an idempotency key. Hold it to write the key's item and to begin to follow its call."""
         return self._key_locks.setdefault((tenant, key), asyncio.Lock())
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start work beside the request; `finish` waits for it."""
+        """Start a task beside the request. `finish` waits for it."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def finish(self) -> None:
-        """Wait until all spawned work is done and the link is idle: a Lambda sandbox freezes after its handler."""
+        """Wait until all spawned tasks have ended and the link is idle. A Lambda sandbox freezes after its handler."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run

@@ -1,7 +1,7 @@
-"""Execution of durable calls that no caller waits for: any process can do it, from the item's body.
+"""Executes durable calls that no caller waits for. Any process can do it, because the item contains the body.
 
-A message names a call that the gate dispatched. It is only a hint: the gate is asked first, and a duplicate, late or
-reordered message finds the call over, held here already, or under another attempt.
+A message names a call that the gate dispatched. The message is only a hint, and the operation asks the gate first. So a
+duplicate, late or reordered message does no harm: the call is over, already held here, or dispatched again since.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dispatcher.operations.following import Following
 from dispatcher.operations.submit import max_tokens_of
 
 HOLD_S = 10.0
-"""If the attempt of the message was returned meanwhile, this process waits so long for the next one."""
+"""How long this process waits for the next attempt if the attempt of the message was returned meanwhile."""
 
 
 async def execute_detached(context: Context, call_id: str) -> bool:
-    """Execute a durable call to its end. False if nothing is left to do here.
+    """Execute a durable call to its end. Return False if this process has nothing to execute.
 
-    Raises StoreUnavailable: the message must be delivered again.
+    Raises StoreUnavailable; then the message must be delivered again.
     """
     call = await _call_to_execute(context, call_id)
     while call is not None and (here := context.durable_calls.get(call_id)) is not None:
@@ -37,14 +37,14 @@ async def execute_detached(context: Context, call_id: str) -> bool:
 
 
 async def serve_launched(context: Context) -> None:
-    """Execute what the leader gives to this process, until cancelled. For a process that stays."""
+    """Execute the calls that the leader launches on this process, until cancelled. For a process that runs for long."""
     while True:
         call_id, _ = await context.link.launched()
         context.spawn(execute_detached(context, call_id))
 
 
 async def _call_to_execute(context: Context, call_id: str) -> Call | None:
-    """Return the call, or None if there is nothing to execute (any more)."""
+    """Return the call, or None if it needs no execution (any more)."""
     item = await context.store.get(call_id)
     if item is not None and item.answer is not None:
         await _end_as_kept(context, item, item.answer)
@@ -58,7 +58,7 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
 
 
 async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
-    """End a call whose answer is kept while the log still offers it: the process that kept it did not write its end."""
+    """End a call that has a stored answer and no end in the log: another process stored the answer and then died."""
     outcome = await context.link.do(Status(item.id))
     if isinstance(outcome, Offer):
         counts = answer.input_tokens, answer.output_tokens
@@ -67,7 +67,7 @@ async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> No
 
 
 async def _followed(following: Following) -> bool:
-    """Wait for the end of the call; let it go if no offer of it comes here within HOLD_S."""
+    """Wait for the end of the call. Let it go if this process gets no offer of it within HOLD_S."""
     try:
         if not isinstance(await following.first(), Waiting | Offer):
             return False
@@ -91,6 +91,6 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
         bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
     except (NoWorker, UnknownModel):
         bytes_per_token = 1.0
-    # Of weight only if its process stopped before the gate accepted the call: else the gate knows its cost.
+    # The cost matters only if the first process died before the gate accepted the call; else the gate has its cost.
     cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens)
     return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key)

@@ -1,7 +1,7 @@
-"""The tenant of an API key, cached for at most a minute. Only the verified key names the tenant.
+"""Finds the tenant of an API key, and caches it for at most a minute. Only the verified key names the tenant.
 
-Lookups of keys that this process has never found are limited: a caller that guesses keys reads the table at most
-LimitSettings.unknown_keys_per_s times a second, and does not drive known keys out of the cache.
+Lookups of keys that this process has never found are limited to LimitSettings.unknown_keys_per_s. So a caller that
+guesses keys cannot overload the table, and cannot push known keys out of the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Cache(Generic[V]):
         return (found[1],) if found is not None and 0 <= now - found[0] < CACHE_S else None
 
     def has_had(self, key: str) -> bool:
-        """Return whether the key has an entry, also an old one."""
+        """Return whether the key has an entry, valid or expired."""
         return key in self._entries
 
     def put(self, key: str, value: V, now: float) -> V:
@@ -63,9 +63,9 @@ class Directory:
         self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
 
     async def tenant_of(self, api_key: str | None) -> Tenant:
-        """Return the tenant of this key. Raises Unauthorized, with one message for every kind of wrong key.
+        """Return the tenant of this key. Raises Unauthorized, with the same message for every kind of wrong key.
 
-        Raises Refused while too many unknown keys are looked up.
+        Raises Refused if too many unknown keys were looked up.
         """
         if not api_key or len(api_key) > KEY_CHARS_MAX:
             raise Unauthorized()
@@ -104,7 +104,7 @@ class Directory:
         if wait_s:
             after_s = float(min(60, max(1, math.ceil(wait_s))))
             message = (
-                "Too many unknown API keys were sent to this server, so it looks up no further ones now "
+                "Too many unknown API keys were sent to this server. For now it looks up no others "
                 f"(limit `unknown_keys`). Try again in about {after_s:g} s."
             )
             raise Refused(message, "unknown_keys", after_s)

@@ -1,7 +1,7 @@
-"""The workers that the shard holds, cached for some seconds: which models are served, and how their texts are counted.
+"""Knows the shard's workers, cached for some seconds: which models they serve, and how they count the tokens of a text.
 
-An arrival is checked against this view, and only the shard decides where it runs. The view may be old, so an unknown
-model is looked for once more before it is refused.
+A request is checked against this view. Only the shard decides where the request runs. The view may be old, so before a
+request is refused for an unknown model, the workers are read again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dispatcher.ports import Clock, GateLink
 
 FRESH_S = 2.0
 LOOK_AGAIN_S = 0.25
-"""An unknown model is looked for again if the view is older than this."""
+"""If a model is unknown and the view is older than this, the workers are read again."""
 STALE_S = 60.0
-"""If the workers cannot be read, a view up to this age is used."""
+"""If the workers cannot be read, the last view is used up to this age."""
 REMEMBERED_S = 900.0
-"""A model that was served within this time is not unknown; no worker serves it at the moment."""
+"""A model that was served within this time counts as known, and its requests get the error "no worker"."""
 ALIVE = frozenset({"serving", "draining", "resting"})
-"""The states of a worker that is heard."""
+"""The states of a worker that sends heartbeats."""
 
 
 class FleetView:
@@ -50,7 +50,7 @@ class FleetView:
         return {worker.model for worker in await self.workers() if worker.state in ALIVE}
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
-        """Return a worker of the model. Raises UnknownModel (also for one that the tenant may not use), NoWorker."""
+        """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker."""
         if tenant.models is not None and model not in tenant.models:
             raise UnknownModel(model)
         try:
@@ -78,7 +78,7 @@ class FleetView:
         return self._clock.monotonic() - self._read_at
 
     async def _read(self) -> Sequence[WorkerSet]:
-        """Read the workers. Callers at the same time share one read."""
+        """Read the workers. Concurrent callers share one read."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_once())
             self._reading.add_done_callback(self._forget_reading)

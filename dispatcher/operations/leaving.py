@@ -1,4 +1,4 @@
-"""What a process does so that nothing of a call stays behind at the gate. `begun`: the highest attempt begun here."""
+"""Removes a call from the gate, so that none of its offers stays open. `begun` is the highest attempt begun here."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.ends import kept_answer
 
 TAKE_BACK_TRIES = 3
-"""How often a call is taken back whose command the gate did not answer. Each try lasts as long as the link's."""
+"""How many times `take_back` tries. Each try lasts up to the link's own time limit."""
 TAKE_BACK_S = 1.0
 """The pause between two tries."""
 
 
 async def give_back(context: Context, call: Call, attempt: int, worker: str) -> Outcome | None:
-    """Return an attempt that the worker did not begin and that this process alone could begin."""
+    """Return an attempt to the gate that no worker has begun. Only this process could have begun it."""
     outcome = await context.link.do(Return(call.id, attempt, "unreachable", worker))
     if isinstance(outcome, Refused):
         return None
-    # After a return, and also if only this attempt is unknown, the gate knows whether there is a next one.
+    # After the return the gate knows whether there is a next attempt; also if it does not know this attempt.
     return await context.link.do(Status(call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
 
 async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None:
-    """Cancel the call. An offer that was made meanwhile and is not begun here is given back at once."""
+    """Cancel the call. If an offer was made meanwhile, give it back at once, because it is not begun here."""
     cancelled = await context.link.do(Cancel(call.id, outcome))
     if isinstance(cancelled, Done):
         cancelled = await context.link.do(Status(call.id))
@@ -35,16 +35,17 @@ async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None
 
 
 async def let_go(context: Context, call: Call, begun: int) -> None:
-    """Hold a durable call no more. `begun`: the highest attempt that was begun here; a later one is launched."""
+    """Stop holding a durable call. The gate launches any attempt above `begun`."""
     outcome = await context.link.do(accept_of(call, context.link, ""))
     if isinstance(outcome, Offer) and outcome.attempt > begun:
         await context.launcher.launch(call.id, outcome.attempt)
 
 
 async def take_back(context: Context, call: Call, begun: int) -> None:
-    """Leave nothing at the gate after a command without an answer: the log may have it all the same.
+    """Cancel a call after a command without an answer, because the command may be in the log.
 
-    An offer that no task begins would suspend all calls of this process, and hold a slot, again and again.
+    Without this, the gate would offer the call again and again. No task would begin the offers; each would hold a slot,
+    and suspend all calls of this process.
     """
     for _ in range(TAKE_BACK_TRIES):
         try:

@@ -1,10 +1,11 @@
-"""Limits before the gate: what one tenant may hold of a process before any decision is made or any table is read.
+"""Limits of one process: how much of its resources each tenant may hold. They are checked before the gate decides.
 
-A process has connections, memory for waiting requests, and lookups of keys. Each of them is bounded for the process and
-for each tenant. A tenant never holds more than is left for others: one tenant alone gets half, and a newcomer always
-finds room. Source: dynamic queue length thresholds (Choudhury and Hahne, 1998), with a factor of 1.
+A process has a limited number of connections, memory for waiting requests, and lookups of keys. Each of these is
+bounded for the process and for each tenant. A tenant never holds more than is left for the others: a tenant alone gets
+at most half, and a new tenant always finds some left. Source: dynamic queue length thresholds (Choudhury and Hahne,
+1998), with a factor of 1.
 
-The limits are of one process. The gate itself bounds the items of each tenant's queue (Tenant.queue_items_max).
+(The gate itself bounds the items of each tenant's queue: Tenant.queue_items_max.)
 """
 
 from __future__ import annotations
@@ -21,42 +22,43 @@ from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
 REFUSED_S = 0.25
-"""After the gate refused a tenant's durable call, further ones are refused here for so long: each costs two writes."""
+"""How long this process refuses a tenant's durable calls after the gate refused one: each of them costs two writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Bounds of one process. Those of the process are shared by all tenants; the others are for one tenant.
+    """The bounds of one process. Those of `process_…` and of lookups are for all tenants together, the others for each.
 
     0 allows nothing. Raises ValueError for a negative bound or a time of 0.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
-    """For dispatcher/config.py, which reads these settings from the environment."""
+    """dispatcher/config.py reads these settings from the environment."""
 
     process_requests_max: int = 4096
-    """Requests that are open in this process. Further ones get 429 before their key is looked up."""
+    """Open requests in this process. Further requests get 429 before their key is looked up."""
     open_requests_max: int = 1024
-    """Requests of a tenant that are open in this process, from its verified key to the last byte of the answer."""
+    """Open requests of a tenant in this process: from the verified key to the last byte of the answer."""
     process_waiting_bytes_max: int = 512_000_000
     waiting_bytes_max: int = 64_000_000
-    """Bytes of text of a tenant's requests that wait for a slot."""
+    """Bytes of text in a tenant's requests that wait for a slot."""
     process_waiting_tokens_max: int = 400_000_000
     waiting_tokens_max: int = 40_000_000
-    """Estimated tokens of a tenant's requests that wait for a slot."""
+    """Estimated tokens in a tenant's requests that wait for a slot."""
     process_waiting_items_max: int = 8192
     waiting_items_max: int = 2048
     """Requests of a tenant that wait for a slot in this process."""
     same_key_max: int = 16
-    """Requests under one idempotency key that are open in this process."""
+    """Open requests with the same idempotency key in this process."""
     waiting_executions_max: int = 50
-    """A Lambda execution does not wait behind more requests of its tenant than this; the request stays in its queue."""
+    """A Lambda execution waits behind at most this many requests of its tenant. Beyond that, the request stays queued
+    without it."""
     unknown_keys_per_s: float = 10.0
-    """Lookups of API keys that this process does not know, in the long run."""
+    """Lookups of unknown API keys per second, in the long run."""
     unknown_keys_burst: int = 200
     """Most such lookups at once."""
     body_s: float = 10.0
-    """A request's body arrives within this time."""
+    """Longest time for a request's body to arrive."""
     send_s: float = 30.0
     """A caller that reads nothing for this time is disconnected."""
 
@@ -68,7 +70,7 @@ class LimitSettings:
 
 
 class Budget:
-    """One bounded resource of a process, held by tenants."""
+    """One bounded resource of a process, shared by its tenants."""
 
     def __init__(self, limit: str, what: str, tenant_max: float, process_max: float) -> None:
         self._limit = limit
@@ -108,7 +110,7 @@ class Budget:
 
 
 class WaitingRequest:
-    """What one waiting request holds. `release` may be called more than once."""
+    """The bytes, tokens and item that one waiting request holds. `release` may be called more than once."""
 
     def __init__(self, budgets: tuple[tuple[Budget, int], ...], tenant: str) -> None:
         self._taken: list[tuple[Budget, int]] = []
@@ -138,7 +140,7 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     def take(self) -> float:
-        """Use it once and return 0, or return the seconds until it can be used."""
+        """Take one use and return 0. If there is none, return the seconds until the next."""
         now = self._clock.monotonic()
         self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._rate_per_s)
         self._at = now
@@ -186,7 +188,7 @@ class Limits:
 
     @contextmanager
     def key_in_flight(self, tenant: str, key: str) -> Iterator[None]:
-        """Hold one of the requests under an idempotency key. Raises Refused."""
+        """Hold one of the open requests with an idempotency key. Raises Refused."""
         name = f"{tenant}/{key}"
         self.keys.take(name)
         try:
@@ -195,6 +197,6 @@ class Limits:
             self.keys.give_back(name)
 
     def waiting_request(self, tenant: str, size_bytes: int, tokens: int) -> WaitingRequest:
-        """Hold what a waiting request needs. Raises Refused."""
+        """Hold the bytes, tokens and item of a waiting request. Raises Refused."""
         budgets = ((self.waiting_items, 1), (self.waiting_bytes, size_bytes), (self.waiting_tokens, tokens))
         return WaitingRequest(budgets, tenant)

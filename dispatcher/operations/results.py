@@ -1,4 +1,4 @@
-"""The kept end of a durable call: its error, and which error an end without an answer means."""
+"""Reads the stored answer of a durable call: its error, and the error of a call that ended without an answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OURS: dict[str, Callable[[str], AnsweredError]] = {
 
 
 def is_retryable(answer: Answer) -> bool:
-    """Return whether its error invites a new try: a worker shed the request, or ended it in favour of others.
+    """Return whether the request may be tried again: a worker shed it, or ended it in favour of others.
 
-    An end that left no answer (an empty body) says nothing of a new try.
+    False for an answer with an empty body, because it has no error code.
     """
     if answer.outcome != "failed" or not answer.body:
         return False
@@ -36,7 +36,7 @@ def is_retryable(answer: Answer) -> bool:
 
 
 def error_of(answer: Answer) -> AnsweredError:
-    """Return the error of an answer that is not "done". Its outcome says it, if no error was kept."""
+    """Return the error of an answer that is not "done": the stored error, or the one that its outcome means."""
     body = json.loads(answer.body) if answer.body else {}
     if "error" not in body:
         return error_of_outcome(answer.outcome)
@@ -48,10 +48,11 @@ def error_of(answer: Answer) -> AnsweredError:
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
-    """Return the answer of a call that the gate does not hold any more, if none was kept. `outcome`: what it says.
+    """Return the answer of a call that the gate does not hold any more and that has no stored answer.
 
-    A call that the gate does not know was lost before it was accepted. Until its deadline its key is free for a new
-    try; after that it has expired, because the log does not remember its end for ever.
+    `outcome` is the gate's answer to a Status. If the gate does not know the call, it was lost before it was accepted:
+    until its deadline its key is free for a new try. After the deadline the call counts as expired, because the log
+    does not remember ends for ever.
     """
     if isinstance(outcome, Over):
         return answer_of_outcome(outcome, now)

@@ -1,4 +1,4 @@
-"""Tenants and their keys: create, change, rotate, delete. For operators only, never for tenants."""
+"""Creates, changes and deletes tenants, and rotates their keys. Only operators may use this, never tenants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatcher.ports import Clock, Ids, TenantStore
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
-"""The key in use, and the one that replaces it."""
+"""The key in use, and the new key that replaces it."""
 
 Change = Callable[[Tenant], Tenant]
 
@@ -79,7 +79,7 @@ async def existing(store: TenantStore, name: str) -> Tenant:
 
 
 async def booking(store: TenantStore, workers: Sequence[WorkerSet], pool: str) -> Booking:
-    """Return the pool's guaranteed rates and the measured capacity of those of its workers that are heard."""
+    """Return the sum of the pool's guaranteed rates, and the measured capacity of its live workers."""
     promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
     return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state in ALIVE))
 

@@ -1,4 +1,4 @@
-"""Usage per tenant, application and hour, exact to the token: the projection, and what the log holds beyond it."""
+"""Usage per tenant, application and hour, exact to the token: the stored projection plus the later part of the log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ async def usage_of(context: Context, tenant: str | None, first_hour: int, last_h
 
     Raises StoreUnavailable.
     """
-    # In this order: a row that the shard drops because it was projected is then in the second read.
+    # The shard first: it drops a row only after it was projected, so the store then has it.
     held = await context.link.usage(tenant, first_hour, last_hour)
     projected = await context.store.usage(tenant, first_hour, last_hour)
     return merged([*projected, *held])
 
 
 def merged(rows: Iterable[UsageRow]) -> Sequence[UsageRow]:
-    """Return one row per hour, tenant and application: the one that contains most of the log."""
+    """Return one row per hour, tenant and application: the row with the highest log position."""
     newest: dict[tuple[int, str, str], UsageRow] = {}
     for row in rows:
         key = (row.hour, row.tenant, row.app)
