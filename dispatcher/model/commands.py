@@ -128,7 +128,13 @@ class Tick(NamedTuple):
     """Decide what is due by the clock: deadlines, workers that have rested, slots that are free."""
 
 
-Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Silent | Status | Tick
+class Saved(NamedTuple):
+    """A process that makes snapshots has projected all totals of usage that did not change since `position`."""
+
+    position: int
+
+
+Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Silent | Status | Tick | Saved
 
 
 class Waiting(NamedTuple):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FORMAT = 1
-"""The version of the facts below. A reader refuses an entry with a higher one."""
+FORMAT = 2
+"""The version of the facts below. A reader refuses an entry with a higher one. Version 2 has UsageSaved."""
 
 
 class OrderSet(NamedTuple):
@@ -151,9 +151,15 @@ class Cancelling(NamedTuple):
     id: str
 
 
+class UsageSaved(NamedTuple):
+    """Totals of usage that did not change since `position` are in the projection: old ones may leave the state."""
+
+    position: int
+
+
 Fact = (
     OrderSet | WorkerSet | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched | Returned | Ended
-    | Dropped | Held | Cancelling
+    | Dropped | Held | Cancelling | UsageSaved
 )  # fmt: skip
 
 

@@ -18,9 +18,10 @@ from math import inf
 from typing import NamedTuple
 from zlib import crc32
 
+from dispatcher.model.commands import Command
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.ports import InvocationStore, Launcher, Listener, MailboxStore, UsageStore
-from dispatcher.service.codec.frames import VERSION, Heir, Hello, Message, NotLeader
+from dispatcher.service.codec.frames import VERSION, Do, Heir, Hello, Message, NotLeader
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.leader import Leader
@@ -277,7 +278,14 @@ class GateProcess:
             with suppress(StoreUnavailable):
                 replica = await self._snapshot_source()
                 if replica is not None and self._snapshots.is_due(replica):
-                    await self._snapshots.write(replica)
+                    self._submit(await self._snapshots.write(replica))
+
+    def _submit(self, command: Command) -> None:
+        """Bring a command that may be lost before the gate: into the own next entry, or to the leader."""
+        if self._leader is not None:
+            self._leader.submit(command)
+        elif self._channel is not None:
+            self._channel.post(Do(0, self._clock.now(), command))
 
     async def _snapshot_source(self) -> Replica | None:
         """Return the replica from which this process makes snapshots; None if another process makes them."""

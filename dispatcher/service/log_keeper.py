@@ -34,5 +34,5 @@ class LogKeeper:
         self._looked_at = now
         if not self._snapshots.is_due(replica):
             return False
-        await self._snapshots.write(replica)
+        await replica.commit([await self._snapshots.write(replica)])
         return True

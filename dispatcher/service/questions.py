@@ -29,7 +29,7 @@ def answer(shard: Shard, topic: str, arguments: Sequence[str]) -> str:
 
 def usage(shard: Shard, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
     """Return the usage rows of the hours from `first_hour` to `last_hour`."""
-    rows = shard.usage_rows(0)
+    rows = shard.usage_rows()
     return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
 
 

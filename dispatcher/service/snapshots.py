@@ -1,14 +1,16 @@
 """Writes snapshots and projections (rule 12). One follower does it, or the leader if it has no followers.
 
 A snapshot is due when the log has grown enough since the last one, at most once a minute. It is also due by age,
-because entries and snapshots expire (ports.Log.save_snapshot). After a snapshot, the changed usage and the tenants'
-rows are projected. Then the log is cut below the snapshot before this one.
+because entries and snapshots expire (ports.Log.save_snapshot). After a snapshot, the rows that changed are projected
+(projection.py). Then the log is cut below the snapshot before this one.
 """
 
 from __future__ import annotations
 
+from dispatcher.model.commands import Saved
 from dispatcher.ports import Clock, Ids, Log, UsageStore
 from dispatcher.service.follower import Offload, at_once
+from dispatcher.service.projection import Projection
 from dispatcher.service.replica import Replica
 from dispatcher.shard.snapshot import dump
 
@@ -19,8 +21,6 @@ UNSAVED_S = 3600.0
 """The age of the oldest entry without a snapshot at which a snapshot is due."""
 IDLE_S = 12 * 3600.0
 """A process makes a snapshot at least this often, also of a log that does not grow."""
-ROWS_PER_S = 50
-"""Rows that are projected in a second. A row costs at most two write units, so all of them at most 100 (rule 12)."""
 
 
 class Snapshots:
@@ -29,13 +29,11 @@ class Snapshots:
     def __init__(
         self, log: Log, projections: UsageStore, shard: str, clock: Clock, ids: Ids, offload: Offload = at_once
     ) -> None:
-        self._log, self._projections, self._shard = log, projections, shard
+        self._log, self._projection = log, Projection(projections, shard, clock)
         self._clock, self._ids, self._offload = clock, ids, offload
         self._written_at: float | None = None
         self._looked_at: float | None = None
         """When this process first checked whether a snapshot is due."""
-        self._projected = 0
-        """Usage below this position is projected."""
         self.written = 0
         """Snapshots that this process wrote."""
 
@@ -50,24 +48,23 @@ class Snapshots:
         since = self._looked_at if self._written_at is None else self._written_at
         return is_long or is_old or (replica.shard.position > 0 and now - since >= IDLE_S)
 
-    async def write(self, replica: Replica) -> None:
-        """Write a snapshot of the replica's state, then the projections, then cut the log. Raises StoreUnavailable."""
+    async def write(self, replica: Replica) -> Saved:
+        """Write a snapshot of the replica's state, then the projections, then cut the log. Raises StoreUnavailable.
+
+        Return a command for the gate. If it is lost, the next one contains it.
+        """
         self._written_at, before = self._clock.monotonic(), replica.saved_position
         async with replica.held() as shard:
             position = shard.position
             state = await self._offload(dump, shard)
-            usage = await self._offload(shard.usage_rows, self._projected)
+            usage = await self._offload(shard.unsaved_usage)
             tenants = await self._offload(shard.tenant_rows)
             unsaved, at = replica.unsaved_bytes, shard.at
         await self._log.save_snapshot(position, self._ids.new(), state)
         replica.saved_position, replica.saved_at = position, at
         replica.unsaved_bytes -= unsaved
-        for start in range(0, len(usage), ROWS_PER_S):
-            await self._projections.put_usage(usage[start : start + ROWS_PER_S])
-            await self._clock.sleep(1.0)
-        for start in range(0, len(tenants), ROWS_PER_S):
-            await self._projections.put_tenant_rows(self._shard, tenants[start : start + ROWS_PER_S])
-            await self._clock.sleep(1.0)
+        saved = await self._projection.put_usage(usage, position)
+        await self._projection.put_tenants(tenants)
         await self._log.cut(before)
-        self._projected = position
         self.written += 1
+        return Saved(saved)

@@ -22,6 +22,7 @@ from dispatcher.model.facts import (
     ProcessSet,
     Returned,
     TenantSet,
+    UsageSaved,
     WorkerLost,
     WorkerSet,
 )
@@ -43,6 +44,7 @@ KINDS: dict[str, type[Any]] = {
     "x": Dropped,
     "h": Held,
     "c": Cancelling,
+    "u": UsageSaved,
 }
 """A new kind needs a new FORMAT, so that older readers stop instead of guessing."""
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}

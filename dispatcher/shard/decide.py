@@ -22,13 +22,14 @@ from dispatcher.model.commands import (
     Present,
     Report,
     Return,
+    Saved,
     Silent,
     Status,
     Tick,
     Unknown,
     Waiting,
 )
-from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet
+from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet, UsageSaved
 from dispatcher.shard.accept import accept, wait_s
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
@@ -74,6 +75,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             silent_worker(decision, name) if is_worker else _set_process(decision, name, silent=True)
         case Present():
             _set_process(decision, command.process, silent=False)
+        case Saved():
+            _saved(decision, command)
         case Gone():
             if command.process in decision.state.processes:
                 decision.add(ProcessLost(command.process))
@@ -110,6 +113,14 @@ def _set_process(decision: Decision, name: str, *, silent: bool) -> None:
     process = decision.state.processes.get(name)
     if process is not None and process.silent is not silent:
         decision.add(ProcessSet(name, "silent" if silent else "present"))
+
+
+def _saved(decision: Decision, command: Saved) -> None:
+    """Note what is projected, if that is news of any total: an idle log gets no entry from its snapshots."""
+    state = decision.state
+    position = min(command.position, state.position)
+    if any(state.usage_saved <= usage.position < position for usage in state.usage.values()):
+        decision.add(UsageSaved(position))
 
 
 def _tick(decision: Decision) -> None:

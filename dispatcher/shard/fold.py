@@ -24,6 +24,7 @@ from dispatcher.model.facts import (
     ProcessSet,
     Returned,
     TenantSet,
+    UsageSaved,
     WorkerLost,
     WorkerSet,
 )
@@ -180,6 +181,12 @@ def _cancelling(state: State, fact: Cancelling) -> None:
     state.set_call(state.calls[fact.id], "cancelling", True)
 
 
+def _usage_saved(state: State, fact: UsageSaved) -> None:
+    if fact.position > state.position:
+        raise ValueError("usage of later entries cannot be saved already")
+    state.assign("usage_saved", max(state.usage_saved, fact.position))
+
+
 def _by_arrival(process: Process) -> list[Call]:
     return sorted(process.calls.values(), key=lambda call: call.arrival)
 
@@ -250,4 +257,5 @@ FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     Dropped: _dropped,
     Held: _held,
     Cancelling: _cancelling,
+    UsageSaved: _usage_saved,
 }

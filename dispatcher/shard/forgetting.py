@@ -9,7 +9,7 @@ ENDS_KEPT = 4096
 """The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
 CLEANED_EVERY_S = 60.0
 HOURS_KEPT = 3
-"""Hours of usage that stay in the state after they are over: the projection must be written within this time."""
+"""Hours of usage that stay in the state after they are over, so that a projection is seldom read for a recent hour."""
 
 
 def forget(state: State, before: float) -> None:
@@ -45,6 +45,12 @@ def _forget_old(state: State) -> None:
             del state.processes[name]
     old = state.at - state.settings.interaction_kept_s
     state.interactions = {key: at for key, at in state.interactions.items() if at >= old}
+    _forget_usage(state)
+
+
+def _forget_usage(state: State) -> None:
+    """Forget old totals. One that is not projected yet stays, however old: usage is exact to the token."""
     oldest = int(state.at // HOUR_S) - HOURS_KEPT
-    for row in [row for row in state.usage if row[2] < oldest]:
-        del state.usage[row]
+    saved = state.usage_saved
+    for key in [key for key, usage in state.usage.items() if key[2] < oldest and usage.position < saved]:
+        del state.usage[key]

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
 
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.policies.orders.queues import Tenant
+from dispatcher.shard.records import Usage
 from dispatcher.shard.state import State
 
 
-def usage_rows(state: State, since: int) -> list[UsageRow]:
-    """Return the totals that changed at or after position `since`, as of the state's position."""
-    return [
-        UsageRow(*key, row.requests, row.input_tokens, row.output_tokens, row.service, state.position)
-        for key, row in state.usage.items()
-        if row.position >= since
-    ]
+def usage_rows(state: State) -> list[UsageRow]:
+    """Return the totals as of the state's position."""
+    return [_usage_row(state, key, usage) for key, usage in state.usage.items()]
+
+
+def unsaved_usage(state: State) -> list[tuple[int, UsageRow]]:
+    """Return the totals that changed since `usage_saved`, each after the position of its last change, by position."""
+    return sorted(
+        (
+            (usage.position, _usage_row(state, key, usage))
+            for key, usage in state.usage.items()
+            if usage.position >= state.usage_saved
+        ),
+        key=itemgetter(0),
+    )
+
+
+def _usage_row(state: State, key: tuple[str, str, int], usage: Usage) -> UsageRow:
+    return UsageRow(*key, usage.requests, usage.input_tokens, usage.output_tokens, usage.service, state.position)
 
 
 def tenant_rows(state: State) -> list[TenantRow]:

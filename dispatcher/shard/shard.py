@@ -20,7 +20,7 @@ from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.fold import News, fold
 from dispatcher.shard.forgetting import forget
-from dispatcher.shard.rows import tenant_rows, usage_rows
+from dispatcher.shard.rows import tenant_rows, unsaved_usage, usage_rows
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
 
@@ -96,9 +96,13 @@ class Shard:
     def fleet(self) -> list[WorkerSet]:
         return [worker.config for worker in self.state.workers.values()]
 
-    def usage_rows(self, since: int = 0) -> list[UsageRow]:
-        """Return the totals that changed at or after position `since`."""
-        return usage_rows(self.state, since)
+    def usage_rows(self) -> list[UsageRow]:
+        """Return the totals of usage that the shard holds."""
+        return usage_rows(self.state)
+
+    def unsaved_usage(self) -> list[tuple[int, UsageRow]]:
+        """Return the totals that may not be projected yet, each after the position of its last change, by position."""
+        return unsaved_usage(self.state)
 
     def tenant_rows(self) -> list[TenantRow]:
         return tenant_rows(self.state)

@@ -41,6 +41,7 @@ def dump(shard: Shard) -> bytes:
         "virtual_time": state.virtual_time,
         "arrivals": state.arrivals,
         "behind": state.behind,
+        "usage_saved": state.usage_saved,
         "throttle": state.throttle.dump() if state.throttle else None,
     }
     return pack(values, *(line for name, rows in _rows(state).items() for line in _lines(name, rows)))
@@ -97,6 +98,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     state.log_order = fields["order"]
     state.position, state.at = fields["position"], fields["at"]
     state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
+    state.usage_saved = fields["usage_saved"] if fields["format"] > 1 else 0
     for config, failures in fields["workers"]:
         worker = Worker(WorkerSet(*config))
         worker.failures = failures

@@ -51,6 +51,8 @@ class State:
         self.workers: dict[str, Worker] = {}
         self.processes: dict[str, Process] = {}
         self.usage: dict[tuple[str, str, int], Usage] = {}
+        self.usage_saved = 0
+        """Totals of usage that did not change since this position are in the projection."""
         self.interactions: dict[tuple[str, str], float] = {}
         """When the last call of each interaction was accepted."""
         self.ends: OrderedDict[str, Over] = OrderedDict()

@@ -20,6 +20,7 @@ from dispatcher.model.commands import (
     Present,
     Report,
     Return,
+    Saved,
     Silent,
     Tick,
     call_id,
@@ -151,6 +152,13 @@ class ShardMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float, lose: bool) -> None:
         self.now += seconds
         self.write([Tick()], lose)
+
+    @rule(back=st.integers(0, 20), lose=st.booleans())
+    def project(self, back: int, lose: bool) -> None:
+        before = dict(self.writer.state.usage)
+        self.write([Saved(max(0, self.writer.position - back))], lose)
+        kept = self.writer.state.usage_saved
+        assert all(key in self.writer.state.usage for key, usage in before.items() if usage.position >= kept)
 
     @rule()
     def read(self) -> None:

@@ -112,6 +112,7 @@ COMMANDS = RecordCodec(
         "s": commands.Silent,
         "q": commands.Status,
         "t": commands.Tick,
+        "u": commands.Saved,
     }
 )
 OUTCOMES = RecordCodec(

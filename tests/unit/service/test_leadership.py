@@ -160,7 +160,7 @@ def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch: p
         await traffic(world, front, worker, 0.0, 500)
         await asyncio.sleep(70)
         assert 0 not in log.entries
-        assert (await world.folded()).shard.usage_rows(0)
+        assert (await world.folded()).shard.usage_rows()
 
     run_world(scenario())
 

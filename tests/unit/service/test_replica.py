@@ -246,7 +246,7 @@ def test_an_answer_of_an_earlier_attempt_stands() -> None:
         await one.commit([accept("one-1", "one", now, durable=True)])
         await store.answer("one-1", Answer("done", 0, 7, 9, "{}", now))
         await one.commit([end("one-1", 1)._replace(answer='{"text":"late"}')])
-        row = one.shard.usage_rows(0)[0]
+        row = one.shard.usage_rows()[0]
         assert (row.input_tokens, row.output_tokens) == (7, 9)
 
     run_world(scenario())

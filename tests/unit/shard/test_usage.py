@@ -1,0 +1,97 @@
+"""Usage stays in the state until its projection is in the log, however long that takes: it is exact to the token."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.commands import Saved, Tick
+from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.facts import Entry, UsageSaved
+from dispatcher.model.usage import HOUR_S
+from dispatcher.shard.codec import pack
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.snapshot import dump, fields_of, load
+from tests.support.gate.lone_shard import LoneShard, report
+
+DAY_S = 24 * HOUR_S
+ROWS = ("workers", "processes", "tenants", "calls", "usage", "interactions", "ends")
+
+
+def served(*tenants: str) -> LoneShard:
+    shard = LoneShard()
+    for tenant in tenants:
+        shard.end(shard.call(tenant), 7)
+    return shard
+
+
+def pass_time(shard: LoneShard, seconds: float) -> None:
+    """Write an entry after some time, and one a minute later: what is old is forgotten."""
+    shard.do(report("w", 2), shard.now + seconds)
+    shard.do(report("w", 1), shard.now + 60)
+
+
+def test_usage_without_a_projection_stays_for_days() -> None:
+    shard = served("a")
+    pass_time(shard, 5 * DAY_S)
+    assert [(row.tenant, row.input_tokens) for row in shard.shard.usage_rows()] == [("a", 7)]
+
+
+def test_usage_leaves_the_state_after_its_projection_and_only_then() -> None:
+    shard = served("a")
+    position = shard.shard.position
+    shard.end(shard.call("b"), 9)
+    shard.do(Saved(position))
+    assert shard.facts == (UsageSaved(position),)
+    pass_time(shard, DAY_S)
+    assert [row.tenant for row in shard.shard.usage_rows()] == ["b"]
+    shard.do(Saved(shard.shard.position))
+    pass_time(shard, 60)
+    assert shard.shard.usage_rows() == []
+
+
+def test_a_total_that_changed_after_its_projection_is_projected_again() -> None:
+    shard = served("a")
+    shard.do(Saved(shard.shard.position))
+    assert shard.shard.unsaved_usage() == []
+    shard.end(shard.call("a"), 5)
+    [(position, row)] = shard.shard.unsaved_usage()
+    assert (row.requests, row.input_tokens, row.position) == (2, 12, shard.shard.position)
+    assert position == shard.shard.position - 1
+
+
+def test_unsaved_totals_come_in_the_order_of_their_last_change() -> None:
+    shard = served("b", "a", "b", "c")
+    assert [row.tenant for _, row in shard.shard.unsaved_usage()] == ["a", "b", "c"]
+
+
+def test_a_projection_that_says_nothing_new_writes_no_entry() -> None:
+    shard = served("a")
+    shard.do(Saved(shard.shard.position))
+    for position in (shard.shard.position, 0, 10**9):
+        shard.do(Saved(position))
+        assert shard.facts == ()
+    shard.do(Tick())
+    assert shard.facts == ()
+
+
+def test_a_snapshot_keeps_what_is_projected() -> None:
+    shard = served("a")
+    shard.do(Saved(shard.shard.position))
+    again = load(dump(shard.shard), ShardSettings())
+    assert again.unsaved_usage() == []
+    assert fields_of(dump(again)) == fields_of(dump(shard.shard))
+
+
+def test_a_snapshot_of_version_1_counts_as_not_projected() -> None:
+    shard = served("a")
+    fields = fields_of(dump(shard.shard))
+    del fields["usage_saved"]
+    rows = {name: value for name, value in fields.items() if name in ROWS}
+    old = pack({**{name: value for name, value in fields.items() if name not in ROWS}, "format": 1}, *rows.items())
+    assert [row.tenant for _, row in load(old, ShardSettings()).unsaved_usage()] == ["a"]
+
+
+def test_a_projection_of_later_entries_does_not_fold() -> None:
+    with pytest.raises(LogCorrupt, match="entry 0: UsageSaved"):
+        Shard().fold(Entry(0, 1.0, "p:1", "", 0, (UsageSaved(5),)))
