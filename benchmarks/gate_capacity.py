@@ -9,6 +9,10 @@ is counted too and divided by the invocations: each worker's report each second,
 leader, heirs that follow the log, snapshots, projections. All names have their greatest length. `running`: attempts
 that run all the time. A process on its own: one front, each worker's process, no leader. With a leader: four fronts, a
 gate process beside each worker. `durable`: each call has a key, 4 KB of request and 4 KB of answer.
+
+`snapshots`: those that were written in a row's seconds. The gate processes write one a minute, so a row of 60 s has
+one. Without them the sweep (service/log_keeper.py) makes a snapshot each hour. It runs once at the end of such a row.
+What it reads, the log of that row, is divided by the row's invocations, and what it writes by those of an hour.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gate_model.fleet import ModelledFleet
+from benchmarks.gate_model.fleet import SHARD, ModelledFleet
 from benchmarks.gate_model.load import Load, Names
-from benchmarks.table_capacity import CapacityMeter, metered_table
+from benchmarks.table_capacity import CapacityMeter, Consumed, metered_table
+from dispatcher.service.log_keeper import LogKeeper
+from dispatcher.service.snapshots import UNSAVED_S
 from dispatcher.stores.dynamodb.store import create_table
 from headgate.simulator.virtual_time import run
 
@@ -35,6 +41,8 @@ RUNNING = (0, 64, 256, 1024)
 WORKERS = (1, 16)
 FRONTS_LED, TENANTS = 4, 20
 FOREVER_S = 1e6
+SWEEP_S = UNSAVED_S
+"""The sweep looks so often at a log of which no gate process makes snapshots."""
 TEXT_BYTES = 4096
 LONGEST = Names(tenant="t" * 58, app="a" * 64, model="m" * 64, worker="w" * 56)
 TARGETS = {("alone", 20.0): (4.0, 4.0), ("leader", 100.0): (1.5, 1.0), ("leader", 500.0): (0.5, 0.5)}
@@ -63,6 +71,7 @@ class Row:
     read_units: float
     requests: float
     """Of an invocation, like the units."""
+    snapshots: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,8 @@ async def measured(scenario: Scenario, client: Any, table: str, meter: CapacityM
     before = meter.taken()
     calls = await arrive(fleet, load, scenario.invocations_per_s, seconds)
     used = meter.taken() - before
+    swept = await kept_by_the_sweep(fleet, meter) if scenario.way == "alone" else Consumed()
+    calls_an_hour = scenario.invocations_per_s * SWEEP_S
     return Row(
         scenario.way,
         scenario.invocations_per_s,
@@ -125,10 +136,19 @@ async def measured(scenario: Scenario, client: Any, table: str, meter: CapacityM
         scenario.running,
         scenario.durable,
         calls,
-        used.write_units / calls,
-        used.read_units / calls,
-        used.requests / calls,
+        used.write_units / calls + swept.write_units / calls_an_hour,
+        (used.read_units + swept.read_units) / calls,
+        used.requests / calls + swept.requests / calls_an_hour,
+        used.snapshots + swept.snapshots,
     )
+
+
+async def kept_by_the_sweep(fleet: ModelledFleet, meter: CapacityMeter) -> Consumed:
+    """Let the sweep read the log and make its snapshot, and return what that consumes."""
+    store, before = fleet.store(), meter.taken()
+    keeper = LogKeeper(store.log(SHARD), store.projections, fleet.settings, SHARD, fleet.clock, fleet.ids)
+    await keeper.keep()
+    return meter.taken() - before
 
 
 async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) -> Polls:
@@ -155,13 +175,14 @@ def table_of(rows: list[Row]) -> Table:
     table = Table(title="Capacity units of an invocation, DynamoDB Local, longest names")
     for column in ("way", "invocations/s", "workers", "running", "durable", "write units", "read units", "requests"):
         table.add_column(column, justify="right")
+    table.add_column("snapshots", justify="right")
     table.add_column("at most", justify="right")
     for row in rows:
         writes, reads = TARGETS[row.way, row.invocations_per_s]
         bound = f"{writes + DURABLE_UNITS_MAX * row.durable:g} and {reads:g}"
         counts = (f"{row.invocations_per_s:g}", str(row.workers), f"{row.running:,}", "yes" if row.durable else "")
         units = (f"{row.write_units:.2f}", f"{row.read_units:.2f}", f"{row.requests:.2f}")
-        table.add_row(row.way, *counts, *units, bound)
+        table.add_row(row.way, *counts, *units, str(row.snapshots), bound)
     return table
 
 

@@ -7,12 +7,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import boto3
 from botocore.config import Config
 
+from dispatcher.stores.dynamodb.layout import MANIFEST_PREFIX, SORT
 from dispatcher.stores.dynamodb.store import client_config, create_table
 from headgate.local import dynamodb_local
 
@@ -28,12 +29,15 @@ class Consumed:
     requests: int = 0
     write_units: float = 0.0
     read_units: float = 0.0
+    snapshots: int = 0
+    """Puts of a snapshot's manifest."""
 
     def __sub__(self, other: Consumed) -> Consumed:
         return Consumed(
             self.requests - other.requests,
             self.write_units - other.write_units,
             self.read_units - other.read_units,
+            self.snapshots - other.snapshots,
         )
 
 
@@ -52,13 +56,15 @@ class CapacityMeter:
 
     def taken(self) -> Consumed:
         """Return what was consumed so far. The difference of two is what happened between them."""
-        return Consumed(self.total.requests, self.total.write_units, self.total.read_units)
+        return replace(self.total)
 
     def _ask(self, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> dict[str, Any]:
         if "ReturnConsumedCapacity" in model.input_shape.members:
             params["ReturnConsumedCapacity"] = "TOTAL"
         context["smallest_read"] = 1.0 if params.get("ConsistentRead") else 0.5
-        context["item_units"] = float(-(-item_bytes(params.get("Item", {})) // 1024))
+        item = params.get("Item", {})
+        self.total.snapshots += SORT in item and item[SORT]["S"].startswith(MANIFEST_PREFIX)
+        context["item_units"] = float(-(-item_bytes(item) // 1024))
         return params
 
     def _add(self, parsed: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
