@@ -1,7 +1,7 @@
-"""`python -m dispatcher`: a gate process. It leads its pool's shard, or follows the process that does.
+"""`python -m dispatcher` runs a gate process. It leads its pool's shard, or follows the leader.
 
-Prints one JSON line, `{"url", "role"}`, when it listens. Ends with exit code 0 after SIGTERM or SIGINT. Exit code 2 and
-one line on standard error: it cannot be started. Exit code 1: the shard's log cannot be used, and the line says why.
+It prints one JSON line, `{"url", "role"}`, when it listens. The exit code is 0 after SIGTERM or SIGINT, 2 if it cannot
+start, and 1 if the shard's log cannot be used; 2 and 1 come with one line on standard error that gives the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dispatcher", description="A gate process of a pool.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=0, help="the port to listen at; 0: a free one")
-    parser.add_argument("--pool", default="", help="the pool whose shard it serves; without it HEADGATE_POOL")
+    parser.add_argument("--pool", default="", help="the pool that it serves; default: HEADGATE_POOL")
     return parser.parse_args()
 
 

@@ -56,7 +56,7 @@ def real_random() -> Random:
 
 @dataclass(frozen=True, slots=True)
 class SqsLauncher:
-    """Has durable calls executed by an SQS message that names them. The prompt stays in the table."""
+    """Launches a durable call by an SQS message with its id, for headgate-execute. The prompt stays in the table."""
 
     client: SQSClient
     queue_url: str
@@ -71,7 +71,7 @@ class SqsLauncher:
 
 
 class NoLauncher:
-    """Starts nothing, where no queue is configured. The worker returns the attempt, and the gate offers it again."""
+    """Launches nothing, for a gate without a queue. The worker returns the attempt; the gate offers the call again."""
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
@@ -118,7 +118,7 @@ def worker_secret(config: Config) -> bytes:
 
 
 def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
-    """Return this process's way to the shard. Raises ConfigurationError."""
+    """Return this process's link to the shard. Raises ConfigurationError."""
     from dispatcher.service.link.link import Link
 
     return Link(
@@ -134,7 +134,7 @@ def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) ->
 def make_gate_process(config: Config) -> GateProcess:
     """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError.
 
-    The garbage collector does not look at the state that a leader begins with: that takes 0.2 s for 10,000 tenants.
+    At a takeover, the present state is excluded from garbage collections: to scan it takes 0.2 s for 10,000 tenants.
     """
     from dispatcher.service.gate_process import GateProcess, GateStores
 
@@ -147,7 +147,7 @@ def make_gate_process(config: Config) -> GateProcess:
 
 
 def make_log_keeper(config: Config, context: Context) -> LogKeeper:
-    """Return what saves the log where no gate process does."""
+    """Return the keeper that saves the log of a pool without gate processes."""
     from dispatcher.service.log_keeper import LogKeeper
 
     log, settings = context.store.log(config.shard), config.shard_settings()
@@ -168,7 +168,7 @@ def make_context(
     clock: Clock | None = None,
     link: GateLink | None = None,
 ) -> Context:
-    """Return the context of a front as the environment configures it. Raises ConfigurationError."""
+    """Return the context of a front, as the configuration says. Raises ConfigurationError."""
     from dispatcher.worker_client import HttpWorkerClient
 
     config = config or load_config()
@@ -196,7 +196,7 @@ class Runtime:
         self._keeper: LogKeeper | None = None
 
     def keep_log(self) -> bool:
-        """Save the log if that is due and no gate process does it; True if so."""
+        """Save the log if that is due and no gate process does it. Return whether it was saved."""
         self._keeper = self._keeper or make_log_keeper(load_config(), self.context)
         return bool(self.run(self._keeper.keep()))
 

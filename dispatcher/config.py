@@ -27,16 +27,16 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     store: str = "dynamodb"
-    """Where the gate's state is: "dynamodb", or "sqlite:PATH" for a file of this machine."""
+    """Where the gate's state is stored: "dynamodb", or "sqlite:PATH" for a file on this machine."""
     table: str = Field(default="headgate", min_length=3, max_length=255)
     """Name of the DynamoDB table."""
     queue_url: str = ""
-    """URL of the SQS queue of detached executions. If empty, a durable call that no process
-    holds is executed by a process that the leader knows, or waits for one."""
+    """URL of the SQS queue of detached executions. If it is empty, an executor that is connected to the leader executes
+    the durable calls that no process holds; without an executor they wait."""
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
-    """The pool that this process drains and sweeps."""
+    """The pool to which this process belongs."""
     gate_address: str = Field(default="", pattern=r"^([^\s/]+:[0-9]{1,5})?$")
-    """The "host:port" at which other processes reach this gate process; empty: the host and port that it listens at."""
+    """The "host:port" at which other processes reach this gate process. If empty: where it listens."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
     worker_secret: str = ""

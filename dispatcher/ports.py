@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment; never set back."""
+        """Return the seconds since a fixed moment. This clock is never set back."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -42,13 +42,13 @@ class Ids(Protocol):
 class Log(Protocol):
     """One shard's history. Positions count from 0; each is written once and never changes. Entries are opaque bytes.
 
-    No two appends that are meant differently have equal bytes (each entry names its writer and the writer's count).
+    Two different entries never have equal bytes, because each entry names its writer and the writer's count.
     """
 
     async def append(self, position: int, entry: bytes) -> bytes:
-        """Write the entry unless the position is occupied. Return what stands there: `entry`, or the winner's bytes.
+        """Write the entry unless the position is occupied. Return the bytes at the position: `entry`, or other bytes.
 
-        Repeating an append is safe: equal bytes at the position mean that it was written.
+        Repeating an append is safe. If the position has equal bytes, the entry was written.
         Raises EntryTooLarge above 380,000 bytes.
         """
         ...
@@ -56,17 +56,17 @@ class Log(Protocol):
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
         """Return the entries from `position` on, without a gap, at most `limit`; empty if there is none yet.
 
-        Strongly consistent: it shows every append that succeeded before it began. Raises LogGap if `position` is
-        missing but a later entry exists (cut or expired: begin at a snapshot).
+        The read is strongly consistent: it shows every append that succeeded before it began. Raises LogGap if
+        `position` is missing but a later entry exists. (It was cut or has expired; begin at a snapshot.)
         """
         ...
 
     async def last(self) -> tuple[int, bytes] | None:
-        """Return the last entry with its position, or None. Strongly consistent."""
+        """Return the position and the bytes of the last entry, or None. The read is strongly consistent."""
         ...
 
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
-        """Keep the state after all entries below `position`. Parts first, the manifest last.
+        """Store the state after all entries below `position`, the parts first and the manifest last.
 
         Entries may expire 7 days after they were written, snapshots 14 days after. So a shard in use needs a snapshot
         at least once a day, also if it is idle.
@@ -74,11 +74,11 @@ class Log(Protocol):
         ...
 
     async def load_snapshot(self) -> tuple[int, bytes] | None:
-        """Return the newest complete snapshot as (position, state). Incomplete or damaged ones are skipped."""
+        """Return the newest complete snapshot as (position, state), or None. Skip incomplete and damaged snapshots."""
         ...
 
     async def cut(self, position: int) -> None:
-        """Let entries and snapshots below `position` go, 24 h after they were written at the earliest."""
+        """Let the store delete entries and snapshots below `position`, at the earliest 24 h after they were written."""
         ...
 
 
@@ -86,17 +86,17 @@ class InvocationStore(Protocol):
     """Durable invocations: event work, and work with an idempotency key."""
 
     async def create(self, invocation: Invocation) -> Invocation:
-        """Write it, unless its tenant's `key` is in use. Return what stands under the key: it, or the earlier one."""
+        """Write the invocation unless its tenant's `key` is in use. Return the one that the key has now."""
         ...
 
     async def get(self, invocation_id: str) -> Invocation | None: ...
 
     async def find(self, tenant: str, key: str) -> Invocation | None:
-        """Return the invocation under a caller's key. None also for another tenant's."""
+        """Return the tenant's invocation with this key, or None."""
         ...
 
     async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
-        """Keep the answer unless there is one, and drop the body. Return what stands; None if there is no such item."""
+        """Store the answer unless there is one, and delete the body. Return the stored answer; None without an item."""
         ...
 
 
@@ -114,7 +114,7 @@ class UsageStore(Protocol):
     """Projections of the log: usage per tenant, application and hour, and the state of active tenants."""
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Replace each row, unless a row with the same or a higher `position` stands."""
+        """Replace each row, unless the stored row has the same or a higher `position`."""
         ...
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
@@ -122,7 +122,7 @@ class UsageStore(Protocol):
         ...
 
     async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
-        """Replace each row, unless a row with the same or a higher `position` stands."""
+        """Replace each row, unless the stored row has the same or a higher `position`."""
         ...
 
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
@@ -138,7 +138,7 @@ class TenantStore(Protocol):
     async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
         """Create the tenant (`expected_version` None) or replace its configuration of that version.
 
-        False if a new tenant is already there, or the version has changed.
+        Return False, and write nothing, if the new tenant exists already or the version has changed.
         """
         ...
 
@@ -156,7 +156,7 @@ class TenantStore(Protocol):
 
 
 class Store(TenantStore, InvocationStore, UsageStore, Protocol):
-    """What one backend keeps for all shards."""
+    """One backend: the logs of all shards, and everything that the shards share."""
 
     @property
     def mailboxes(self) -> MailboxStore: ...
@@ -169,14 +169,14 @@ class Store(TenantStore, InvocationStore, UsageStore, Protocol):
 
 
 class Connection(Protocol):
-    """A two-way stream of frames to another process, in order, each whole or not at all."""
+    """A two-way stream of frames to another process. Frames arrive in order, each completely or not at all."""
 
     async def send(self, frame: bytes) -> None:
         """Raises ConnectionLost."""
         ...
 
     async def receive(self) -> bytes:
-        """Raises ConnectionLost, also after `close`."""
+        """Return the next frame. Raises ConnectionLost, also after `close`."""
         ...
 
     def close(self) -> None: ...
@@ -191,7 +191,7 @@ class Listener(Protocol):
 
 class Transport(Protocol):
     async def connect(self, address: str) -> Connection:
-        """Raises ConnectionLost; its `refused` says that the host answered and that no process listens."""
+        """Return a connection to "host:port". Raises ConnectionLost; `refused` is true if no process listens there."""
         ...
 
     async def listen(self, address: str, serve: Callable[[Connection], Awaitable[None]]) -> Listener:
@@ -200,7 +200,7 @@ class Transport(Protocol):
 
 
 class GateLink(Protocol):
-    """A process's way to the shard: through the leader, or alone by its own append."""
+    """Sends a process's commands to the shard: through the leader, or by the process's own append."""
 
     @property
     def process(self) -> str:
@@ -209,7 +209,7 @@ class GateLink(Protocol):
 
     @property
     def floor(self) -> int:
-        """The lowest sequence number that this process may still repeat: no older call of it is under way."""
+        """The lowest sequence number that this process may still repeat; all of its older calls are over."""
         ...
 
     def new_id(self) -> str:
@@ -221,36 +221,37 @@ class GateLink(Protocol):
         ...
 
     async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
-        """Wait for the next offer or the end of a call that this process holds. None after `timeout_s` seconds."""
+        """Return the next offer or the end of a call that this process holds, or None after `timeout_s` seconds."""
         ...
 
     def forget(self, call_id: str) -> None:
-        """This process waits for no more news of the call. Its sequence number may be forgotten too."""
+        """Drop the call's news, and allow the shard to forget its sequence number."""
         ...
 
     async def launched(self) -> tuple[str, int]:
-        """Wait for a durable call that the leader wants executed here, as (id, attempt).
+        """Wait for a durable call that the leader launches on this process. Return its id and attempt.
 
-        The first call registers this process as an executor. For a process that stays: Lambda gets an SQS message.
+        The first call registers this process as an executor. It is for processes that run for long; a Lambda function
+        gets an SQS message instead.
         """
         ...
 
     async def fleet(self) -> Sequence[WorkerSet]:
-        """Return the workers that the shard holds, as the leader knows them, else this process's own replica.
+        """Return the workers that the shard holds, from the leader, or from this process's replica without a leader.
 
-        At most some seconds old. Raises StoreUnavailable.
+        They are at most some seconds old. Raises StoreUnavailable.
         """
         ...
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         """Return the usage rows that the shard holds beyond the projection, both hours included.
 
-        They are totals, like those of UsageStore: of two rows of one hour the one with the higher `position` counts.
+        They are totals, like those of UsageStore. Of two rows of one hour, use the one with the higher `position`.
         """
         ...
 
     async def rest(self) -> None:
-        """Finish what is under way and be idle until the next command: the process may be frozen now (Lambda)."""
+        """Finish the running work and stay idle until the next command, because Lambda may freeze the process now."""
         ...
 
 
@@ -263,5 +264,5 @@ class WorkerClient(Protocol):
 
 class Launcher(Protocol):
     async def launch(self, invocation_id: str, attempt: int) -> None:
-        """Have some process execute a durable, dispatched call that no process holds. The message is only a hint."""
+        """Make another process execute a durable, dispatched call that no process holds. The message is only a hint."""
         ...

@@ -1,7 +1,7 @@
-"""What processes ask of a shard, and what they are answered. Pure.
+"""The commands that processes send to a shard, and their outcomes. Pure.
 
-Every command may be repeated: the shard answers a repeated command with what is true now. `Accept` is named by its id
-(`process-sequence`), the others by the attempt that they are about.
+Every command may be repeated. The shard recognizes a repeated `Accept` by its id (`process-sequence`), and most other
+commands by their attempt, and answers with the present state.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ SEQUENCE_BASE = 36
 
 
 class Accept(NamedTuple):
-    """Put a call into its tenant's queue. `version` … `waiting_max`: the tenant's configuration as read.
+    """Put a call into its tenant's queue. `version` to `waiting_max` are the tenant's configuration.
 
-    Repeated for a durable call, it makes `process` the holder of the call from now on (facts.Held); the process that
-    held it before still gets its Over. An empty `process` lets the call go: if it waits, it is launched at its
-    dispatch. `floor` counts only if `id` is of `process`.
+    A repetition for a durable call makes `process` the holder of the call (facts.Held). The earlier holder still gets
+    the call's Over. With an empty `process` no process holds the call: if it waits, it is launched at its dispatch.
+    `floor` is used only if `id` belongs to `process`.
     """
 
     id: str
@@ -38,14 +38,14 @@ class Accept(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The caller has left, or its time is over. `outcome`: "cancelled" or "expired"."""
+    """End a call whose caller has left ("cancelled") or whose deadline has passed ("expired")."""
 
     id: str
     outcome: str
 
 
 class Return(NamedTuple):
-    """An attempt that will never run (again): its worker promises so, or the process that alone could begin it.
+    """Give back an attempt that never runs (again). Its worker sends this, or the only process that could begin it.
 
     `reason`: "not_begun" (the offer's time passed), "declined" (the caller left), "unreachable" (the worker could not
     be called), "refused" (the worker has no room), "failed" (the engine failed before the caller had a token).
@@ -58,11 +58,11 @@ class Return(NamedTuple):
 
 
 class End(NamedTuple):
-    """An attempt ended, with the tokens that it read and generated. `outcome` as in facts.Ended.
+    """Report the end of an attempt, with the tokens that it read and generated. `outcome` as in facts.Ended.
 
-    `answer`: of a durable call, what to keep for its caller (JSON text); it is stored before the end is written.
-    `first_token_s`: seconds from the order's arrival at the worker to its first token, by the worker's clock; 0 if it
-    gave none. With the times of `Accepted` and `Dispatched` it is the latency that a reader of the log shows.
+    `answer`: the answer of a durable call (JSON text), which is stored before the end is written. `first_token_s`:
+    seconds from the order's arrival at the worker to its first token, by the worker's clock; 0 without a token. From it
+    and the times of `Accepted` and `Dispatched`, a reader of the log computes the latency.
     """
 
     id: str
@@ -74,7 +74,8 @@ class End(NamedTuple):
     answer: str = ""
     first_token_s: float = 0.0
     unbegun: bool = False
-    """The attempt was never begun: the process that alone could begin it ends it with what its caller got before."""
+    """True if the attempt was never begun. The only process that could begin it ends it with the tokens that its caller
+    got from an earlier attempt."""
 
 
 class Report(NamedTuple):
@@ -94,38 +95,38 @@ class Report(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A worker signs off, or its lease is over. It runs nothing any more; what it held is returned or ended."""
+    """Remove a worker that signs off, or whose lease is over. Its attempts are returned or ended."""
 
     worker: str
 
 
 class Present(NamedTuple):
-    """A process holds callers and can be reached (again)."""
+    """Say that a process can be reached (again). Its calls get offers."""
 
     process: str
 
 
 class Gone(NamedTuple):
-    """A process signs off, or is known to be dead."""
+    """Remove a process that signs off or is dead. Its waiting calls are cancelled, except durable ones."""
 
     process: str
 
 
 class Silent(NamedTuple):
-    """A process or a worker (`is_worker`) is not heard, and not known to be dead."""
+    """Say that a process or a worker (`is_worker`) sends no messages. It may still live, and gets no offers or work."""
 
     name: str
     is_worker: bool
 
 
 class Status(NamedTuple):
-    """Ask what the shard knows of a call."""
+    """Ask for the state of a call."""
 
     id: str
 
 
 class Tick(NamedTuple):
-    """Decide what is due by the clock: deadlines, workers that have rested, slots that are free."""
+    """Decide what is due by the clock: passed deadlines, workers that have rested, free slots."""
 
 
 class Saved(NamedTuple):
@@ -146,18 +147,18 @@ class Waiting(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The call has a slot: the process with its request begins `attempt` on this worker within OFFER_S seconds."""
+    """The call has a slot on this worker. The process that holds it must begin `attempt` within OFFER_S seconds."""
 
     id: str
     attempt: int
     worker: str
     url: str
     position: int
-    """The position of the entry that dispatched it: a later offer has a higher one."""
+    """The position of the entry that dispatched the call. A later offer has a higher position."""
 
 
 class Over(NamedTuple):
-    """The call has ended: `outcome` as in facts.Ended or facts.Dropped. Of `attempt`, or 0 if it never ran."""
+    """The call has ended. `outcome` as in facts.Ended or facts.Dropped; `attempt` is 0 if none ran."""
 
     id: str
     attempt: int
@@ -167,7 +168,7 @@ class Over(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """The shard has no such call, or no such attempt: it ended long ago or never was accepted. Nothing was charged."""
+    """The shard does not hold this call or attempt. It ended long ago, or was never accepted. Nothing was charged."""
 
     id: str
 
@@ -190,7 +191,7 @@ class Attempts(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The command has no other answer."""
+    """The command is done. It has no further answer."""
 
 
 Outcome = Waiting | Offer | Over | Unknown | Refused | Attempts | Done

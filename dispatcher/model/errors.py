@@ -146,15 +146,15 @@ class ConfigurationError(HeadgateError):
 
 
 class LogError(HeadgateError):
-    """The shard's history cannot be used as it is. The message names the position."""
+    """The shard's log cannot be used. The message names the position."""
 
 
 class LogGap(LogError):
-    """An entry is missing though a later one exists: it was cut, or it expired. Begin at a snapshot."""
+    """An entry is missing although a later one exists, because it was cut or has expired. Begin at a snapshot."""
 
 
 class LogCorrupt(LogError):
-    """An entry or a snapshot does not decode, does not fold, or is of a newer version. The shard stops."""
+    """An entry or a snapshot cannot be decoded or folded, or is of a newer version. The shard stops."""
 
 
 class EntryTooLarge(LogError):
@@ -167,8 +167,8 @@ class ConnectionLost(HeadgateError):
     def __init__(self, message: str = "The connection is lost.", *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """The host answered that no process listens there: the process is gone."""
+        """True if the host answered that no process listens there, so the process is gone."""
 
 
 class BadFrame(ConnectionLost):
-    """The other process sent what is no frame of this version, or what it did not sign. The connection is closed."""
+    """The other process sent bytes that are no frame of this version, or are not signed. The connection is closed."""

@@ -1,6 +1,6 @@
-"""What a shard's log says: facts, in entries that are each written once. Pure.
+"""The facts of a shard's log, and the entries that hold them. Each entry is written once. Pure.
 
-A fact says what happened and which values hold after it. Replay assigns these values and decides nothing, so two
+A fact says what happened, and which values are valid after it. Replay assigns these values and decides nothing, so two
 versions of the code agree about every past entry. An entry holds no prompt, no answer and no key.
 
 Units: costs and served in service units, rates in service units a second, times in Unix seconds. `clocks` are the
@@ -18,7 +18,7 @@ FORMAT = 2
 
 
 class OrderSet(NamedTuple):
-    """The order under which the whole log is written: its first fact. Clocks mean nothing under another one."""
+    """The order under which the whole log is written; the log's first fact. Another order cannot read these clocks."""
 
     order: str
 
@@ -35,8 +35,8 @@ class WorkerSet(NamedTuple):
     service_per_s: float
     """Its measured capacity in service units a second; 0 while unknown."""
     state: str
-    """"serving"; "draining"; "silent" (it is not heard, its attempts are kept); "resting" (too many of its attempts
-    failed)."""
+    """"serving"; "draining"; "silent" (it sends no heartbeats; its attempts are kept); "resting" (too many of its
+    attempts failed)."""
     until: float = 0.0
     """When "resting" ends."""
 
@@ -55,7 +55,7 @@ class ProcessSet(NamedTuple):
 
 
 class ProcessLost(NamedTuple):
-    """A process is gone: its waiting calls are cancelled, all at once, except those that are durable."""
+    """A process is gone. All its waiting calls are cancelled, except durable ones."""
 
     process: str
 
@@ -106,7 +106,7 @@ class Dispatched(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """An attempt that will never (again) run went back to its place in the queue. `counted`: as one of its attempts."""
+    """An attempt was returned, and its call has its place in the queue again. `counted`: it counts as an attempt."""
 
     id: str
     attempt: int
@@ -139,14 +139,14 @@ class Dropped(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Another process holds the caller of a durable call now; empty: none does. The one before still learns its end."""
+    """Another process now holds a durable call, or none if empty. The earlier holder still gets the call's end."""
 
     id: str
     process: str
 
 
 class Cancelling(NamedTuple):
-    """The caller of a dispatched call left before its attempt began. If the attempt is returned, the call ends."""
+    """The caller of a dispatched call has left. If its attempt is returned, the call ends."""
 
     id: str
 
@@ -170,7 +170,7 @@ class Entry(NamedTuple):
     at: float
     """The time of its decisions in Unix seconds, never below that of the entry before."""
     writer: str
-    """The process that wrote it, and its count of entries: no other entry has the same."""
+    """The process that wrote the entry, and its count of entries. No other entry has the same writer."""
     leader: str
     """The address of the process that decides for the others; empty if there is none."""
     epoch: int

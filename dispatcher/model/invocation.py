@@ -1,7 +1,7 @@
-"""A durable invocation: work that is promised an answer, so that it survives the process that accepted it. Pure.
+"""A durable invocation. It survives the process that accepted it, because its caller may fetch the answer later. Pure.
 
-Event work and work with an idempotency key are durable. The item is written before the call is accepted in the log,
-and the answer before its end. A plain request has no item: its facts in the log are all that is kept of it.
+`Event` invocations and calls with an idempotency key are durable. The item is written before the call is accepted in
+the log, and the answer before its end. A plain request has no item, only its facts in the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ATTEMPTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a durable invocation. Never changed once it is kept."""
+    """The end of a durable invocation. Once it is stored, it never changes."""
 
     outcome: str
     """"done", "failed", "cancelled" or "expired"."""

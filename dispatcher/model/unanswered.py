@@ -1,4 +1,4 @@
-"""The answer of a durable call that ended without one: its outcome says which error its caller gets. Pure."""
+"""Makes the answer of a durable call that ended without one: an error that depends on the call's outcome. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Repeats slow appends with the same bytes, and slow reads, so that one slow reply does not delay a whole shard.
 
-Both appends are meant for the same position with the same bytes, and a position is written once: whichever is applied
-first, the other one finds equal bytes there. The share of repeated requests is bounded, and none is repeated while the
-store throttles, so that hedging does not add load where load is the cause.
+Both appends write the same bytes to the same position, and a position is written once. So the append that is applied
+second finds equal bytes there, and succeeds too. Only a small part of the requests is repeated, and none while the
+store throttles, because more load would then make it slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEDGE_AFTER_S = 0.012
 """A request without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
 HEDGED_SHARE_MAX = 0.05
 HEDGES_SAVED_MAX = 5.0
-"""Most repeats in a row that earlier requests without a repeat pay for."""
+"""Most repetitions in a row, after many requests without a repetition."""
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class HedgedLog:
     def _forget(self, task: Future[Any]) -> None:
         self._late.discard(task)
         if not task.cancelled():
-            task.exception()  # of the slower try: its position is decided, its error means nothing any more
+            task.exception()  # retrieve the slower try's error: it has no meaning after the first reply
 
     async def _is_slow(self, task: Future[Any]) -> bool:
         timer: Future[Any] = asyncio.ensure_future(self._clock.sleep(HEDGE_AFTER_S))

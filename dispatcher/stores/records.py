@@ -1,4 +1,4 @@
-"""The model's records as flat dictionaries of strings, numbers and lists, and back: what a row or an item holds."""
+"""Turns the model's records into the flat dictionaries that a row or an item stores, and back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Snapshots in parts, for stores whose items are small. Parts are written first, the manifest last.
+"""Splits snapshots into parts, for stores with small items. The parts are written first, and the manifest last.
 
-A snapshot without a manifest was never finished. One whose parts do not have the manifest's checksum is torn: parts
-were lost, or expired. A reader skips both, and uses an older one.
+A snapshot without a manifest was never finished. If the parts do not have the manifest's checksum, the snapshot is
+torn: parts were lost or have expired. A reader skips both kinds and uses an older snapshot.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The store in DynamoDB: one table, and no write but a conditional one. The only place that imports boto3."""
+"""The store in DynamoDB. It has one table, and every write is conditional. Only this folder imports boto3."""

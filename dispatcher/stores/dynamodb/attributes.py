@@ -1,4 +1,4 @@
-"""Values as DynamoDB's low-level API wants them, and back. Numbers travel as decimals: exact both ways."""
+"""Encodes values for DynamoDB's low-level API, and decodes them. Numbers are sent as decimals, exactly in both ways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encode(value: Any) -> dict[str, Any]:
 
 
 def encode_item(item: Mapping[str, Any]) -> Encoded:
-    """Attributes that are None are left out."""
+    """Return the encoded item, without the attributes that are None."""
     return {name: encode(value) for name, value in item.items() if value is not None}
 
 
@@ -51,7 +51,7 @@ def decode_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
 
 
 def _number(value: int | float | Decimal) -> str:
-    """A float becomes the shortest decimal that reads back as the same float: at most 17 digits."""
+    """Return the number as text. A float becomes the shortest decimal that reads back as the same float (17 digits)."""
     if isinstance(value, float):
         if not isfinite(value):
             raise ValueError(f"only finite numbers can be stored, not {value!r}")

@@ -1,8 +1,8 @@
-"""Durable invocations in DynamoDB: the item, and one that leads from a caller's key to it.
+"""Durable invocations in DynamoDB: an item for each, and an item that maps a caller's key to its id.
 
-Creation takes two puts instead of a transaction, which would cost twice as much: first the key, under the condition
-that it is free, then the item. A creator that dies between them leaves a key that names an id without an item. The next
-call under the key then writes its own request under that id; whichever write of the item comes first stands.
+An invocation is created by two puts, because a transaction would cost twice as much: first the key, under the condition
+that it is free, then the item. If the creator dies between the puts, the key names an id without an item. The next call
+with the key then writes its own request under that id. The first write of an item wins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mailboxes in DynamoDB: an item for each put. A poll is one query, and one read unit while there is little news."""
+"""Mailboxes in DynamoDB: an item for each put. A poll is one query, and one read unit if there is little news."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DynamoMailboxes:
 
 
 def _batches(news: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Split news that would not fit into one item."""
+    """Yield the news in batches that fit into one item each."""
     batch: list[bytes] = []
     size = 0
     for each in news:

@@ -20,7 +20,7 @@ class Reads:
         return item if item and not self.is_expired(item) else None
 
     async def partition(self, partition: str, sort_prefix: str = "") -> list[Item]:
-        """Return the items of a partition whose sort key begins with the prefix, in order of the sort key."""
+        """Return the items of a partition in order of their sort keys. Each sort key begins with the prefix."""
         if not sort_prefix:
             found = await self.query(partition)
         else:

@@ -37,7 +37,7 @@ PAUSE_MAX_S = 0.5
 BUDGET_S = 6.0
 """No further try begins after this time, however few there were."""
 PENDING_PER_THREAD_MAX = 64
-"""Requests waiting for a thread beyond this are refused at once: a slow store must not gather a crowd."""
+"""Most requests that wait for a thread. Others are refused at once, so that a slow store gathers no long queue."""
 THROTTLED_S = 5.0
 """The table counts as throttled for this time after it refused a request as too many."""
 
@@ -56,7 +56,7 @@ _UNKNOWN = {"InternalServerError", "ServiceUnavailable", "InternalFailure"}
 
 @dataclass
 class ConditionFailed(Exception):
-    """DynamoDB refused the write. `old` holds the present item of each statement whose condition failed."""
+    """DynamoDB refused the write. `old` holds the present item of each statement with a failed condition."""
 
     old: tuple[Item | None, ...]
     """By statement, in the order of the transaction."""

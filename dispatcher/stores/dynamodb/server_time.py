@@ -1,10 +1,10 @@
 """DynamoDB's own time, from the Date header of its replies.
 
-Leases, deadlines and expiry compare times of different processes. A process whose clock is more than SKEW_MAX_S off
-DynamoDB's must not append to a log: its entries would carry a time that no other process agrees with.
+Leases, deadlines and expiry compare times of different processes. If the clock of a process differs from DynamoDB's by
+more than SKEW_MAX_S, the process must not append to a log, because its entries would have wrong times.
 
-The header counts whole seconds, and the reply took time to arrive. So a clock counts as off only if it is off for every
-moment at which the reply can have been written.
+The header has whole seconds, and the reply takes time to arrive. So a clock counts as wrong only if it is wrong for
+every moment at which DynamoDB may have written the reply.
 """
 
 from __future__ import annotations

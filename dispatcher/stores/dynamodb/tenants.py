@@ -1,4 +1,4 @@
-"""Tenants and keys in DynamoDB. A tenant lies twice, in its own partition and in the list: written together."""
+"""Tenants and keys in DynamoDB. A tenant has two items, in its own partition and in the list, written together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DynamoTenants:
         return [to_tenant(item) for item in await self._reads.partition(TENANTS)]
 
     async def delete_tenant(self, name: str) -> None:
-        """Delete the keys first: a tenant half deleted has none that opens anything."""
+        """Delete the tenant, its keys first, so that a tenant that is only partly deleted has no valid key."""
         prefixes = [key.prefix for key in await self._all_keys_of(name)]
         for start in range(0, len(prefixes), DELETES_MAX):
             chosen = prefixes[start : start + DELETES_MAX]
@@ -93,8 +93,8 @@ class DynamoTenants:
 def _is_version(expected: int | None) -> dict[str, Any]:
     """Return the condition that no tenant is there (None), or one of this version.
 
-    Of two operators who create the same tenant, or change the same version, the second gets an error, and no
-    configuration is lost.
+    If two operators create the same tenant, or change the same version, the second gets an error, and no change is
+    lost.
     """
     refusal = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if expected is None:

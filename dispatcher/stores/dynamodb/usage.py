@@ -1,4 +1,4 @@
-"""Read models in DynamoDB: usage by hour, and the state of tenants. A row is one write unit; rows go one by one."""
+"""Read models in DynamoDB: usage by hour, and the state of tenants. Rows are written one by one, a write unit each."""
 
 from __future__ import annotations
 

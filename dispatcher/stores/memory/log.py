@@ -1,4 +1,4 @@
-"""A shard's log in memory. Entries and snapshots can be taken away, as expiry and damage take them."""
+"""A shard's log in memory. Tests can remove entries and damage snapshots, as expiry and disk errors do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SnapshotName = tuple[int, str]
 
 @dataclass
 class LogData:
-    """What is kept of one shard. The methods are single steps of the store, without faults."""
+    """The data of one shard. Its methods are single steps of the store, without faults."""
 
     shard: str
     entries: dict[int, bytes] = field(default_factory=dict)

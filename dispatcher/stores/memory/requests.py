@@ -1,4 +1,4 @@
-"""One request to the memory store: applied at once and completely, between two points where faults are injected."""
+"""A request to the memory store. It is applied completely, between two points at which faults can be injected."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Faults(Protocol):
     """What goes wrong, and when. Either method may raise StoreUnavailable, or wait on the clock."""
 
     async def before(self, operation: str) -> None:
-        """The request is under way; nothing is applied yet."""
+        """Called before the request is applied."""
         ...
 
     async def after(self, operation: str) -> None:
-        """It is applied; the reply is under way."""
+        """Called after the request was applied, before its reply."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The store in memory, with the outcomes of the real ones.
+"""The store in memory. Its methods have the same outcomes as those of the real stores.
 
-Every method counts as one request (a snapshot as one for each part, and one for its manifest), applies atomically, also
-between threads, and passes a `Faults` hook before and after. An error raised before means that nothing was written,
-one raised after that the reply was lost. Deterministic: what happens depends on the calls, the clock and the hook.
+Every method counts as one request (a snapshot: one for each part, and one for its manifest). It is applied atomically,
+also between threads, and calls a `Faults` hook before and after. If the hook raises before, nothing was written; if it
+raises after, the reply is lost. The store is deterministic: its results depend on the calls, the clock and the hook.
 
 `view` gives each simulated process its own faults and its own clock over the same data.
 """

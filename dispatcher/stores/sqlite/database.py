@@ -1,17 +1,17 @@
-"""One SQLite file, used by several processes of one machine: a thread for writes, one for reads, one that syncs.
+"""One SQLite file for all processes of one machine. A process has a thread for writes, one for reads and one to sync.
 
-What survives, in WAL mode:
-- The death of a process (kill -9): every acknowledged write. A commit is in the operating system's memory.
-- The loss of power, or the machine's death: every write that was acknowledged as `synced`, and every other write that
-  is older than SYNC_AFTER_S. Writes are lost from the end only: never a write without those that came after it.
+The file is in WAL mode. This survives:
+- If a process dies (kill -9): every acknowledged write, because a commit is in the operating system's memory.
+- If the machine dies or loses power: every write that was acknowledged as `synced`, and every other write that is older
+  than SYNC_AFTER_S. If a write is lost, all writes after it are lost too.
 
-A synced write costs what the disk takes to sync, 0.3 to 4 ms where this was measured; another one 0.05 ms. So what
-promises an answer to a caller (invocations and their answers) and what administrators write are synced at once. Entries
-of the log are not: who loses power loses every plain request with its engine, and what is lost of the log is the
-record of the last tenth of a second. A disk that acknowledges before it wrote breaks this; a network file system breaks
-WAL.
+A synced write takes as long as the disk's sync, 0.3 to 4 ms on the measured machine; any other write takes 0.05 ms.
+Invocations and their answers are synced at once, because a caller relies on them. So are the writes of administrators.
+Entries of the log are not: if the machine dies, all plain requests die with its engines, and the log loses at most the
+last tenth of a second. This is not true on a disk that acknowledges before it has written. WAL does not work on a
+network file system.
 
-A reader sees every write that was acknowledged before the read began, also those of other processes.
+A reader sees every write that was acknowledged before the read began, also the writes of other processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dispatcher.stores.sqlite.sync import LateSync
 BUSY_S = 5.0
 """A write waits this long for the writes of other processes."""
 PENDING_MAX = 1024
-"""Requests waiting for a thread beyond this are refused at once: a slow store must not gather a crowd."""
+"""Most requests that wait for a thread. Others are refused at once, so that a slow store gathers no long queue."""
 
 T = TypeVar("T")
 Apply = Callable[[sqlite3.Connection], T]
@@ -55,7 +55,7 @@ class Database:
     async def write(self, apply: Apply[T], *, synced: bool) -> T:
         """Run `apply` in one transaction and return its result. Raises StoreUnavailable.
 
-        `synced`: it is on the disk then, with all writes before it.
+        `synced`: return when this write and all writes before it are on the disk.
         """
         return await self._run(self._writes, lambda: self._write(apply, synced))
 
@@ -64,7 +64,7 @@ class Database:
         return await self._run(self._reads, lambda: self._read(apply))
 
     async def close(self) -> None:
-        """Finish what is under way and close the file."""
+        """Finish the running requests and close the file."""
         await asyncio.to_thread(self._close)
 
     async def _run(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
@@ -102,7 +102,7 @@ class Database:
             raise _unavailable(error) from error
 
     def _check_file(self) -> None:
-        """Raises OSError if the file was deleted or replaced: other processes would not see what this one writes."""
+        """Raise OSError if the file was deleted or replaced: other processes would not see this process's writes."""
         if self._path.stat().st_ino != self._inode:
             raise OSError("the file was replaced")
 

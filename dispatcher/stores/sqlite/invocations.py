@@ -12,7 +12,7 @@ from dispatcher.stores.records import answer_record, invocation_record, to_answe
 from dispatcher.stores.sqlite.database import Database
 
 FORGOTTEN_AT_ONCE_MAX = 20
-"""Each new invocation deletes at most so many expired ones: more than come, and no long pause."""
+"""Each new invocation deletes at most this many expired ones: enough to delete all in time, without a long pause."""
 _ROW = "SELECT record, body, answer FROM invocations WHERE expires_at > ? AND "
 
 

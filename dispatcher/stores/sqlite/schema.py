@@ -1,6 +1,7 @@
 """The file's tables. `user_version` names the layout; a file of a newer layout is refused.
 
-Rows of the log are opaque; the other tables keep what they are searched by in columns and the rest as JSON (`record`).
+Entries of the log are opaque. The other tables have columns for the values that queries use, and the rest as JSON in
+`record`.
 Times are Unix seconds.
 """
 

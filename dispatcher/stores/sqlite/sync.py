@@ -1,4 +1,4 @@
-"""Brings commits to the disk a moment later than they are acknowledged, many at once."""
+"""Syncs commits to the disk shortly after they are acknowledged, many at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LateSync:
         self._thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """What was written to the file so far is to be on the disk soon."""
+        """Request that all writes so far are synced soon."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._run, name="headgate-sync", daemon=True)
