@@ -269,7 +269,7 @@ def tables(rows: list[Row], slots: list[Slots]) -> list[Table]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate_latency", description=__doc__)
-    parser.add_argument("--only", default="", help="scenarios whose name contains this text")
+    parser.add_argument("--only", default="", help="run only the scenarios with this text in their names")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each scenario")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of tables")

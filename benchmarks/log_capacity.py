@@ -34,7 +34,7 @@ from dispatcher.stores.dynamodb.store import DynamoStore
 
 BATCHES = (1, 5, 20, 100, 500)
 ENTRIES = 20
-"""Entries of each kind whose mean is reported."""
+"""How many entries of each kind are measured for a mean."""
 SNAPSHOTS = ((100, 0), (1_000, 500), (10_000, 5_000))
 TEXT_BYTES = 4096
 DURABLE_UNITS_MAX = 12

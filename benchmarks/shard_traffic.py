@@ -120,7 +120,7 @@ class Traffic:
 
 
 def loaded_shard(tenants: int, waiting: int, running: int = 1024) -> Shard:
-    """Return a shard whose tenants were served just now, with calls that run and calls that wait."""
+    """Return a shard with tenants that were served just now, calls that run, and calls that wait."""
     traffic = Traffic(tenants=tenants, leases=0, slots=running)
     for _ in range(0, tenants, running):
         traffic.arrive(running)

@@ -87,13 +87,13 @@ class Worker:
     slots: int
     model: str
     live: set[str] = field(default_factory=set)
-    """Attempts, as `id#attempt`, that run or whose end has no outcome yet."""
+    """Attempts, as `id#attempt`, that run or have an end without an outcome."""
     unbegun: dict[str, float] = field(default_factory=dict)
     """Attempts that the log holds for it and that have not begun: since when it knows of them (monotonic)."""
     fenced: set[str] = field(default_factory=set)
     """Attempts that it will never begin."""
     done: set[str] = field(default_factory=set)
-    """Attempts whose end is in the log. An answer that was sent before may still name them."""
+    """Attempts with an end in the log. An answer that was sent before may still name them."""
 
     def report(self) -> Report:
         live = tuple(sorted(self.live))

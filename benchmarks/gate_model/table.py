@@ -61,7 +61,7 @@ class ModelledTable:
         self.read_units: Counter[str] = Counter()
         """Units by the kind of the partition: LOG, MAIL, SNAP, USAGE, STATE."""
         self.refused = 0
-        """Puts to the log whose position was occupied."""
+        """Puts to the log that found their position occupied."""
         self.throttled = 0
 
     def put_item(self, **request: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Damage(Protocol):
         ...
 
     def unfinish(self, shard: str, position: int) -> None:
-        """Leave the snapshot of a position as its writer does who dies before the end."""
+        """Leave the snapshot of a position as if its writer had died before the end."""
         ...
 
 

@@ -88,7 +88,7 @@ class Faulty:
         self.log: Log = DynamoLog(self.requests, Reads(self.requests), SHARD)
 
     async def under(self, faults: list[Fault], call: Awaitable[Any]) -> Any:
-        """Await the call, whose requests meet the faults. A write that is refused by its condition ends early."""
+        """Await the call. Its requests meet the faults. A write that is refused by its condition ends early."""
         self.client.faults = list(faults)
         try:
             return await call

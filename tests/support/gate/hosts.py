@@ -1,7 +1,7 @@
 """Simulated hosts in virtual time: all tasks of a host stop at their next await while it is paused, and for ever once
 it is killed.
 
-A task belongs to the host in whose context it was made.
+A task belongs to the host of the context in which it was made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A gate in one process: one shard, whose decisions need no log, and links of several processes to it.
+"""A gate in one process: one shard without a log, and the links of several processes to it.
 
-What the leader does is here as short as it can be: it decides a command, keeps the answer of an end before the end,
-sends the news to the process that holds the call, launches a durable call that no process holds, and ticks.
+It does a leader's work in its shortest form: it decides a command, stores the answer of an end before the end, sends
+the news to the process that holds the call, launches a durable call that no process holds, and ticks.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def tailed(p99_s: float) -> Latency:
 
 
 class StoreFaults:
-    """What goes wrong with the requests of one host. `lost`: names of operations whose next reply is lost."""
+    """The faults of one host's requests. `lost`: the operations that lose their next reply."""
 
     def __init__(self, random: Random, latency_s: Latency) -> None:
         self._random, self._latency_s = random, latency_s

@@ -50,7 +50,7 @@ class Closed:
 
 
 class Watched:
-    """A presence whose commands are decided and written at once."""
+    """A presence. Its commands are decided and written at once."""
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
         self.clock, self.replica = clock, replica

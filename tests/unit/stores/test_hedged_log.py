@@ -1,4 +1,4 @@
-"""Hedged appends and reads on the memory store, in a loop whose time the test advances."""
+"""Hedged appends and reads on the memory store, in a loop with a time that the test advances."""
 
 from __future__ import annotations
 

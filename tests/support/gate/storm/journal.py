@@ -15,7 +15,7 @@ class Disk:
     def __init__(self) -> None:
         self.reports: dict[int, AttemptReport] = {}
         self.ends: set[tuple[str, int]] = set()
-        """The attempts whose end was ever written."""
+        """The attempts with an end that was ever written."""
         self.count = 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TIMES_MAX = 5
 RETRY_S = 3.0
 VISIBLE_S = 70.0
-"""After this time a message whose consumer did not end is delivered again."""
+"""A message is delivered again if its consumer has not ended after this time."""
 
 
 class LaunchQueue:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 
 class Edit(NamedTuple):
-    """A function of `owner` (a class or module) in whose source `old` becomes `new`."""
+    """Replaces `old` by `new` in the source of a function of `owner` (a class or module)."""
 
     owner: Any
     name: str

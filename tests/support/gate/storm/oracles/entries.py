@@ -158,7 +158,7 @@ def launched_calls_are_begun(world: World, entry: Entry) -> str | None:
 
 
 NOT_LAUNCHED_MAX = 2
-"""Messages that were under way to processes that had died, or whose caller had just left."""
+"""Most offers to a dead process, or to one after its caller has left: messages that were already sent."""
 WASTED_MAX = 2
 """Offers that were under way to a dead process when the first one came back, and a late message."""
 
