@@ -96,7 +96,7 @@ class OrderAlone:
         found = self.tenants[tenant]
         found.clocks, priority = self.order.joined(found, now, self.virtual_time)
         self.arrivals += 1
-        queue = found.queue(MODEL)
+        queue = found.queues.get(MODEL) or found.queue(MODEL)
         queue.add(Call(tenant, found, MODEL, COST, self.arrivals, priority))
         found.waiting += 1
         if queue.entry is None:
@@ -106,36 +106,30 @@ class OrderAlone:
         self.prepared, self.true_cost = tenant, true_cost
 
     def decide(self, now: float) -> None:
-        self._end(self.running.popleft(), now)
-        self.arrive(self.prepared, now)
-        self._dispatch(now)
-
-    def _end(self, call: Call, now: float) -> None:
-        tenant = call.tenant
-        clocks = self.order.settled(tenant, call, self.true_cost)
+        call = self.running.popleft()
+        tenant, order = call.tenant, self.order
+        clocks = order.settled(tenant, call, self.true_cost)
         if clocks is not tenant.clocks:
             tenant.clocks = clocks
-            self._place(tenant, now)
-
-    def _dispatch(self, now: float) -> None:
-        queue = self.index.first(now)
+            queue = tenant.queues.get(MODEL)
+            if queue is not None and queue.count:
+                self.index.place(queue, now)
+        self.arrive(self.prepared, now)
+        queue, lowest_vft = self.index.due(now)
         if queue is None:
             raise RuntimeError("no call waits")
-        call, tenant = queue.head(), queue.tenant
-        lowest_vft = self.index.lowest_vft()
-        charge = self.order.charged(tenant, call.cost, now, self.virtual_time, 1.0, lowest_vft)
-        call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, self.virtual_time = charge
+        tenant = queue.tenant
+        call = queue.head()
+        call.charge_in_profile, call.charge_rate_per_s, tenant.clocks, self.virtual_time = order.charged(
+            tenant, call.cost, now, self.virtual_time, 1.0, lowest_vft
+        )
         queue.remove(call)
         tenant.waiting -= 1
-        self._place(tenant, now)
-        self.running.append(call)
-
-    def _place(self, tenant: Tenant, now: float) -> None:
-        queue = tenant.queue(MODEL)
         if queue.count:
             self.index.place(queue, now)
         else:
             self.index.drop(queue)
+        self.running.append(call)
 
 
 class ShardWay:

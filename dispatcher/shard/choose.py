@@ -6,6 +6,8 @@ guarantee that covers a dispatch now, else the most urgent tier; within a tier t
 
 from __future__ import annotations
 
+from math import inf
+
 from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import TenantQueue
 from dispatcher.policies.tiers import Tier
@@ -13,24 +15,25 @@ from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import owed_most
 
 
-def first_queue(state: State, model: str) -> TenantQueue | None:
-    """Return the waiting queue of the model that is due first, or None if nothing waits for it."""
+def due_queue(state: State, model: str) -> tuple[TenantQueue | None, float]:
+    """Return the waiting queue of the model that is due first, or None, and the lowest vft of all waiting tenants."""
     lanes = state.lanes.of.get(model)
     if not lanes:
-        return None
-    if state.settings.tiers is None:
-        return lanes[""].first(state.at)
-    return _first_by_tier(state, lanes)
+        return None, inf
+    if state.settings.tiers is not None:
+        return _first_by_tier(state, lanes), state.lanes.lowest_vft()
+    queue, lowest_vft = lanes[""].due(state.at)
+    return queue, lowest_vft if len(state.lanes.of) == 1 else state.lanes.lowest_vft()
 
 
 def _first_by_tier(state: State, lanes: dict[str, Index]) -> TenantQueue | None:
     tiers = state.settings.tiers
     owed = owed_most(state.behind, tiers.slack) if tiers else None
-    if owed in lanes and (queue := lanes[owed].first(state.at)) is not None:
+    if owed in lanes and (queue := lanes[owed].due(state.at)[0]) is not None:
         return queue
     urgent_first = sorted(lanes, key=lambda tier: Tier(tier).rank)
     for tier in urgent_first:
         if (queue := lanes[tier].guaranteed(state.at)) is not None:
             return queue
-    firsts = (lanes[tier].first(state.at) for tier in urgent_first)
+    firsts = (lanes[tier].due(state.at)[0] for tier in urgent_first)
     return next((queue for queue in firsts if queue is not None), None)

@@ -93,7 +93,7 @@ def _accept(decision: Decision, command: Accept) -> Outcome:
     if call is None:
         return status(state, command.id)
     if call.queued and not state.order.is_conserving and state.order.goes_at_once(call.tenant, state.at):
-        dispatch(decision, call)
+        dispatch(decision, call, state.lanes.lowest_vft())
     return Waiting(command.id, 0, 0.0)
 
 

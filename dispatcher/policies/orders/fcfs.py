@@ -35,7 +35,7 @@ class FirstComeFirstServed:
     def charged(
         self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
     ) -> Charge:
-        return Charge(False, 0.0, tenant.clocks, virtual_time)
+        return False, 0.0, tenant.clocks, virtual_time
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         return tenant.clocks

@@ -35,11 +35,11 @@ class KeyedIndex:
         self._live -= queue.entry is not None
         queue.entry = None
 
-    def first(self, now: float) -> TenantQueue | None:
+    def due(self, now: float) -> tuple[TenantQueue | None, float]:
         heap = self._heap
-        while heap and heap[0][2].entry is not heap[0]:
+        while heap and (entry := heap[0])[2].entry is not entry:
             heappop(heap)
-        return heap[0][2] if heap else None
+        return heap[0][2] if heap else None, inf
 
     def guaranteed(self, now: float) -> TenantQueue | None:
         return None

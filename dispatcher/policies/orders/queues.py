@@ -88,7 +88,9 @@ class TenantQueue:
     def remove(self, call: Call) -> None:
         call.queued = False
         self.count -= 1
-        if len(self.calls) > 2 * self.count + SLACK:
+        if self.calls[0][2] is call:
+            heappop(self.calls)
+        elif len(self.calls) > 2 * self.count + SLACK:
             self.calls = list({entry[1]: entry for entry in self.calls if entry[2].queued}.values())
             heapify(self.calls)
 

@@ -56,7 +56,7 @@ class Ratio:
         self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
     ) -> Charge:
         earned, spent, at = _updated(tenant, now)
-        return Charge(False, 0.0, (earned, spent + 1.0, at), virtual_time)
+        return False, 0.0, (earned, spent + 1.0, at), virtual_time
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         return tenant.clocks

@@ -54,14 +54,17 @@ class TwoClocks:
 
     def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
         """Lift the tenant to V if nothing of it waits. Its bucket stays at most full if its share changes."""
-        tat, vft = tenant.clocks
-        if not tenant.waiting and not tenant.suspended:
-            if vft < virtual_time:
-                vft = virtual_time
-            elif vft > virtual_time + self._lead_max:
-                vft = virtual_time + self._lead_max
-            if tenant.rate_per_s and not tenant.running:
-                tat = max(tat, now - tenant.burst / tenant.rate_per_s)
+        clocks = tenant.clocks
+        if tenant.waiting or tenant.suspended:
+            return clocks, 0.0
+        tat, vft = clocks
+        if vft < virtual_time:
+            vft = virtual_time
+        elif vft > virtual_time + self._lead_max:
+            vft = virtual_time + self._lead_max
+        rate = tenant.rate_per_s
+        if rate and not tenant.running:
+            tat = max(tat, now - tenant.burst / rate)
         return (tat, vft), 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
@@ -80,17 +83,21 @@ class TwoClocks:
         rate, stays. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over
         one with kept clocks.
         """
-        tat, vft = tenant.clocks
-        start = min(vft, virtual_time + self._lead_max)
-        moved = max(virtual_time, min(start, lowest_vft))
+        tat, start = tenant.clocks
+        if start > virtual_time + self._lead_max:
+            start = virtual_time + self._lead_max
+        moved = start if start < lowest_vft else lowest_vft
+        if moved < virtual_time:
+            moved = virtual_time
         finish = start + cost / tenant.weight
         rate = tenant.rate_per_s
         if not rate or not self._guarantees:
-            return Charge(False, 0.0, (tat, finish), moved)
+            return False, 0.0, (tat, finish), moved
         effective = rate * scale
         if tat > now:
-            return Charge(False, effective, (tat, finish), moved)
-        return Charge(True, effective, (max(tat, now - tenant.burst / rate) + cost / effective, finish), moved)
+            return False, effective, (tat, finish), moved
+        full = now - tenant.burst / rate
+        return True, effective, ((tat if tat > full else full) + cost / effective, finish), moved
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         error = served - call.cost

@@ -6,11 +6,14 @@
 Invariant: every queue with a waiting call has exactly one live entry in one of the two vft heaps, and one in `_later`
 if its tenant's bucket will fill. Entries are lazy: a queue knows its live ones; others are dropped when they come up,
 or all at once when they outnumber the rest.
+
+Every dispatch and every settlement comes here, so `place` and `first` are longer than usual, and call nothing but the
+heap's own functions.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
 from dispatcher.policies.orders.queues import Entry, TenantQueue
@@ -28,24 +31,33 @@ class TwoClocksIndex:
         self._ready: list[Entry] = []
         self._surplus: list[Entry] = []
         self._later: list[Entry] = []
+        self._places_left = SLACK // 2
+        """Places until the heaps are next looked at; each place adds at most two entries."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
         tenant = queue.tenant
         tat, vft = tenant.clocks
-        arrival = queue.head().arrival
-        if queue.entry is None:
-            self._queues += 1
+        first = queue.calls[0]
+        arrival = first[1] if first[2].queued else queue.head().arrival
+        old = queue.entry
         queue.entry = entry = (vft, arrival, queue)
-        queue.later_entry = None
+        if old is None:
+            self._queues += 1
+        heap = self._surplus
         if not tenant.rate_per_s or not self._guarantees:
-            heappush(self._surplus, entry)
+            queue.later_entry = None
         elif tat <= now:
-            heappush(self._ready, entry)
-        else:
-            heappush(self._surplus, entry)
+            heap = self._ready
+            queue.later_entry = None
+        elif queue.later_entry is None or queue.later_entry[0] != tat:
             queue.later_entry = later = (tat, arrival, queue)
             heappush(self._later, later)
-        if len(self._surplus) + len(self._ready) + len(self._later) > 4 * self._queues + SLACK:
+        if heap and heap[0] is old:
+            heapreplace(heap, entry)  # of the queue that was due first: one move instead of two
+        else:
+            heappush(heap, entry)
+        self._places_left -= 1
+        if self._places_left < 0:
             self._sweep()
 
     def drop(self, queue: TenantQueue) -> None:
@@ -53,8 +65,18 @@ class TwoClocksIndex:
             self._queues -= 1
         queue.entry = queue.later_entry = None
 
-    def first(self, now: float) -> TenantQueue | None:
-        return self.guaranteed(now) or (self._surplus[0][2] if _cleaned(self._surplus) else None)
+    def due(self, now: float) -> tuple[TenantQueue | None, float]:
+        if self._later and self._later[0][0] <= now:
+            self._fill_buckets(now)
+        ready, surplus = self._ready, self._surplus
+        while ready and (entry := ready[0])[2].entry is not entry:
+            heappop(ready)
+        while surplus and (entry := surplus[0])[2].entry is not entry:
+            heappop(surplus)
+        if not ready:
+            return (surplus[0][2], surplus[0][0]) if surplus else (None, inf)
+        vft, _, queue = ready[0]
+        return queue, surplus[0][0] if surplus and surplus[0][0] < vft else vft
 
     def guaranteed(self, now: float) -> TenantQueue | None:
         if self._later and self._later[0][0] <= now:
@@ -62,10 +84,7 @@ class TwoClocksIndex:
         return self._ready[0][2] if _cleaned(self._ready) else None
 
     def lowest_vft(self) -> float:
-        lowest = self._surplus[0][0] if _cleaned(self._surplus) else inf
-        if _cleaned(self._ready):
-            lowest = min(lowest, self._ready[0][0])
-        return lowest
+        return min(heap[0][0] if _cleaned(heap) else inf for heap in (self._ready, self._surplus))
 
     def _fill_buckets(self, now: float) -> None:
         """Move queues of tenants with a bucket that has filled meanwhile to those in profile."""
@@ -76,12 +95,15 @@ class TwoClocksIndex:
                 self.place(entry[2], now)
 
     def _sweep(self) -> None:
-        """Remove dead entries; each queue has at most two live ones."""
-        for heap in (self._ready, self._surplus):
-            heap[:] = [entry for entry in heap if entry[2].entry is entry]
-            heapify(heap)
-        self._later[:] = [entry for entry in self._later if entry[2].later_entry is entry]
-        heapify(self._later)
+        """Remove dead entries if there are too many; each queue has at most two live ones."""
+        most = 4 * self._queues + SLACK
+        if len(self._ready) + len(self._surplus) + len(self._later) > 3 * most // 4:
+            for heap in (self._ready, self._surplus):
+                heap[:] = [entry for entry in heap if entry[2].entry is entry]
+                heapify(heap)
+            self._later[:] = [entry for entry in self._later if entry[2].later_entry is entry]
+            heapify(self._later)
+        self._places_left = (most - len(self._ready) - len(self._surplus) - len(self._later)) // 2 - 1
 
 
 def _cleaned(heap: list[Entry]) -> list[Entry]:

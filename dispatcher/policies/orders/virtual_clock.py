@@ -58,9 +58,9 @@ class VirtualClock:
     ) -> Charge:
         rate, (tat,) = tenant.rate_per_s, tenant.clocks
         if not rate:
-            return Charge(False, 0.0, tenant.clocks, virtual_time)
+            return False, 0.0, tenant.clocks, virtual_time
         moved = min(max(tat, now - tenant.burst / rate) + cost / rate, now + self._debt_max_s)
-        return Charge(tat <= now, rate, (moved,), virtual_time)
+        return tat <= now, rate, (moved,), virtual_time
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
         if not call.charge_rate_per_s or not tenant.rate_per_s:
