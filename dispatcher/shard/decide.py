@@ -38,19 +38,27 @@ from dispatcher.shard.state import State
 from dispatcher.shard.workers import report, rested, silent_worker
 
 ARRIVALS_LAST = frozenset({Accept, Status})
+DONE = Done()
 
 
 def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
     """Decide the commands at `state.at`, and return an outcome for each."""
-    outcomes: dict[int, Outcome] = {}
-    for arrivals in (False, True):
-        for number, command in enumerate(commands):
-            if (type(command) in ARRIVALS_LAST) is arrivals:
-                outcomes[number] = _decide(decision, command)
+    outcomes: list[Outcome] = [DONE] * len(commands)
+    arrivals: list[int] = []
+    for number, command in enumerate(commands):
+        if type(command) in ARRIVALS_LAST:
+            arrivals.append(number)
+        else:
+            outcomes[number] = _decide(decision, command)
+    for number in arrivals:
+        outcomes[number] = _decide(decision, commands[number])
     if decision.state.order.is_conserving:
         while dispatch_next(decision):
             pass
-    return [_final(decision.state, outcomes[number]) for number in range(len(commands))]
+    for number in arrivals:  # after the slots were given away
+        if type(outcome := outcomes[number]) is Waiting:
+            outcomes[number] = status(decision.state, outcome.id)
+    return outcomes
 
 
 def _decide(decision: Decision, command: Command) -> Outcome:
@@ -80,7 +88,7 @@ def _decide(decision: Decision, command: Command) -> Outcome:
         case Gone():
             if command.process in decision.state.processes:
                 decision.add(ProcessLost(command.process))
-    return Done()
+    return DONE
 
 
 def _accept(decision: Decision, command: Accept) -> Outcome:
@@ -93,7 +101,9 @@ def _accept(decision: Decision, command: Accept) -> Outcome:
     if call is None:
         return status(state, command.id)
     if call.queued and not state.order.is_conserving and state.order.goes_at_once(call.tenant, state.at):
-        dispatch(decision, call, state.lanes.lowest_vft())
+        worker = state.slots.first(call.model)
+        if worker is not None:
+            dispatch(decision, call, worker, state.lanes.lowest_vft())
     return Waiting(command.id, 0, 0.0)
 
 
@@ -140,8 +150,3 @@ def status(state: State, call_id: str) -> Outcome:
         return Offer(call.id, call.attempt, call.worker, state.workers[call.worker].config.url, state.position)
     position = call.tenant.waiting + call.tenant.suspended
     return Waiting(call.id, position, wait_s(state, call, position))
-
-
-def _final(state: State, outcome: Outcome) -> Outcome:
-    """Return the outcome of an acceptance after the slots were given away."""
-    return status(state, outcome.id) if type(outcome) is Waiting else outcome

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.model.facts import Fact, OrderSet
-from dispatcher.shard.fold import News, fold
+from dispatcher.shard.fold import fold
 from dispatcher.shard.state import State
+from dispatcher.shard.steps import News
 
 
 class Decision:
@@ -16,10 +17,10 @@ class Decision:
         self.news: list[News] = []
 
     def add(self, fact: Fact) -> None:
-        if not self.state.log_order:
-            self._add(OrderSet(self.state.order.name))
-        self._add(fact)
-
-    def _add(self, fact: Fact) -> None:
+        state = self.state
+        if not state.log_order:
+            state_order = OrderSet(state.order.name)
+            self.facts.append(state_order)
+            fold(state, state_order)
         self.facts.append(fact)
-        self.news += fold(self.state, fact)
+        self.news += fold(state, fact)

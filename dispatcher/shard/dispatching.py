@@ -6,25 +6,26 @@ from dispatcher.model.facts import Dispatched
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.choose import due_queue
 from dispatcher.shard.decision import Decision
+from dispatcher.shard.records import Worker
 
 
 def dispatch_next(decision: Decision) -> bool:
     """Give a free slot to the call that is due first. False if there is no such slot or no such call."""
     state = decision.state
     for model in state.lanes.of if state.waiting else ():
-        if state.slots.first(model) is not None:
+        worker = state.slots.first(model)
+        if worker is not None:
             queue, lowest_vft = due_queue(state, model)
             if queue is not None:
-                return dispatch(decision, queue.head(), lowest_vft)
+                dispatch(decision, queue.head(), worker, lowest_vft)
+                return True
     return False
 
 
-def dispatch(decision: Decision, call: Call, lowest_vft: float) -> bool:
-    """Dispatch the call, if a slot of its model is free. `lowest_vft`: of all waiting tenants."""
+def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -> None:
+    """Dispatch the call. `first`: the first worker with a free slot. `lowest_vft`: of all waiting tenants."""
     state, tenant = decision.state, call.tenant
-    worker = state.slots.best_for(call)
-    if worker is None:
-        return False
+    worker = state.slots.best_for(call, first)
     in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
         tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
     )
@@ -34,4 +35,3 @@ def dispatch(decision: Decision, call: Call, lowest_vft: float) -> bool:
             virtual_time,
         )
     )  # fmt: skip
-    return True

@@ -1,5 +1,7 @@
 """The fold: what each fact changes. It assigns the values that facts carry, and decides nothing.
 
+steps.py has the facts of every call, this file has the rare ones.
+
 Raises LogCorrupt for a fact that does not fit the state: the shard stops and names it, because every later decision
 would be a guess.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.model.commands import Offer, Over, parse_call_id
+from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import (
     Accepted,
@@ -29,14 +31,10 @@ from dispatcher.model.facts import (
     WorkerSet,
 )
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.records import RECENT, Process, Worker
+from dispatcher.shard.records import Process, Worker
 from dispatcher.shard.state import State
-from dispatcher.shard.tier_floors import after_dispatch
+from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
 
-News = tuple[str, Offer | Over]
-"""A process, and what it must know of a call that it holds. An empty process: no process holds the call."""
-
-MASK = (1 << RECENT) - 1
 NOT_COUNTED = frozenset({"not_begun", "declined"})
 """Reasons of a return that are no failure of the worker and no attempt of the call."""
 
@@ -108,40 +106,6 @@ def _tenant_set(state: State, fact: TenantSet) -> None:
     state.set_clocks(tenant, fact.clocks)
 
 
-def _accepted(state: State, fact: Accepted) -> None:
-    tenant = state.tenants[fact.tenant]
-    state.assign("arrivals", state.arrivals + 1)
-    call = Call(fact.id, tenant, fact.model, fact.cost, state.arrivals, fact.priority)
-    call.arrived_at, call.deadline_at = state.at, fact.deadline_at
-    call.process, call.durable, call.app, call.interaction = fact.process, fact.durable, fact.app, fact.interaction
-    _note_sequence(state, fact)
-    state.add_call(call)
-    state.set_clocks(tenant, fact.clocks)
-    state.enqueue(call)
-    if fact.interaction:
-        state.note_interaction(fact.tenant, fact.interaction)
-    if state.throttle is not None:
-        state.note_admission(fact.tenant, fact.app)
-
-
-def _dispatched(state: State, fact: Dispatched) -> list[News]:
-    call, worker = state.calls[fact.id], state.workers[fact.worker]
-    if not call.queued:
-        raise ValueError("the dispatched call does not wait")
-    tenant, tiers = call.tenant, state.settings.tiers
-    state.dequeue(call)
-    charge = (fact.in_profile, fact.rate_per_s, fact.weight, fact.attempt, fact.worker, state.at)
-    state.set_running(call, charge)
-    state.hold(call, worker)
-    state.set_clocks(tenant, fact.clocks)
-    if fact.virtual_time != state.virtual_time:
-        state.assign("virtual_time", fact.virtual_time)
-    if tiers is not None:
-        waiting = [tier for tier, count in state.waiting_tiers.items() if count]
-        state.assign("behind", after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack))
-    return [(call.process, Offer(call.id, fact.attempt, fact.worker, worker.config.url, state.position))]
-
-
 def _returned(state: State, fact: Returned) -> None:
     call = state.calls[fact.id]
     if fact.counted:
@@ -154,19 +118,6 @@ def _returned(state: State, fact: Returned) -> None:
         state.suspend(call)
     else:
         state.enqueue(call)
-
-
-def _ended(state: State, fact: Ended) -> list[News]:
-    call = state.calls[fact.id]
-    _release(state, call, fact.attempt, failed=False)
-    state.set_clocks(call.tenant, fact.clocks)
-    if fact.virtual_time != state.virtual_time:
-        state.assign("virtual_time", fact.virtual_time)
-    state.serve(call, fact.input_tokens, fact.output_tokens, fact.served)
-    state.remove_call(call)
-    over = Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens)
-    state.remember_end(call, over)
-    return _news(call, over)
 
 
 def _dropped(state: State, fact: Dropped) -> list[News]:
@@ -200,11 +151,11 @@ def _leave(state: State, call: Call, outcome: str) -> list[News]:
     state.remove_call(call)
     over = Over(call.id, 0, outcome)
     state.remember_end(call, over)
-    return _news(call, over)
+    return news_of(call, over)
 
 
 def _release(state: State, call: Call, attempt: int, *, failed: bool) -> None:
-    """Free the call's slot, and note of its worker whether the attempt failed."""
+    """Free the returned call's slot, and note of its worker whether the attempt failed."""
     if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
     worker = state.workers[call.worker]
@@ -228,21 +179,6 @@ def _hold_by(state: State, call: Call, name: str) -> None:
     state.add_call(call)
 
 
-def _note_sequence(state: State, fact: Accepted) -> None:
-    """Remember that the process's call was accepted, and forget those that it repeats no more."""
-    name, sequence = parse_call_id(fact.id)
-    process = state.process(name)
-    floor = max(process.floor, fact.floor)
-    state.note_sequence(name, process, sequence)
-    if floor != process.floor:
-        state.set_process(process, "floor", floor)
-    state.set_process(process, "seen_at", state.at)
-
-
-def _news(call: Call, over: Over) -> list[News]:
-    return [(name, over) for name in dict.fromkeys((call.process, *call.watchers)) if name]
-
-
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     OrderSet: _order_set,
     WorkerSet: _worker_set,
@@ -250,10 +186,10 @@ FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     ProcessSet: _process_set,
     ProcessLost: _process_lost,
     TenantSet: _tenant_set,
-    Accepted: _accepted,
-    Dispatched: _dispatched,
+    Accepted: accepted,
+    Dispatched: dispatched,
     Returned: _returned,
-    Ended: _ended,
+    Ended: ended,
     Dropped: _dropped,
     Held: _held,
     Cancelling: _cancelling,

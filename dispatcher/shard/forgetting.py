@@ -24,6 +24,8 @@ def forget(state: State, before: float) -> None:
     state.grown.clear()
     while len(state.ends) > ENDS_KEPT:
         state.ends.popitem(last=False)
+    if int(before) == int(state.at):
+        return
     for names in state.idle.due(before, state.at):
         _forget_idle(state, names)
     if before // CLEANED_EVERY_S != state.at // CLEANED_EVERY_S:

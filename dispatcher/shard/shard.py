@@ -18,11 +18,12 @@ from dispatcher.model.facts import Entry, Fact, WorkerSet
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
-from dispatcher.shard.fold import News, fold
+from dispatcher.shard.fold import fold
 from dispatcher.shard.forgetting import forget
 from dispatcher.shard.rows import tenant_rows, unsaved_usage, usage_rows
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
+from dispatcher.shard.steps import News
 
 
 class Shard:

@@ -29,9 +29,10 @@ class Slots:
         if workers.get(config.worker) is not worker:
             workers[config.worker] = worker
             self._capacity_per_s = None
-        if worker.free > 0:
+        used = len(worker.running)
+        if used < config.slots and config.state == "serving":
             heap = self._heaps[config.model]
-            heappush(heap, (_load(worker), config.worker))
+            heappush(heap, (used / config.slots, config.worker))
             if len(heap) > 4 * len(workers) + SLACK:
                 heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
                 heapify(heap)
@@ -47,15 +48,16 @@ class Slots:
         while heap:
             load, name = heap[0]
             worker = self._workers[model].get(name)
-            if worker is not None and worker.free > 0 and load == _load(worker):
-                return worker
+            if worker is not None:
+                config, used = worker.config, len(worker.running)
+                if used < config.slots and load == used / config.slots and config.state == "serving":
+                    return worker
             heappop(heap)
         return None
 
-    def best_for(self, call: Call) -> Worker | None:
-        """Return the first worker of the call's model; the one that lost its last attempt only if no other is free."""
-        first = self.first(call.model)
-        if first is None or first.config.worker != call.lost_on:
+    def best_for(self, call: Call, first: Worker) -> Worker:
+        """Return `first`, of the call's model; if it lost the call's last attempt, the next that is free, if any."""
+        if first.config.worker != call.lost_on:
             return first
         others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
         return min(others, key=lambda worker: (_load(worker), worker.config.worker), default=first)

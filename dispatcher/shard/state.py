@@ -1,8 +1,8 @@
 """The state of a shard: what its facts add up to, in memory, and the primitive changes that facts are made of.
 
 Every primitive notes its inverse while `undo` is a list. So a decision can be applied before it is written, and undone
-if another process wrote the position first. After its primitives, `flush` brings the indexes up to date; they are
-derived from the rest and need no inverse.
+if another process wrote the position first. The frequent facts (steps.py) note one inverse for all that they change.
+After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no inverse.
 
 Invariants: a call is in `calls` from its acceptance to its end; it waits in a queue (`queued`), or waits suspended
 because its process is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.
@@ -16,7 +16,6 @@ from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order
@@ -24,14 +23,11 @@ from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
 from dispatcher.shard.lanes import Lanes
-from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
+from dispatcher.shard.records import Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
 
-ACCEPTED_KEPT = 1024
-"""With more sequence numbers of a process, those below its floor are dropped: its floor speaks for them."""
-
-Undo = tuple[Callable[..., None], tuple[Any, ...]]
+Undo = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class State:
@@ -95,36 +91,32 @@ class State:
         self._note(self.set_call, call, name, getattr(call, name))
         setattr(call, name, value)
 
-    def set_running(self, call: Call, values: tuple[Any, ...]) -> None:
-        """Assign (charge_in_profile, charge_rate_per_s, charge_weight, attempt, worker, dispatched_at) of a call."""
-        old = (
-            call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
-            call.dispatched_at,
-        )  # fmt: skip
-        self._note(self.set_running, call, old)
-        (
-            call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
-            call.dispatched_at,
-        ) = values  # fmt: skip
-
     def enqueue(self, call: Call) -> None:
+        self.join_queue(call)
+        self._dirty[call.tenant.name] = call.tenant
+        self._note(self.dequeue, call)
+
+    def dequeue(self, call: Call) -> None:
+        self.leave_queue(call)
+        self._dirty[call.tenant.name] = call.tenant
+        self._note(self.enqueue, call)
+
+    def join_queue(self, call: Call) -> None:
+        """Add the call to its queue without an inverse; the caller notes its own (steps.py)."""
         tenant = call.tenant
         tenant.queue(call.model).add(call)
         tenant.waiting += 1
         self.waiting += 1
         self.waiting_tiers[tenant.tier] += 1
         self.deadlines.add(call)
-        self._dirty[tenant.name] = tenant
-        self._note(self.dequeue, call)
 
-    def dequeue(self, call: Call) -> None:
+    def leave_queue(self, call: Call) -> None:
+        """Take the call out of its queue without an inverse; the caller notes its own (steps.py)."""
         tenant = call.tenant
-        tenant.queue(call.model).remove(call)
+        tenant.queues[call.model].remove(call)
         tenant.waiting -= 1
         self.waiting -= 1
         self.waiting_tiers[tenant.tier] -= 1
-        self._dirty[tenant.name] = tenant
-        self._note(self.enqueue, call)
 
     def suspend(self, call: Call, sign: int = 1) -> None:
         """Count a waiting call that is in no queue, because its process is silent; -1: count it no longer."""
@@ -174,7 +166,8 @@ class State:
         return found
 
     def _drop_tenant(self, name: str) -> None:
-        self._dirty[name] = self.tenants.pop(name)
+        self._dirty[name] = tenant = self.tenants.pop(name)
+        self.idle.update(tenant, is_known=False)
 
     def set_tenant(self, tenant: Tenant, values: tuple[Any, ...]) -> None:
         """Assign (version, weight, rate_per_s, burst, tier, waiting_max)."""
@@ -215,29 +208,6 @@ class State:
         worker.config, worker.failures = config, failures
         self.slots.changed(worker)
 
-    def serve(self, call: Call, input_tokens: int, output_tokens: int, served: float) -> None:
-        """Add what a call was served to its tenant's totals."""
-        tenant = call.tenant
-        key = (tenant.name, call.app, int(self.at // HOUR_S))
-        old = self.usage.get(key, NO_USAGE)
-        self._note(self._set_served, tenant, tenant.spent, key, old)
-        self._set_served(
-            tenant, tenant.spent + served, key, old.plus(input_tokens, output_tokens, served, self.position)
-        )
-
-    def _set_served(self, tenant: Tenant, spent: float, key: tuple[str, str, int], usage: Usage) -> None:
-        tenant.spent = spent
-        self.usage[key] = usage
-        if not usage.requests:
-            del self.usage[key]
-
-    def note_sequence(self, process_name: str, process: Process, sequence: int) -> None:
-        """Remember the number of an accepted call. forgetting.py drops those below the floor."""
-        process.accepted.add(sequence)
-        if len(process.accepted) > ACCEPTED_KEPT:
-            self.grown.add(process_name)
-        self._note(process.accepted.discard, sequence)
-
     def note_admission(self, tenant: str, app: str) -> None:
         if self.throttle is not None:
             self._note(self.throttle.restore, self.throttle.note(tenant, app, self.at))
@@ -271,12 +241,20 @@ class State:
 
     def flush(self) -> None:
         """Bring indexes and the sum of promised rates up to date with the tenants that changed."""
-        for tenant in self._dirty.values():
+        if self._dirty:
+            for tenant in self._dirty.values():
+                self.refresh(tenant)
+            self._dirty.clear()
+
+    def refresh(self, tenant: Tenant) -> None:
+        """Bring indexes and the sum of promised rates up to date with one tenant. Calls only what has to change."""
+        is_active = tenant.running > 0 or tenant.waiting > 0 or tenant.suspended > 0
+        if tenant.promised_per_s != (tenant.rate_per_s if is_active else 0.0):
             self.promises.update(tenant)
+        if is_active is tenant.is_idle:
             self.idle.update(tenant, is_known=tenant.name in self.tenants)
-            for queue in tenant.queues.values():
-                self.lanes.update(queue, self.at)
-        self._dirty.clear()
+        for queue in tenant.queues.values():
+            self.lanes.update(queue, self.at)
 
     def scale(self) -> float:
         """Return the factor on guaranteed rates, 0 < factor <= 1 (clocks.rate_scale)."""

@@ -89,3 +89,17 @@ def test_a_number_that_is_none_never_reaches_the_log(wrong: float) -> None:
         encode_entry(Entry(1, T0, "w", "", 0, facts))
     shard.rollback()
     assert shard.state.calls == {}
+
+
+def test_a_tenant_of_a_lost_decision_leaves_nothing_behind() -> None:
+    shard = LoneShard()
+    blocker = shard.call("blocker")
+    refused = Accept(
+        "p-zz", 0, "p", "never", "m", 1.0, T0 + 1e6, False, "", "", 1, 1.0, 5.0, 0.0, "standard", 0
+    )  # fmt: skip
+    _, facts = shard.shard.decide([refused], T0)
+    assert [type(fact) for fact in facts] == [TenantSet]
+    shard.shard.rollback()
+    shard.now = T0 + 100.0  # all idle tenants are looked at in this time
+    shard.end(blocker, 1)
+    assert "never" not in shard.shard.state.tenants

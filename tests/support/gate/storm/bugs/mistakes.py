@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.operations import following
 from dispatcher.service import courier, presence, replica
 from dispatcher.service.link import route, waiters
-from dispatcher.shard import deadlines, decide, fold, running
+from dispatcher.shard import deadlines, decide, fold, running, steps
 from gpu_worker.service import agent, executions
 from gpu_worker.service import outbox as worker_outbox
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
@@ -51,12 +51,7 @@ bug(
 bug(
     "ends_remembered_wrongly",
     "A repeated end gets the answer of a call that never ran.",
-    Edit(
-        fold,
-        "_ended",
-        "state.remember_end(call, over)",
-        'state.remember_end(call, Over(call.id, 0, "cancelled"))',
-    ),
+    Edit(steps, "ended", "state.ends[call.id] = over", 'state.ends[call.id] = Over(call.id, 0, "cancelled")'),
 )
 bug(
     "deadlines_not_decided",

@@ -14,7 +14,7 @@ from math import inf
 from dispatcher.operations import answer_events, following, submit
 from dispatcher.service import clock_guard, follower, gate_process, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
-from dispatcher.shard import accept, fold, running, snapshot, state
+from dispatcher.shard import accept, fold, running, snapshot, state, steps
 from dispatcher.stores import snapshot_parts
 from gpu_worker.service import agent, held_attempts, seen_attempts
 from tests.support.gate.storm import journal
@@ -186,12 +186,16 @@ bug(
     "no_undo_of_clocks",
     "A decision that was not written leaves a tenant's clocks changed.",
     Edit(state.State, "set_clocks", "self._note(self.set_clocks, tenant, tenant.clocks)", "pass"),
+    Edit(steps, "_undo_accepted", "call.tenant.clocks = clocks", "pass"),
+    Edit(steps, "_undo_dispatched", "call.tenant.clocks, state.virtual_time", "_, state.virtual_time"),
+    Edit(steps, "_undo_ended", "call.tenant.clocks, call.tenant.spent", "_, call.tenant.spent"),
     rule=11,
 )
 bug(
     "no_undo_of_queues",
     "A decision that was not written leaves a call in its queue.",
     Edit(state.State, "enqueue", "self._note(self.dequeue, call)", "pass"),
+    Edit(steps, "_undo_accepted", "state.leave_queue(call)", "pass"),
     rule=11,
 )
 bug(

@@ -1,0 +1,180 @@
+"""The three facts of every call: it is accepted, dispatched, and ends. The fold of each is one step with one inverse.
+
+Almost all facts of a log are of these kinds. So each changes all that it changes in one function, and notes the values
+before as one inverse. The fold of the other facts (fold.py) is made of the primitives of state.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.model.commands import Offer, Over, parse_call_id
+from dispatcher.model.facts import Accepted, Dispatched, Ended
+from dispatcher.model.usage import HOUR_S
+from dispatcher.policies.orders.queues import Call, Clocks
+from dispatcher.shard.records import NO_USAGE, RECENT, Process, Usage, Worker
+from dispatcher.shard.state import State
+from dispatcher.shard.tier_floors import after_dispatch
+
+News = tuple[str, Offer | Over]
+"""A process, and what it must know of a call that it holds. An empty process: no process holds the call."""
+
+MASK = (1 << RECENT) - 1
+ACCEPTED_KEPT = 1024
+"""With more sequence numbers of a process, those below its floor are dropped: its floor speaks for them."""
+
+
+def accepted(state: State, fact: Accepted) -> None:
+    tenant = state.tenants[fact.tenant]
+    state.arrivals += 1
+    call = Call(fact.id, tenant, fact.model, fact.cost, state.arrivals, fact.priority)
+    call.arrived_at, call.deadline_at = state.at, fact.deadline_at
+    call.process, call.durable, call.app, call.interaction = fact.process, fact.durable, fact.app, fact.interaction
+    name, sequence = parse_call_id(fact.id)
+    process = state.process(name)
+    holder = process if call.process == name else state.process(call.process) if call.process else None
+    if state.undo is not None:
+        before = (process.floor, process.seen_at)
+        state.undo.append((_undo_accepted, (state, call, holder, process, sequence, before, tenant.clocks)))
+    _note_sequence(state, name, process, sequence, fact.floor)
+    state.calls[call.id] = call
+    if holder is not None:
+        holder.calls[call.id] = call
+    if fact.clocks != tenant.clocks:
+        tenant.clocks = fact.clocks
+    state.join_queue(call)
+    if fact.interaction:
+        state.note_interaction(fact.tenant, fact.interaction)
+    if state.throttle is not None:
+        state.note_admission(fact.tenant, fact.app)
+    state.refresh(tenant)
+
+
+def _undo_accepted(
+    state: State,
+    call: Call,
+    holder: Process | None,
+    process: Process,
+    sequence: int,
+    before: tuple[int, float],
+    clocks: Clocks,
+) -> None:
+    state.arrivals -= 1
+    process.accepted.discard(sequence)
+    process.floor, process.seen_at = before
+    del state.calls[call.id]
+    if holder is not None:
+        del holder.calls[call.id]
+    call.tenant.clocks = clocks
+    state.leave_queue(call)
+    state.touch(call.tenant)
+
+
+def _note_sequence(state: State, name: str, process: Process, sequence: int, floor: int) -> None:
+    """Remember that the process's call was accepted. forgetting.py drops the numbers below the floor."""
+    process.accepted.add(sequence)
+    if len(process.accepted) > ACCEPTED_KEPT:
+        state.grown.add(name)
+    if floor > process.floor:
+        process.floor = floor
+    process.seen_at = state.at
+
+
+def dispatched(state: State, fact: Dispatched) -> list[News]:
+    call, worker = state.calls[fact.id], state.workers[fact.worker]
+    if not call.queued:
+        raise ValueError("the dispatched call does not wait")
+    tenant, tiers = call.tenant, state.settings.tiers
+    if state.undo is not None:
+        before = (
+            call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
+            call.dispatched_at, tenant.clocks, state.virtual_time, state.behind,
+        )  # fmt: skip
+        state.undo.append((_undo_dispatched, (state, call, worker, before)))
+    state.leave_queue(call)
+    call.charge_in_profile, call.charge_rate_per_s, call.charge_weight = fact.in_profile, fact.rate_per_s, fact.weight
+    call.attempt, call.worker, call.dispatched_at = fact.attempt, fact.worker, state.at
+    _take_slot(state, call, worker)
+    if fact.clocks != tenant.clocks:
+        tenant.clocks = fact.clocks
+    state.virtual_time = fact.virtual_time
+    if tiers is not None:
+        waiting = [tier for tier, count in state.waiting_tiers.items() if count]
+        state.behind = after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack)
+    state.refresh(tenant)
+    return [(call.process, Offer(call.id, fact.attempt, fact.worker, worker.config.url, state.position))]
+
+
+def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any, ...]) -> None:
+    _free_slot(state, call, worker)
+    (
+        call.charge_in_profile, call.charge_rate_per_s, call.charge_weight, call.attempt, call.worker,
+        call.dispatched_at, call.tenant.clocks, state.virtual_time, state.behind,
+    ) = before  # fmt: skip
+    state.join_queue(call)
+    state.touch(call.tenant)
+
+
+def ended(state: State, fact: Ended) -> list[News]:
+    call = state.calls[fact.id]
+    if call.attempt != fact.attempt:
+        raise ValueError(f"the running attempt is {call.attempt}")
+    worker, tenant = state.workers[call.worker], call.tenant
+    key = (tenant.name, call.app, int(state.at // HOUR_S))
+    usage = state.usage.get(key, NO_USAGE)
+    if state.undo is not None:
+        before = (call.worker, tenant.clocks, tenant.spent, state.virtual_time)
+        state.undo.append((_undo_ended, (state, call, worker, key, usage, before)))
+    _free_slot(state, call, worker)
+    call.worker = ""
+    if worker.failures:
+        state.set_config(worker, worker.config, worker.failures << 1 & MASK)
+    if fact.clocks != tenant.clocks:
+        tenant.clocks = fact.clocks
+    state.virtual_time = fact.virtual_time
+    tenant.spent += fact.served
+    state.usage[key] = usage.plus(fact.input_tokens, fact.output_tokens, fact.served, state.position)
+    del state.calls[call.id]
+    if call.process:
+        del state.processes[call.process].calls[call.id]
+    over = Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens)
+    state.ends[call.id] = over
+    if call.durable:
+        state.durable_ends.append(over)
+    state.refresh(tenant)
+    return news_of(call, over)
+
+
+def _undo_ended(
+    state: State, call: Call, worker: Worker, key: tuple[str, str, int], usage: Usage, before: tuple[Any, ...]
+) -> None:
+    del state.ends[call.id]
+    state.calls[call.id] = call
+    if call.process:
+        state.processes[call.process].calls[call.id] = call
+    call.worker, call.tenant.clocks, call.tenant.spent, state.virtual_time = before
+    if usage.requests:
+        state.usage[key] = usage
+    else:
+        del state.usage[key]
+    _take_slot(state, call, worker)
+    state.touch(call.tenant)
+
+
+def news_of(call: Call, over: Over) -> list[News]:
+    """Return the end for each process that holds or held the call."""
+    if call.watchers:
+        return [(name, over) for name in dict.fromkeys((call.process, *call.watchers)) if name]
+    return [(call.process, over)] if call.process else []
+
+
+def _take_slot(state: State, call: Call, worker: Worker) -> None:
+    worker.running[call.id] = call
+    call.tenant.running += 1
+    state.slots.changed(worker)
+
+
+def _free_slot(state: State, call: Call, worker: Worker) -> None:
+    del worker.running[call.id]
+    call.tenant.running -= 1
+    state.slots.changed(worker)
