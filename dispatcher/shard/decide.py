@@ -147,6 +147,6 @@ def status(state: State, call_id: str) -> Outcome:
     if call is None:
         return state.ends.get(call_id) or Unknown(call_id)
     if call.worker:
-        return Offer(call.id, call.attempt, call.worker, state.workers[call.worker].config.url, state.position)
+        return Offer(call.id, call.attempt, call.worker, state.workers[call.worker].url, state.position)
     position = call.tenant.waiting + call.tenant.suspended
     return Waiting(call.id, position, wait_s(state, call, position))

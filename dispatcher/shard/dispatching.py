@@ -31,7 +31,7 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     )
     decision.add(
         Dispatched(
-            call.id, worker.config.worker, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks,
+            call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks,
             virtual_time,
         )
     )  # fmt: skip

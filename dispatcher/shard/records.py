@@ -14,21 +14,30 @@ FAILED_MOST = 4
 
 
 class Worker:
-    """A worker as the log knows it. `config` is replaced, never changed."""
+    """A worker as the log knows it. `config` is replaced by `configure`, never changed.
 
-    __slots__ = ("config", "failures", "running")
+    What every decision reads of it has attributes of its own: they take a fifth of the time of a named tuple's.
+    """
+
+    __slots__ = ("config", "failures", "model", "name", "running", "slots", "slots_open", "url")
 
     def __init__(self, config: WorkerSet) -> None:
-        self.config = config
+        self.configure(config)
         self.running: dict[str, Call] = {}
         """Its attempts, by the id of their call."""
         self.failures = 0
         """One bit for each of the last RECENT attempts; set: it failed."""
 
+    def configure(self, config: WorkerSet) -> None:
+        self.config = config
+        self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
+        self.slots_open = config.slots if config.state == "serving" else 0
+        """Its slots if it gets new work, otherwise 0."""
+
     @property
     def free(self) -> int:
         """Slots that may be given to a call now; negative after its slots were reduced."""
-        return self.config.slots - len(self.running) if self.config.state == "serving" else 0
+        return self.slots - len(self.running) if self.config.state == "serving" else 0
 
     @property
     def is_failing(self) -> bool:
@@ -66,13 +75,8 @@ class Usage(NamedTuple):
 
     def plus(self, input_tokens: int, output_tokens: int, service: float, position: int) -> Usage:
         """Return the totals with one more call."""
-        return Usage(
-            self.requests + 1,
-            self.input_tokens + input_tokens,
-            self.output_tokens + output_tokens,
-            self.service + service,
-            position,
-        )
+        requests, read, generated, served, _ = self
+        return Usage(requests + 1, read + input_tokens, generated + output_tokens, served + service, position)
 
 
 NO_USAGE = Usage(0, 0, 0, 0.0, 0)

@@ -22,45 +22,48 @@ class Slots:
 
     def changed(self, worker: Worker) -> None:
         """Take note of a worker, or of a change of its running calls."""
-        config = worker.config
-        workers = self._workers.get(config.model)
+        model, name = worker.model, worker.name
+        workers = self._workers.get(model)
         if workers is None:
-            workers, self._heaps[config.model] = self._workers.setdefault(config.model, {}), []
-        if workers.get(config.worker) is not worker:
-            workers[config.worker] = worker
+            workers, self._heaps[model] = self._workers.setdefault(model, {}), []
+        if workers.get(name) is not worker:
+            workers[name] = worker
             self._capacity_per_s = None
         used = len(worker.running)
-        if used < config.slots and config.state == "serving":
-            heap = self._heaps[config.model]
-            heappush(heap, (used / config.slots, config.worker))
+        if used < worker.slots_open:
+            heap = self._heaps[model]
+            heappush(heap, (used / worker.slots, name))
             if len(heap) > 4 * len(workers) + SLACK:
                 heap[:] = [(_load(each), name) for name, each in workers.items() if each.free > 0]
                 heapify(heap)
 
     def left(self, worker: Worker) -> None:
         """The worker leaves, or its configuration is about to change."""
-        self._workers[worker.config.model].pop(worker.config.worker, None)
+        self._workers[worker.model].pop(worker.name, None)
         self._capacity_per_s = None
 
     def first(self, model: str) -> Worker | None:
         """Return the worker with the smallest part of its slots in use, then by name; None if no slot is free."""
         heap = self._heaps.get(model)
+        if not heap:
+            return None
+        workers = self._workers[model]
         while heap:
             load, name = heap[0]
-            worker = self._workers[model].get(name)
+            worker = workers.get(name)
             if worker is not None:
-                config, used = worker.config, len(worker.running)
-                if used < config.slots and load == used / config.slots and config.state == "serving":
+                used = len(worker.running)
+                if used < worker.slots_open and load == used / worker.slots:
                     return worker
             heappop(heap)
         return None
 
     def best_for(self, call: Call, first: Worker) -> Worker:
         """Return `first`, of the call's model; if it lost the call's last attempt, the next that is free, if any."""
-        if first.config.worker != call.lost_on:
+        if first.name != call.lost_on:
             return first
         others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
-        return min(others, key=lambda worker: (_load(worker), worker.config.worker), default=first)
+        return min(others, key=lambda worker: (_load(worker), worker.name), default=first)
 
     def has(self, model: str) -> bool:
         """Return whether any worker has the model, serving or not."""
@@ -69,16 +72,17 @@ class Slots:
     def of(self, model: str) -> list[Worker]:
         return list(self._workers.get(model, {}).values())
 
-    def capacity_per_s(self, model: str | None = None) -> float:
-        """Return the measured capacity of the workers of a model (None: of all), in service units a second."""
+    def capacity_per_s(self, model: str = "") -> float:
+        """Return the measured capacity of the workers of a model ("": of all), in service units a second."""
         known = self._capacity_per_s
         if known is None:
             known = self._capacity_per_s = {
                 name: sum(worker.config.service_per_s for worker in workers.values())
                 for name, workers in self._workers.items()
             }
-        return sum(known.values()) if model is None else known.get(model, 0.0)
+            known[""] = sum(known.values())
+        return known.get(model, 0.0)
 
 
 def _load(worker: Worker) -> float:
-    return len(worker.running) / worker.config.slots
+    return len(worker.running) / worker.slots

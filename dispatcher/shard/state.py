@@ -205,7 +205,8 @@ class State:
     def set_config(self, worker: Worker, config: WorkerSet, failures: int) -> None:
         self._note(self.set_config, worker, worker.config, worker.failures)
         self.slots.left(worker)
-        worker.config, worker.failures = config, failures
+        worker.configure(config)
+        worker.failures = failures
         self.slots.changed(worker)
 
     def note_admission(self, tenant: str, app: str) -> None:
@@ -254,7 +255,8 @@ class State:
         if is_active is tenant.is_idle:
             self.idle.update(tenant, is_known=tenant.name in self.tenants)
         for queue in tenant.queues.values():
-            self.lanes.update(queue, self.at)
+            if queue.count or queue.entry is not None:
+                self.lanes.update(queue, self.at)
 
     def scale(self) -> float:
         """Return the factor on guaranteed rates, 0 < factor <= 1 (clocks.rate_scale)."""

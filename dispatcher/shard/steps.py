@@ -1,7 +1,8 @@
 """The three facts of every call: it is accepted, dispatched, and ends. The fold of each is one step with one inverse.
 
 Almost all facts of a log are of these kinds. So each changes all that it changes in one function, and notes the values
-before as one inverse. The fold of the other facts (fold.py) is made of the primitives of state.py.
+before as one inverse. The fold of the other facts (fold.py) is made of the primitives of state.py. A fact is unpacked
+at once: that takes less time than two of its fields by name.
 """
 
 from __future__ import annotations
@@ -25,28 +26,31 @@ ACCEPTED_KEPT = 1024
 
 
 def accepted(state: State, fact: Accepted) -> None:
-    tenant = state.tenants[fact.tenant]
+    call_id, floor, holder_name, tenant_name, model, cost, deadline_at, durable, app, interaction, priority, clocks = (
+        fact
+    )
+    tenant = state.tenants[tenant_name]
     state.arrivals += 1
-    call = Call(fact.id, tenant, fact.model, fact.cost, state.arrivals, fact.priority)
-    call.arrived_at, call.deadline_at = state.at, fact.deadline_at
-    call.process, call.durable, call.app, call.interaction = fact.process, fact.durable, fact.app, fact.interaction
-    name, sequence = parse_call_id(fact.id)
+    call = Call(call_id, tenant, model, cost, state.arrivals, priority)
+    call.arrived_at, call.deadline_at = state.at, deadline_at
+    call.process, call.durable, call.app, call.interaction = holder_name, durable, app, interaction
+    name, sequence = parse_call_id(call_id)
     process = state.process(name)
-    holder = process if call.process == name else state.process(call.process) if call.process else None
+    holder = process if holder_name == name else state.process(holder_name) if holder_name else None
     if state.undo is not None:
         before = (process.floor, process.seen_at)
         state.undo.append((_undo_accepted, (state, call, holder, process, sequence, before, tenant.clocks)))
-    _note_sequence(state, name, process, sequence, fact.floor)
-    state.calls[call.id] = call
+    _note_sequence(state, name, process, sequence, floor)
+    state.calls[call_id] = call
     if holder is not None:
-        holder.calls[call.id] = call
-    if fact.clocks != tenant.clocks:
-        tenant.clocks = fact.clocks
+        holder.calls[call_id] = call
+    if clocks != tenant.clocks:
+        tenant.clocks = clocks
     state.join_queue(call)
-    if fact.interaction:
-        state.note_interaction(fact.tenant, fact.interaction)
+    if interaction:
+        state.note_interaction(tenant_name, interaction)
     if state.throttle is not None:
-        state.note_admission(fact.tenant, fact.app)
+        state.note_admission(tenant_name, app)
     state.refresh(tenant)
 
 
@@ -81,7 +85,8 @@ def _note_sequence(state: State, name: str, process: Process, sequence: int, flo
 
 
 def dispatched(state: State, fact: Dispatched) -> list[News]:
-    call, worker = state.calls[fact.id], state.workers[fact.worker]
+    call_id, worker_name, attempt, in_profile, rate_per_s, weight, clocks, virtual_time = fact
+    call, worker = state.calls[call_id], state.workers[worker_name]
     if not call.queued:
         raise ValueError("the dispatched call does not wait")
     tenant, tiers = call.tenant, state.settings.tiers
@@ -92,17 +97,17 @@ def dispatched(state: State, fact: Dispatched) -> list[News]:
         )  # fmt: skip
         state.undo.append((_undo_dispatched, (state, call, worker, before)))
     state.leave_queue(call)
-    call.charge_in_profile, call.charge_rate_per_s, call.charge_weight = fact.in_profile, fact.rate_per_s, fact.weight
-    call.attempt, call.worker, call.dispatched_at = fact.attempt, fact.worker, state.at
+    call.charge_in_profile, call.charge_rate_per_s, call.charge_weight = in_profile, rate_per_s, weight
+    call.attempt, call.worker, call.dispatched_at = attempt, worker_name, state.at
     _take_slot(state, call, worker)
-    if fact.clocks != tenant.clocks:
-        tenant.clocks = fact.clocks
-    state.virtual_time = fact.virtual_time
+    if clocks != tenant.clocks:
+        tenant.clocks = clocks
+    state.virtual_time = virtual_time
     if tiers is not None:
         waiting = [tier for tier, count in state.waiting_tiers.items() if count]
         state.behind = after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack)
     state.refresh(tenant)
-    return [(call.process, Offer(call.id, fact.attempt, fact.worker, worker.config.url, state.position))]
+    return [(call.process, Offer(call_id, attempt, worker_name, worker.url, state.position))]
 
 
 def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any, ...]) -> None:
@@ -116,8 +121,9 @@ def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any
 
 
 def ended(state: State, fact: Ended) -> list[News]:
-    call = state.calls[fact.id]
-    if call.attempt != fact.attempt:
+    call_id, attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, _ = fact
+    call = state.calls[call_id]
+    if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
     worker, tenant = state.workers[call.worker], call.tenant
     key = (tenant.name, call.app, int(state.at // HOUR_S))
@@ -129,16 +135,16 @@ def ended(state: State, fact: Ended) -> list[News]:
     call.worker = ""
     if worker.failures:
         state.set_config(worker, worker.config, worker.failures << 1 & MASK)
-    if fact.clocks != tenant.clocks:
-        tenant.clocks = fact.clocks
-    state.virtual_time = fact.virtual_time
-    tenant.spent += fact.served
-    state.usage[key] = usage.plus(fact.input_tokens, fact.output_tokens, fact.served, state.position)
-    del state.calls[call.id]
+    if clocks != tenant.clocks:
+        tenant.clocks = clocks
+    state.virtual_time = virtual_time
+    tenant.spent += served
+    state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position)
+    del state.calls[call_id]
     if call.process:
-        del state.processes[call.process].calls[call.id]
-    over = Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens)
-    state.ends[call.id] = over
+        del state.processes[call.process].calls[call_id]
+    over = Over(call_id, attempt, outcome, input_tokens, output_tokens)
+    state.ends[call_id] = over
     if call.durable:
         state.durable_ends.append(over)
     state.refresh(tenant)
