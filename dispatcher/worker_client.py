@@ -52,6 +52,7 @@ class HttpWorkerClient:
             transport=transport,
             trust_env=False,
         )
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         """Stream an execution. Closing the generator closes the connection, which aborts work that is not durable.
@@ -92,7 +93,18 @@ class HttpWorkerClient:
                         await _read_out(lines)
                         return
         finally:
-            await response.aclose()
+            await self._close(response)
+
+    async def _close(self, response: httpx.Response) -> None:
+        """Close the answer, also if the caller is cancelled meanwhile.
+
+        A close that is cancelled leaves its connection in the pool for ever, and the pool holds CONNECTIONS_MAX of
+        them. (httpcore shields it with anyio, which does not hold off a task's own cancellation.)
+        """
+        closing = asyncio.ensure_future(response.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     def _request(self, offer: Offer, order: WorkOrder) -> httpx.Request:
         order = replace(order, cache_salt=cache_salt(order.tenant, self._secret))

@@ -52,6 +52,8 @@ class Attempts:
         self._events = events
         self._report = report
         self._running: asyncio.Task[None] | None = None
+        self._is_ending = False
+        """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
 
     @property
     def is_running(self) -> bool:
@@ -59,26 +61,29 @@ class Attempts:
 
     def begin(self, offer: Offer) -> None:
         self._events.begin()
+        self._is_ending = False
         self._running = asyncio.ensure_future(self._run(offer, order_of(self._call, offer)))
 
     async def stop(self) -> None:
-        """Close the stream of the running attempt, if there is one."""
+        """Close the stream of the running attempt, if there is one that does not end by itself."""
         running, self._running = self._running, None
-        if running is not None and not running.done():
+        if running is not None and not running.done() and not self._is_ending:
             running.cancel()
             await asyncio.wait({running})
 
     async def _run(self, offer: Offer, order: WorkOrder) -> None:
-        broken = Broken(offer.attempt, offer.worker, began=True)
+        broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
         try:
             async with aclosing(self._workers.execute(offer, order)) as events:
                 async for event in events:
                     if isinstance(event, Finished | WorkRefused):
+                        is_over = self._is_ending = True
                         self._report(LastEvent(offer.attempt, offer.worker, event))
-                        return
-                    await self._events.put(event)
+                    else:
+                        await self._events.put(event)
         except WorkerFailed as error:
             broken = Broken(offer.attempt, offer.worker, error.began)
         except Exception as error:
             logger.exception("the stream of an attempt failed: %s", type(error).__name__)
-        self._report(broken)
+        if not is_over:
+            self._report(broken)
