@@ -55,9 +55,8 @@ class TenantSection(Section):
         return Share(self.weight, self.rate_per_s, self.burst)
 
     def tenant(self, name: str) -> Tenant:
-        defaults = Tenant(name, name)
+        defaults = Tenant(name)
         return Tenant(
-            name,
             name,
             share=self.share(),
             tier=Tier(self.tier or Tier.STANDARD),

@@ -13,8 +13,6 @@ class Tenant:
     """A tenant's configuration. Limits are checked before a request is queued; a limit of 0 allows nothing."""
 
     name: str
-    queue: str
-    """The queue in which its invocations wait: its own name. Under the `fcfs` order all tenants share one."""
     pool: str = "default"
     share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD

@@ -19,7 +19,6 @@ def tenant_record(tenant: Tenant) -> Record:
     share = {"weight": tenant.share.weight, "rate_per_s": tenant.share.rate_per_s, "burst": tenant.share.burst}
     return {
         "name": tenant.name,
-        "queue": tenant.queue,
         "pool": tenant.pool,
         **share,
         "tier": tenant.tier.value,
@@ -34,7 +33,6 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
     models = record.get("models")
     return Tenant(
         name=record["name"],
-        queue=record["queue"],
         pool=record["pool"],
         share=Share(float(record["weight"]), float(record["rate_per_s"]), float(record["burst"])),
         tier=Tier(record["tier"]),

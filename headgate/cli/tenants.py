@@ -82,7 +82,7 @@ def create(settings: Settings) -> None:
     name = settings.name
 
     async def run(store: Store, config: Config) -> tuple[str, operations.Booking]:
-        tenant = settings.changed(Tenant(name, name))
+        tenant = settings.changed(Tenant(name))
         key = await operations.create(store, RealIds(), RealClock(), tenant)
         return key, await _booking(store, config)
 
@@ -178,10 +178,10 @@ def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _as_json(tenant: Tenant) -> dict[str, Any]:
-    """Return the tenant as --json prints it. The keys are public: `line` is the queue, `terms` is the share."""
+    """Return the tenant as --json prints it. The keys are public: `line` is its queue's name, `terms` is its share."""
     fields = asdict(tenant)
-    queue, share = fields.pop("queue"), fields.pop("share")
-    return {**fields, "line": queue, "terms": share, "tier": tenant.tier.value}
+    share = fields.pop("share")
+    return {**fields, "line": tenant.name, "terms": share, "tier": tenant.tier.value}
 
 
 def _print(shown: dict[str, Any], json: bool, text: str) -> None:

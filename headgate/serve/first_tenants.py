@@ -19,6 +19,6 @@ async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, st
     """
     existing = {tenant.name for tenant in await store.list_tenants()}
     if not existing and not wanted:
-        wanted = [Tenant(DEFAULT_TENANT, DEFAULT_TENANT)]
+        wanted = [Tenant(DEFAULT_TENANT)]
     missing = [tenant for tenant in wanted if tenant.name not in existing]
     return {tenant.name: await operations.create(store, RealIds(), RealClock(), tenant) for tenant in missing}

@@ -156,9 +156,9 @@ async def test_a_creator_that_dies_after_the_key_is_helped(faulty: Faulty) -> No
 
 @pytest.mark.parametrize("faults", [*SEQUENCES, [conflict], [conflict, reply_lost, conflict]])
 async def test_a_tenant_is_created_once(faulty: Faulty, faults: list[Fault]) -> None:
-    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a", "a"), expected_version=None)) is True
-    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a", "b"), expected_version=None)) is False
-    assert await faulty.store.get_tenant("a") == Tenant("a", "a")
+    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a"), expected_version=None)) is True
+    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a", pool="b"), expected_version=None)) is False
+    assert await faulty.store.get_tenant("a") == Tenant("a")
 
 
 @pytest.mark.parametrize("fault", [before, throttled])
@@ -251,7 +251,7 @@ async def test_every_item_but_a_tenants_expires_and_no_sooner_than_after_a_day(
     await store.create(invocation())
     await store.put_usage([usage_row()])
     await store.put_tenant_rows(SHARD, [tenant_row()])
-    await store.put_tenant(Tenant("a", "a"), expected_version=None)
+    await store.put_tenant(Tenant("a"), expected_version=None)
     items = table_place.client.scan(TableName=table_place.table)["Items"]
     expiries = {item["pk"]["S"].partition("#")[0]: float(item.get("ttl", {"N": "0"})["N"]) - START for item in items}
     assert {kind for kind, after_s in expiries.items() if after_s < 0} == {"TENANT", "TENANTS"}

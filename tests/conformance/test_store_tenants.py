@@ -12,11 +12,11 @@ from dispatcher.ports import Store
 from tests.conformance.store_backends import Place
 from tests.conformance.store_world import START, FakeClock
 
-FULL = Tenant("a", "queue", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3)
+FULL = Tenant("a", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3)
 
 
 async def test_a_tenant_is_read_as_it_was_written(store: Store) -> None:
-    for tenant in (FULL, Tenant("b", "b"), Tenant("c", "c", models=())):
+    for tenant in (FULL, Tenant("b"), Tenant("c", models=())):
         assert await store.put_tenant(tenant, expected_version=None)
         assert await store.get_tenant(tenant.name) == tenant
     assert await store.get_tenant("unknown") is None
@@ -29,33 +29,33 @@ async def test_a_tenant_is_created_once(store: Store) -> None:
 
 
 async def test_a_change_based_on_an_old_version_is_refused(store: Store) -> None:
-    await store.put_tenant(Tenant("a", "a", version=1), expected_version=None)
-    second = Tenant("a", "a", queue_items_max=5, version=2)
+    await store.put_tenant(Tenant("a", version=1), expected_version=None)
+    second = Tenant("a", queue_items_max=5, version=2)
     assert await store.put_tenant(second, expected_version=1)
-    assert not await store.put_tenant(Tenant("a", "a", version=2), expected_version=1)
-    assert not await store.put_tenant(Tenant("b", "b"), expected_version=1)
+    assert not await store.put_tenant(Tenant("a", version=2), expected_version=1)
+    assert not await store.put_tenant(Tenant("b"), expected_version=1)
     assert await store.get_tenant("a") == second
     assert await store.get_tenant("b") is None
 
 
 async def test_one_of_many_changes_wins(place: Place, clock: FakeClock) -> None:
     stores = [place.open(clock) for _ in range(3)]
-    await stores[0].put_tenant(Tenant("a", "a"), expected_version=None)
+    await stores[0].put_tenant(Tenant("a"), expected_version=None)
     calls = [
-        stores[number % 3].put_tenant(Tenant("a", "a", queue_items_max=number, version=2), expected_version=1)
+        stores[number % 3].put_tenant(Tenant("a", queue_items_max=number, version=2), expected_version=1)
         for number in range(9)
     ]
     outcomes = await asyncio.gather(*calls)
     assert sum(outcomes) == 1
-    assert await stores[0].get_tenant("a") == Tenant("a", "a", queue_items_max=outcomes.index(True), version=2)
+    assert await stores[0].get_tenant("a") == Tenant("a", queue_items_max=outcomes.index(True), version=2)
     await asyncio.gather(*(store.close() for store in stores))
 
 
 async def test_tenants_are_listed_by_name_as_they_stand(store: Store) -> None:
     assert list(await store.list_tenants()) == []
     for name in ("b", "c", "a"):
-        await store.put_tenant(Tenant(name, name), expected_version=None)
-    await store.put_tenant(Tenant("b", "b", version=2), expected_version=1)
+        await store.put_tenant(Tenant(name), expected_version=None)
+    await store.put_tenant(Tenant("b", version=2), expected_version=1)
     await store.delete_tenant("c")
     assert [(tenant.name, tenant.version) for tenant in await store.list_tenants()] == [("a", 1), ("b", 2)]
 
@@ -64,7 +64,7 @@ async def test_a_deleted_tenant_can_be_created_again(store: Store) -> None:
     await store.put_tenant(FULL, expected_version=None)
     await store.put_key(KeyRecord("p", "d", "a"))
     await store.delete_tenant("a")
-    again = Tenant("a", "a", version=1)
+    again = Tenant("a", version=1)
     assert await store.put_tenant(again, expected_version=None)
     assert list(await store.list_tenants()) == [again]
     assert await store.find_key("p") is None
@@ -94,7 +94,7 @@ async def test_an_expired_key_is_none_at_its_second(store: Store, clock: FakeClo
 
 async def test_deleting_a_tenant_deletes_its_keys_and_no_others(store: Store) -> None:
     for name in ("a", "ab"):
-        await store.put_tenant(Tenant(name, name), expected_version=None)
+        await store.put_tenant(Tenant(name), expected_version=None)
         for number in range(60):
             await store.put_key(KeyRecord(f"{name}-{number}", "d", name))
     for _ in range(2):

@@ -106,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=names, version=st.integers(1, 3), expected=st.none() | st.integers(1, 3))
     def put_tenant(self, name: str, version: int, expected: int | None) -> None:
-        tenant = Tenant(name, name, version=version)
+        tenant = Tenant(name, version=version)
         self.same(lambda store: store.put_tenant(tenant, expected_version=expected))
         self.same(lambda store: store.list_tenants())
 

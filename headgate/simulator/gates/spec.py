@@ -15,7 +15,7 @@ from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings, TierFloors
 
 DEADLINE_S = GateSettings().deadline_s
-QUEUE_MAX = Tenant("", "").queue_items_max
+QUEUE_MAX = Tenant("").queue_items_max
 SLOTS_MAX = 100_000
 REPORT_S = 1.0
 """Between two reports of a worker: its capacity, and the use of its KV cache."""

@@ -86,7 +86,7 @@ class Gate:
         return Caller(app, None if tenant is None else self.keys[tenant])
 
     async def add_tenant(self, name: str, share: Share | None = None, **limits: Any) -> Tenant:
-        tenant = Tenant(name, name, share=share or Share(), **limits)
+        tenant = Tenant(name, share=share or Share(), **limits)
         await self.store.put_tenant(tenant, expected_version=None)
         self.keys[name], record = new_key(name, self.ids.secret())
         await self.store.put_key(record)

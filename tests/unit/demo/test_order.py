@@ -104,7 +104,7 @@ async def play(order: str, policy: str) -> Played:
 
 async def key_of(store: MemoryStore, tenant: str, ids: CountingIds) -> str:
     """Create the tenant and return its API key."""
-    await store.put_tenant(Tenant(tenant, tenant), expected_version=None)
+    await store.put_tenant(Tenant(tenant), expected_version=None)
     key, record = new_key(tenant, ids.secret())
     await store.put_key(record)
     return key

@@ -14,7 +14,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.fleet import FRESH_S, REMEMBERED_S, STALE_S, FleetView
 from tests.support.gate.memory_gate import Gate
 
-A = Tenant("a", "a")
+A = Tenant("a")
 
 
 class Counted:

@@ -17,7 +17,7 @@ from tests.support.gate.memory_gate import POOL, Gate
 
 
 async def created(gate: Gate, name: str) -> str:
-    return await tenants.create(gate.store, gate.ids, gate.clock, Tenant(name, name))
+    return await tenants.create(gate.store, gate.ids, gate.clock, Tenant(name))
 
 
 async def test_a_key_is_shown_once_and_is_valid(gate: Gate) -> None:

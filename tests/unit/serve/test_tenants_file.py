@@ -27,8 +27,8 @@ def read(tmp_path: Path, text: str) -> list[Tenant]:
 def test_every_field(tmp_path: Path) -> None:
     line = "{weight: 2, rate_per_s: 5, burst: 20, tier: premium, queue_max: 7, max_tokens: 9, models: [m]}"
     quiet, flood = read(tmp_path, f"tenants:\n  quiet: {line}\n  flood:\n")
-    assert quiet == Tenant("quiet", "quiet", "default", Share(2.0, 5.0, 20.0), Tier.PREMIUM, ("m",), 7, 9)
-    assert flood == Tenant("flood", "flood")
+    assert quiet == Tenant("quiet", "default", Share(2.0, 5.0, 20.0), Tier.PREMIUM, ("m",), 7, 9)
+    assert flood == Tenant("flood")
 
 
 def test_the_simulators_file_is_read_too() -> None:

@@ -31,7 +31,7 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.usage(None, 0, 1000),
     lambda s: s.put_tenant_rows(SHARD, [tenant_row()]),
     lambda s: s.tenant_rows(SHARD),
-    lambda s: s.put_tenant(Tenant("a", "a"), expected_version=None),
+    lambda s: s.put_tenant(Tenant("a"), expected_version=None),
     lambda s: s.get_tenant("a"),
     lambda s: s.list_tenants(),
     lambda s: s.delete_tenant("a"),

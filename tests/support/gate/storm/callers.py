@@ -36,9 +36,9 @@ AGAIN_S = (0.1, 6.0)
 RETRIED = frozenset({"store_unavailable", "worker_failed", "no_worker", "front died", "model_not_found", "queue_full"})
 
 TENANTS = {
-    "a": Tenant("a", "a", queue_items_max=WAITING_MAX),
-    "b": Tenant("b", "b", share=Share(weight=3.0), queue_items_max=WAITING_MAX),
-    "owed": Tenant("owed", "owed", share=Share(rate_per_s=20.0, burst=100.0), queue_items_max=WAITING_MAX),
+    "a": Tenant("a", queue_items_max=WAITING_MAX),
+    "b": Tenant("b", share=Share(weight=3.0), queue_items_max=WAITING_MAX),
+    "owed": Tenant("owed", share=Share(rate_per_s=20.0, burst=100.0), queue_items_max=WAITING_MAX),
 }
 
 
