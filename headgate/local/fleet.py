@@ -97,9 +97,13 @@ class Fleet:
         return await self._announced(GATE, number, command)
 
     async def start_worker(self, number: int) -> Member:
-        return await self._announced(WORKER, number, self._worker_command())
+        return await self._announced(WORKER, number, self._worker_command(number))
 
-    def _worker_command(self) -> list[str]:
+    def _worker_command(self, number: int) -> list[str]:
+        """Return the command. A worker that is started again has the name of the one that ended.
+
+        So it returns the attempts of that one at once. Under another name they wait for the end of their lease.
+        """
         options = self._options
         model = options.model or (SMALL_MODEL if options.engine == "transformers" else None)
         named = {
@@ -113,6 +117,7 @@ class Fleet:
             "--host": INTERNAL_HOST,
             "--port": 0,
             "--pool": self._pool,
+            "--worker-id": f"w-{self._children.mark}-{number}",
             "--home": options.home,
         }
         given = [(name, str(value)) for name, value in named.items() if value is not None]

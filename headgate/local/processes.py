@@ -141,7 +141,7 @@ class Children:
     def __init__(
         self, mark: str, log_directory: Path, *, on_death: Callable[[Child], None] | None = None, grace_s: float = 5.0
     ) -> None:
-        self._mark = mark
+        self.mark = mark
         self._log_directory = log_directory
         self._on_death = on_death
         self._grace_s = grace_s
@@ -173,7 +173,7 @@ class Children:
                     stdin=subprocess.DEVNULL,
                     stdout=writing,
                     stderr=log,
-                    env={**environment, MARK_VARIABLE: self._mark},
+                    env={**environment, MARK_VARIABLE: self.mark},
                     cwd=cwd,
                     start_new_session=True,
                 )
@@ -195,13 +195,13 @@ class Children:
 
     def survivors(self) -> list[int]:
         """Return the ids of processes that carry the mark; none after `stop`."""
-        return [process.pid for process in marked(self._mark)]
+        return [process.pid for process in marked(self.mark)]
 
     async def stop(self) -> None:
         """End all children at the same time, then processes that they left, then the guardian. Repeatable."""
         await asyncio.gather(*(child.stop(self._grace_s) for child in self._children))
         await asyncio.gather(*self._watching)
-        await asyncio.to_thread(end_marked, self._mark, self._grace_s)
+        await asyncio.to_thread(end_marked, self.mark, self._grace_s)
         if self._guardian is not None:
             await asyncio.to_thread(self._guardian.communicate)
             self._guardian = None
@@ -214,7 +214,7 @@ class Children:
         # Without the mark: the guardian must not end itself.
         environment = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         self._guardian = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "headgate.local.guardian", self._mark, str(self._grace_s)],
+            [sys.executable, "-m", "headgate.local.guardian", self.mark, str(self._grace_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

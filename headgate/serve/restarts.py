@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FIRST_S, MOST_S = 0.5, 30.0
-STEADY_S = 60.0
-"""A process that ran this long counts as healthy: its next restart comes after FIRST_S again."""
+STEADY_S = 3.0
+"""A process that served this long counts as healthy: its next restart comes after FIRST_S again."""
 
 
 @dataclass(slots=True)
@@ -15,13 +15,14 @@ class Restarts:
 
     _delays: dict[str, float] = field(default_factory=dict)
     _started: dict[str, float] = field(default_factory=dict)
+    """When the process was ready, until it ends."""
 
     def started(self, name: str, now: float) -> None:
         self._started[name] = now
 
     def delay(self, name: str, now: float) -> float:
-        """Return how long to wait before the next start of a process that has just ended."""
-        lived = now - self._started.get(name, now)
+        """Return how long to wait before the next start of a process that ended now, or that did not start."""
+        lived = now - self._started.pop(name, now)
         before = self._delays.get(name)
         delay = FIRST_S if before is None or lived >= STEADY_S else min(2 * before, MOST_S)
         self._delays[name] = delay

@@ -153,6 +153,30 @@ def test_a_killed_process_is_started_again(data: Path, role: str) -> None:
         assert served.stop() == 0
 
 
+def test_a_killed_worker_runs_again_what_it_had_begun(data: Path) -> None:
+    """It keeps its name, so the attempts of the dead process are returned at once, not after their lease."""
+    served = serve(data)
+    key = served.api_keys["default"]
+
+    def workers() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = run_json("top", "--once", "--data", served.data)["workers"]
+        return found
+
+    try:
+        (before,) = workers()
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(complete, served, key, 400)
+            eventually(workers, lambda found: sum(each["running"] for each in found) == 1)
+            os.kill(served.pid("worker"), signal.SIGKILL)
+            asked.result()
+        (after,) = workers()
+        assert after["worker"] == before["worker"]
+        assert after["url"] != before["url"]
+        assert usage(served) == usage(served)._replace(requests=1, output_tokens=400)
+    finally:
+        assert served.stop() == 0
+
+
 def _tokens(served: Served) -> int:
     """Return the tokens of one answer; 0 while no worker serves."""
     try:

@@ -24,6 +24,18 @@ def test_a_process_that_lived_long_starts_soon_again() -> None:
     assert restarts.delay("worker-0", 3.0 + STEADY_S) == FIRST_S
 
 
+def test_a_process_that_does_not_start_is_tried_ever_later() -> None:
+    """Its last life does not count again, however long ago it ended."""
+    restarts = Restarts()
+    restarts.started("worker-0", 0.0)
+    now, delays = 10 * STEADY_S, []
+    for _ in range(10):
+        delays.append(restarts.delay("worker-0", now))
+        now += delays[-1]
+    assert delays[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert delays[-1] == MOST_S
+
+
 def test_each_process_has_its_own_pause() -> None:
     restarts = Restarts()
     assert [restarts.delay("front-0", 0.0) for _ in range(2)] == [FIRST_S, 2 * FIRST_S]
