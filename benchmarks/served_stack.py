@@ -10,13 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from dispatcher.bootstrap import RealClock, make_store
+from headgate.cli.gate_store import gate_config
+from headgate.monitor.follower import open_follower
+
 START_S = 180.0
+LEADER = "leader"
 ROLES = {
     "functions.http_api": "front",
     "dispatcher": "gate",
@@ -33,6 +39,12 @@ class Stack:
         self.urls: list[str] = announced["openai_base_urls"]
         self.model, self.data = announced["model"], announced["data"]
         self.keys: dict[str, str] = announced["api_keys"]
+        self._ready_at: dict[int, float] = {}
+        """When each process was first seen ready, by the monotonic clock."""
+        config = gate_config(Path(self.data))
+        self._clock = RealClock()
+        self._store = make_store(config)
+        self._log = open_follower(self._store, config, self._clock)
 
     def processes(self) -> list[tuple[str, int]]:
         """Return role and id of each process that it runs now."""
@@ -44,11 +56,30 @@ class Stack:
                     found.append((role, child.pid))
         return found
 
+    async def ready_processes(self, ready_s: float) -> list[tuple[str, int]]:
+        """Return role and id of each process that was first seen ready at least `ready_s` seconds ago.
+
+        A process is ready when it listens. The executor, which does not listen, is ready when it starts. The gate
+        process that leads has the role LEADER.
+        """
+        await self._log.catch_up()
+        leader_port = self._log.picture(self._clock.now()).leader.rpartition(":")[2]
+        found, now = [], time.monotonic()
+        for role, pid in self.processes():
+            with contextlib.suppress(psutil.Error):
+                ports = _ports(psutil.Process(pid))
+                if (ports or role == "executor") and now - self._ready_at.setdefault(pid, now) >= ready_s:
+                    found.append((LEADER if role == "gate" and leader_port in ports else role, pid))
+        return found
+
     async def read(self, *arguments: str) -> Any:
         """Run a command of headgate on its data folder and return its JSON object."""
         command = [sys.executable, "-m", "headgate.cli", *arguments, "--data", self.data, "--json"]
         ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
         return json.loads(ran.stdout)
+
+    async def close(self) -> None:
+        await self._store.close()
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +102,11 @@ async def served(*, fronts: int, workers: int, slots: int, tenants: str = "") ->
             line = await asyncio.to_thread(process.stdout.readline)
             if not line:
                 raise RuntimeError(f"the stack did not start: {_logs(Path(folder))}")
-            yield Stack(process, json.loads(line))
+            stack = Stack(process, json.loads(line))
+            try:
+                yield stack
+            finally:
+                await stack.close()
         finally:
             process.send_signal(signal.SIGINT)
             await asyncio.to_thread(process.wait)
@@ -82,6 +117,11 @@ def _role(command: list[str]) -> str:
         if any(part == module or part.startswith((f"{module}.", f"{module}:")) for part in command):
             return role
     return ""
+
+
+def _ports(process: psutil.Process) -> set[str]:
+    """Return the ports at which the process listens."""
+    return {str(each.laddr.port) for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
 
 
 def _port() -> int:
