@@ -99,6 +99,20 @@ class InvocationStore(Protocol):
         """Store the answer unless there is one, and delete the body. Return the stored answer; None without an item."""
         ...
 
+    async def share(self, invocation_id: str) -> Invocation | None:
+        """Note that a repeat of its key is about to put the call before the gate, unless it is answered.
+
+        Return the invocation as it stands then; None if there is no such item.
+        """
+        ...
+
+    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+        """Keep the answer of a call that the gate did not accept, unless there is one or the invocation is shared.
+
+        Return what stands; None if it has no answer, or there is no such item.
+        """
+        ...
+
 
 class MailboxStore(Protocol):
     """Offers and ends for processes that hold no connection to a leader."""

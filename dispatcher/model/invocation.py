@@ -46,3 +46,5 @@ class Invocation:
     body: str | None
     """The request (Request.to_json); None once it is answered."""
     answer: Answer | None = None
+    shared: bool = False
+    """A repeat of its key also put the call before the gate: a refusal of the first try is not its end."""

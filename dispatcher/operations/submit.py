@@ -134,7 +134,11 @@ async def _accepted(context: Context, following: Following) -> Accepted:
 
 
 async def _joined(context: Context, call: Call, item: Invocation) -> Known:
-    """Follow a durable call that is not over: with its callers in this process, or as its holder from now on."""
+    """Follow a durable call that is not over: with its callers in this process, or as its holder from now on.
+
+    The item says so before the gate does: then the first try cannot keep its refusal for a call that the log accepts.
+    """
+    item = await context.store.share(item.id) or item
     while (running := context.durable_calls.get(item.id)) is not None:
         if running.join():
             return Known(item, running)
@@ -165,10 +169,13 @@ async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Inv
 
 
 async def _answer_refusal(context: Context, call: Call, error: AnsweredError) -> None:
-    """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try."""
+    """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try.
+
+    Not if a repeat of the key put the call before the gate as well: it may be accepted. The next repeat asks again.
+    """
     if isinstance(error, RefusedError):
         context.limits.note_refusal(call.tenant.name, error, context.clock.monotonic())
-    await context.store.answer(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
+    await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 
 
 async def latest(context: Context, tenant: str, key: str) -> Invocation | None:

@@ -64,8 +64,8 @@ def is_valid(key: KeyRecord, now: float) -> bool:
 
 
 def invocation_record(invocation: Invocation) -> Record:
-    """Return the fields without the answer: a new invocation has none."""
-    return {name: value for name, value in asdict(invocation).items() if name != "answer"}
+    """Return the fields without `answer` and `shared`: a new invocation has neither."""
+    return {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
 
 
 def to_invocation(record: Mapping[str, Any]) -> Invocation:
@@ -82,6 +82,7 @@ def to_invocation(record: Mapping[str, Any]) -> Invocation:
         chat=bool(record["chat"]),
         body=record.get("body"),
         answer=None if answer is None else to_answer(answer),
+        shared=bool(record.get("shared", False)),
     )
 
 

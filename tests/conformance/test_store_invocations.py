@@ -72,6 +72,33 @@ async def test_an_invocation_is_answered_once(store: Store) -> None:
     assert await store.find("a", "k") == replace(invocation(), body=None, answer=first)
 
 
+async def test_a_refusal_is_kept_unless_the_invocation_is_shared_or_answered(store: Store) -> None:
+    refusal, done = answer("refused", outcome="failed", attempt=0), answer("done")
+    for name in ("p-0", "p-1", "p-2"):
+        await store.create(invocation(name, key=name))
+    assert await store.refuse("p-0", refusal) == refusal
+    assert await store.answer("p-0", done) == refusal
+    assert await store.answer("p-1", done) == done
+    assert await store.refuse("p-1", refusal) == done
+    shared = await store.share("p-2")
+    assert shared == replace(invocation("p-2", key="p-2"), shared=True)
+    assert await store.share("p-2") == shared
+    assert await store.refuse("p-2", refusal) is None
+    assert await store.get("p-2") == await store.find("a", "p-2") == shared
+    assert await store.create(invocation("p-3", key="p-2")) == shared
+    assert await store.answer("p-2", done) == done
+    assert await store.refuse("p-2", refusal) == done
+    assert await store.get("p-2") == replace(shared, body=None, answer=done)
+
+
+async def test_an_answered_invocation_is_not_shared_any_more(store: Store) -> None:
+    new = await store.create(invocation())
+    refusal = await store.refuse("p-0", answer("refused", outcome="failed", attempt=0))
+    assert await store.share("p-0") == await store.get("p-0") == replace(new, body=None, answer=refusal)
+    assert await store.share("p-1") is None
+    assert await store.refuse("p-1", answer()) is None
+
+
 async def test_one_of_many_creators_wins(place: Place, clock: FakeClock) -> None:
     stores = [place.open(clock) for _ in range(4)]
     calls = [stores[number % 4].create(invocation(f"p-{number}", body=f"{number}")) for number in range(12)]
@@ -116,6 +143,8 @@ async def test_an_invocation_and_its_key_are_forgotten_together(store: Store, cl
     assert await store.get("p-0") is None
     assert await store.find("a", "k") is None
     assert await store.answer("p-0", answer()) is None
+    assert await store.share("p-0") is None
+    assert await store.refuse("p-0", answer()) is None
     again = invocation("p-1", deadline_at=clock.time + 100)
     assert await store.create(again) == again
     assert await store.find("a", "k") == again

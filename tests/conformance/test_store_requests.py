@@ -75,6 +75,8 @@ async def test_requests_of_the_log(counted: Counted, call: OfLog, operations: li
         pytest.param(lambda s: s.find("a", "k"), [GET, GET], id="find"),
         pytest.param(lambda s: s.find("a", "unknown"), [GET], id="find, unknown"),
         pytest.param(lambda s: s.answer("p-0", answer()), [UPDATE], id="answer"),
+        pytest.param(lambda s: s.share("p-0"), [UPDATE], id="share"),
+        pytest.param(lambda s: s.refuse("p-0", answer()), [UPDATE], id="refuse"),
         pytest.param(lambda s: s.mailboxes.put("p", 1, [b"x", b"y"]), [PUT], id="put mailbox"),
         pytest.param(lambda s: s.mailboxes.read("p", 0), [QUERY], id="read mailbox"),
         pytest.param(lambda s: s.put_usage([usage_row(), usage_row("b")]), [PUT, PUT], id="put usage"),

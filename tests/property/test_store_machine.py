@@ -74,6 +74,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.same(lambda store: store.answer(f"p-{number}", answer(text)))
         self.same(lambda store: store.get(f"p-{number}"))
 
+    @rule(number=st.integers(0, 3), text=texts)
+    def share_or_refuse(self, number: int, text: str) -> None:
+        if text:
+            self.same(lambda store: store.share(f"p-{number}"))
+        self.same(lambda store: store.refuse(f"p-{number}", answer(text)))
+
     @rule(tenant=names, key=texts)
     def find(self, tenant: str, key: str) -> None:
         self.same(lambda store: store.find(tenant, key))

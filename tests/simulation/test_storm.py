@@ -17,8 +17,6 @@ SEEDS = 3000
 """A seed takes about 0.08 s of one core. The long runs (10,000 seeds and more) are in benchmarks/results/."""
 PARTS = 6
 EIGHT_FRONTS = 200
-OPEN_WITH_EIGHT_FRONTS = {13: "a call is refused at one front and accepted at another: it ends with the refusal"}
-"""Seeds with a violation that is not mended yet."""
 DIGESTS = "import sys; from tests.simulation.test_storm import digests; print(digests(int(sys.argv[1])))"
 
 
@@ -30,15 +28,9 @@ def test_nothing_is_violated(part: int) -> None:
 
 
 def test_nothing_is_violated_with_eight_fronts() -> None:
-    for seed in sorted({*range(EIGHT_FRONTS)} - OPEN_WITH_EIGHT_FRONTS.keys()):
+    for seed in range(EIGHT_FRONTS):
         violations = run(draw(seed, fronts=8)).violations
         assert not violations, f"python -m tests.support.gate.storm --fronts 8 --seeds {seed}: {violations[0]}"
-
-
-@pytest.mark.parametrize("seed", OPEN_WITH_EIGHT_FRONTS)
-@pytest.mark.xfail(strict=True, reason="a known defect: mend it, and take the seed out of OPEN_WITH_EIGHT_FRONTS")
-def test_what_is_not_mended_yet(seed: int) -> None:
-    assert not run(draw(seed, fronts=8)).violations, OPEN_WITH_EIGHT_FRONTS[seed]
 
 
 def digests(count: int) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 
 from dispatcher.model.invocation import Answer, Invocation
-from dispatcher.stores.dynamodb.attributes import encode, encode_item
+from dispatcher.stores.dynamodb.attributes import decode_item, encode, encode_item
 from dispatcher.stores.dynamodb.layout import EXPIRY, caller_key, invocation_key
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
@@ -20,6 +20,7 @@ from dispatcher.stores.records import answer_record, invocation_record, to_answe
 
 _FREE_OR_EXPIRED = "attribute_not_exists(pk) OR #ttl <= :now"
 _UNANSWERED = "attribute_exists(pk) AND attribute_not_exists(#answer) AND #ttl > :now"
+_UNSHARED = "attribute_not_exists(#shared)"
 
 
 class DynamoInvocations:
@@ -46,20 +47,45 @@ class DynamoInvocations:
         return None if item is None else await self.get(item["id"])
 
     async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+        return await self._keep(invocation_id, answer, _UNANSWERED, {})
+
+    async def share(self, invocation_id: str) -> Invocation | None:
+        try:
+            updated = await self._requests.send(
+                "update_item",
+                Key=encode_item(invocation_key(invocation_id)),
+                UpdateExpression="SET #shared = :true",
+                ConditionExpression=_UNANSWERED,
+                ExpressionAttributeNames={"#answer": "answer", "#shared": "shared", "#ttl": EXPIRY},
+                ExpressionAttributeValues={":true": encode(True), ":now": self._now()},
+                ReturnValues="ALL_NEW",
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ConditionFailed as refused:
+            old = refused.old[0]
+            return None if old is None or self._reads.is_expired(old) else to_invocation(old)
+        return to_invocation(decode_item(updated["Attributes"]))
+
+    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+        return await self._keep(invocation_id, answer, f"{_UNANSWERED} AND {_UNSHARED}", {"#shared": "shared"})
+
+    async def _keep(self, invocation_id: str, answer: Answer, condition: str, names: dict[str, str]) -> Answer | None:
         fitting = fitting_answer(answer)
         try:  # REMOVE first: moto applies the clauses in order, and both texts together are above its limit of an item
             await self._requests.send(
                 "update_item",
                 Key=encode_item(invocation_key(invocation_id)),
                 UpdateExpression="REMOVE #body SET #answer = :answer",
-                ConditionExpression=_UNANSWERED,
-                ExpressionAttributeNames={"#answer": "answer", "#body": "body", "#ttl": EXPIRY},
+                ConditionExpression=condition,
+                ExpressionAttributeNames={"#answer": "answer", "#body": "body", "#ttl": EXPIRY, **names},
                 ExpressionAttributeValues={":answer": encode(answer_record(fitting)), ":now": self._now()},
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             )
         except ConditionFailed as refused:
             old = refused.old[0]
-            return None if old is None or self._reads.is_expired(old) else to_answer(old["answer"])
+            if old is None or "answer" not in old or self._reads.is_expired(old):
+                return None
+            return to_answer(old["answer"])
         return fitting
 
     async def _take_key(self, invocation: Invocation) -> str:

@@ -41,3 +41,15 @@ class MemoryInvocations:
         if found.answer is None:
             found = self._by_id[invocation_id] = replace(found, answer=answer, body=None)
         return found.answer
+
+    def share(self, invocation_id: str, now: float) -> Invocation | None:
+        found = self.get(invocation_id, now)
+        if found is not None and found.answer is None:
+            found = self._by_id[invocation_id] = replace(found, shared=True)
+        return found
+
+    def refuse(self, invocation_id: str, answer: Answer, now: float) -> Answer | None:
+        found = self.get(invocation_id, now)
+        if found is None or found.shared:
+            return None if found is None else found.answer
+        return self.answer(invocation_id, answer, now)

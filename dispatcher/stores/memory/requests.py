@@ -17,6 +17,8 @@ WRITES = frozenset(
         "cut",
         "create",
         "answer",
+        "share",
+        "refuse",
         "put_mailbox",
         "put_usage",
         "put_tenant_rows",

@@ -109,6 +109,14 @@ class MemoryStore:
         fitting, keep = fitting_answer(answer), self.data.invocations.answer
         return await self._requests.apply("answer", lambda: keep(invocation_id, fitting, self._clock.now()))
 
+    async def share(self, invocation_id: str) -> Invocation | None:
+        share = self.data.invocations.share
+        return await self._requests.apply("share", lambda: share(invocation_id, self._clock.now()))
+
+    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+        fitting, keep = fitting_answer(answer), self.data.invocations.refuse
+        return await self._requests.apply("refuse", lambda: keep(invocation_id, fitting, self._clock.now()))
+
     # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:

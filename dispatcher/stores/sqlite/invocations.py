@@ -13,6 +13,7 @@ from dispatcher.stores.sqlite.database import Database
 
 FORGOTTEN_AT_ONCE_MAX = 20
 """Each new invocation deletes at most this many expired ones: enough to delete all in time, without a long pause."""
+_UNSHARED = "json_extract(record, '$.shared') IS NULL"
 _ROW = "SELECT record, body, answer FROM invocations WHERE expires_at > ? AND "
 
 
@@ -44,14 +45,31 @@ class SqliteInvocations:
         return await self._one("tenant = ? AND key = ? AND key <> ''", tenant, key)
 
     async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
+        return await self._keep(invocation_id, answer, "answer IS NULL")
+
+    async def share(self, invocation_id: str) -> Invocation | None:
+        named = (invocation_id, self._clock.now())
+
+        def apply(connection: sqlite3.Connection) -> Invocation | None:
+            shared = "UPDATE invocations SET record = json_set(record, '$.shared', json('true'))"
+            connection.execute(f"{shared} WHERE id = ? AND expires_at > ? AND answer IS NULL", named)
+            row = connection.execute(_ROW + "id = ?", named[::-1]).fetchone()
+            return None if row is None else _invocation(row)
+
+        return await self._database.write(apply, synced=True)
+
+    async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
+        return await self._keep(invocation_id, answer, f"answer IS NULL AND {_UNSHARED}")
+
+    async def _keep(self, invocation_id: str, answer: Answer, condition: str) -> Answer | None:
         text, named = json.dumps(answer_record(fitting_answer(answer))), (invocation_id, self._clock.now())
 
         def apply(connection: sqlite3.Connection) -> Answer | None:
             where = "WHERE id = ? AND expires_at > ?"
-            update = f"UPDATE invocations SET answer = ?, body = NULL {where} AND answer IS NULL"  # noqa: S608
+            update = f"UPDATE invocations SET answer = ?, body = NULL {where} AND {condition}"  # noqa: S608
             connection.execute(update, (text, *named))
             row = connection.execute(f"SELECT answer FROM invocations {where}", named).fetchone()  # noqa: S608
-            return None if row is None else to_answer(json.loads(row[0]))
+            return None if row is None or row[0] is None else to_answer(json.loads(row[0]))
 
         return await self._database.write(apply, synced=True)
 

@@ -168,6 +168,52 @@ async def test_the_same_key_is_known_whatever_became_of_it(gate: Gate) -> None:
     assert len(gate.workers.orders) == 1
 
 
+async def test_a_refusal_is_not_the_answer_of_a_key_that_another_process_was_accepted_for(gate: Gate) -> None:
+    """The gate refuses the first try. The repeat has read its item by then, and is accepted."""
+    await gate.add_tenant("barred", queue_items_max=0)
+    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    there = gate.process()
+    gate.shard.delay_s = 0.05
+    first = begun(gate, "barred", "k")
+    await asyncio.sleep(0.01)
+    gate.shard.delay_s = 0.3
+    second = asyncio.ensure_future(submitted(gate, "barred", "k", context=there))
+    await asyncio.sleep(0.01)
+    gate.shard.delay_s = 0.0
+    assert isinstance(await first, Refused)
+    known = await second  # decided when the slots are free again
+    assert isinstance(known, Known)
+    answer = await result_of(there, known)
+    known.leave()
+    assert answer is not None
+    assert (answer.outcome, answer.output_tokens, gate.spent("barred")) == ("done", 3, 16.0)
+    again = await submitted(gate, "barred", "k")
+    assert isinstance(again, Known)
+    assert again.invocation.answer == answer
+    assert len(gate.ends("done")) == 3
+    await asyncio.gather(*busy)
+
+
+async def test_a_key_that_was_refused_twice_is_tried_again_under_its_first_id(gate: Gate) -> None:
+    await gate.add_tenant("barred", queue_items_max=0)
+    busy = [begun(gate, "b", max_tokens=1) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    gate.shard.delay_s = 0.01
+    tries = [begun(gate, "barred", "k", context=context) for context in (gate.context, gate.process())]
+    assert [type(each) for each in await asyncio.gather(*tries)] == [Refused, Refused]
+    gate.shard.delay_s = 0.0
+    assert (await gate.item("barred", "k")).answer is None
+    await asyncio.gather(*busy)
+    await asyncio.sleep(REFUSED_S)
+    known = await submitted(gate, "barred", "k")
+    assert isinstance(known, Known)
+    answer = await result_of(gate.context, known)
+    known.leave()
+    assert answer is not None
+    assert (answer.outcome, gate.spent("barred")) == ("done", 16.0)
+
+
 @pytest.mark.parametrize("wait", [False, True])
 async def test_a_key_that_another_process_holds_is_one_call(gate: Gate, wait: bool) -> None:
     """Its offer goes to the process that asked last, and both get the answer."""

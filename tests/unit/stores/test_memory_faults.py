@@ -24,6 +24,8 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.create(invocation()),
     lambda s: s.get("p-0"),
     lambda s: s.find("a", "k"),
+    lambda s: s.share("p-0"),
+    lambda s: s.refuse("p-0", answer()),
     lambda s: s.answer("p-0", answer()),
     lambda s: s.mailboxes.put("p", 0, [b"x"]),
     lambda s: s.mailboxes.read("p", 0),
