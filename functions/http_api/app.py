@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from dispatcher.bootstrap import make_context
 from dispatcher.model.errors import AnsweredError, ServiceError, UnknownModel
+from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
@@ -29,12 +30,12 @@ from functions.observability import logger
 
 
 async def list_models(request: Request) -> Response:
-    tenant = await _context(request).directory.tenant_of(_api_key(request))
+    tenant = await _tenant(request)
     return JSONResponse({"object": "list", "data": await _models(request, tenant.models)})
 
 
 async def get_model(request: Request) -> Response:
-    tenant = await _context(request).directory.tenant_of(_api_key(request))
+    tenant = await _tenant(request)
     name = request.path_params["name"]
     for model in await _models(request, tenant.models):
         if model["id"] == name:
@@ -55,9 +56,7 @@ async def health(_: Request) -> Response:
 
 
 async def _complete(request: Request, *, chat: bool) -> Response:
-    context = _context(request)
-    tenant = await context.directory.tenant_of(_api_key(request))
-    hold_open_request(request, context, tenant.name)
+    context, tenant = _context(request), await _tenant(request)
     body = await read_body(request, context.limit_settings.body_s)
     parsed = parse_request(parse_object(body), chat=chat)
     key = _idempotency_key(request) or ""
@@ -77,9 +76,16 @@ async def _models(request: Request, allowed: tuple[str, ...] | None) -> list[dic
 
 
 async def tenant_usage(request: Request) -> Response:
+    context, tenant = _context(request), await _tenant(request)
+    return JSONResponse(await usage(context, tenant.name, request.query_params))
+
+
+async def _tenant(request: Request) -> Tenant:
+    """Return the tenant of the request's key, and hold one of its open requests until the answer is sent."""
     context = _context(request)
     tenant = await context.directory.tenant_of(_api_key(request))
-    return JSONResponse(await usage(context, tenant.name, request.query_params))
+    hold_open_request(request, context, tenant.name)
+    return tenant
 
 
 def _context(request: Request) -> Context:

@@ -36,11 +36,17 @@ async def result(context: Context, event: Any) -> dict[str, Any]:
         key = id_of(fields.pop("id", None), "id")
         if key is None or fields:
             raise InvalidRequest("The payload is {api_key, id} and nothing else.", "id", "missing_required_parameter")
-        invocation = await latest(context, tenant.name, key)
-        if invocation is None:
-            raise UnknownInvocation()
+        with context.limits.open_request(tenant.name):
+            return await _result(context, tenant.name, key)
     except TenantError as error:
         return error_payload(error)
+
+
+async def _result(context: Context, tenant: str, key: str) -> dict[str, Any]:
+    """Raises UnknownInvocation."""
+    invocation = await latest(context, tenant, key)
+    if invocation is None:
+        raise UnknownInvocation()
     progress = await progress_of(context, invocation)
     return {"id": key, "status": progress.status, **_outcome(progress.invocation)}
 

@@ -11,6 +11,7 @@ import pytest
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import LimitSettings
 from functions.invoke.handler import invoke
+from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate
 from tests.support.gate.worker_client import Act
@@ -48,6 +49,19 @@ async def test_a_flood_of_one_tenant_leaves_connections_to_others(gate: Gate) ->
         await call.finished()
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/usage"])
+async def test_reads_count_among_a_tenants_open_requests(gate: Gate, path: str) -> None:
+    front(gate, open_requests_max=1)
+    app = gate.caller().app
+    busy = Caller(app, gate.keys["a"]).start("POST", CHAT, BODY)
+    await asyncio.sleep(0.01)
+    refusal(await Caller(app, gate.keys["a"]).get(path), "open_requests")
+    assert (await Caller(app, gate.keys["b"]).get(path)).status == 200
+    await busy.finished()
+    for _ in range(3):
+        assert (await Caller(app, gate.keys["a"]).get(path)).status == 200
+
+
 async def test_a_process_that_is_full_says_so_before_it_looks_up_the_key(gate: Gate) -> None:
     front(gate, process_requests_max=2)
     app = gate.caller().app
@@ -71,6 +85,16 @@ async def test_one_key_is_not_repeated_without_bound(gate: Gate) -> None:
     for reply in replies[3:]:
         refusal(reply, "same_key")
     assert len(gate.workers.orders) == 1
+
+
+class Slow:
+    """Each request to the store takes a moment."""
+
+    async def before(self, operation: str) -> None:
+        await asyncio.sleep(0.1)
+
+    async def after(self, operation: str) -> None:
+        return None
 
 
 class SlowCall(Call):
@@ -147,3 +171,56 @@ async def test_a_flood_of_invokes_is_refused_with_a_time(gate: Gate) -> None:
     answers = await asyncio.gather(*(invoke(gate.context, event, f"r{n}", 60.0) for n in range(4)))
     assert [answer.get("status") for answer in answers] == [None, None, 429, 429]
     assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("open_requests", 1.0)
+
+
+async def test_a_flood_of_looks_at_results_is_refused_with_a_time(gate: Gate) -> None:
+    front(gate, open_requests_max=2)
+    await invoke(gate.context, {"api_key": gate.keys["a"], **BODY}, "r", 60.0)
+    gate.store.faults = Slow()
+    looks = [result(gate.context, {"api_key": gate.keys["a"], "id": "r"}) for _ in range(4)]
+    other = result(gate.context, {"api_key": gate.keys["b"], "id": "r"})
+    *answers, others = await asyncio.gather(*looks, other)
+    assert [answer["status"] for answer in answers] == ["done", "done", 429, 429]
+    assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("open_requests", 1.0)
+    assert others["status"] == 404
+
+
+async def test_identical_keys_in_flight_are_bounded_in_functions_too(gate: Gate) -> None:
+    front(gate, same_key_max=2)
+    event = {"api_key": gate.keys["a"], "idempotency_key": "k", **BODY}
+    answers = await asyncio.gather(*(invoke(gate.context, event, f"r{n}", 60.0) for n in range(4)))
+    assert [answer.get("status") for answer in answers] == [None, None, 429, 429]
+    assert (answers[3]["error"]["code"], answers[3]["retry_after_s"]) == ("same_key", 1.0)
+    assert len(gate.workers.orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("bound", "code"),
+    [
+        ({"waiting_items_max": 2}, "waiting_items"),
+        ({"waiting_bytes_max": 100}, "waiting_bytes"),
+        ({"waiting_tokens_max": 100}, "waiting_tokens"),
+    ],
+)
+async def test_waiting_work_is_bounded_in_functions_too(gate: Gate, bound: dict[str, int], code: str) -> None:
+    front(gate, **bound)
+    busy = [gate.caller("b").start("POST", CHAT, {**BODY, "max_tokens": 50}) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    event = {"api_key": gate.keys["a"], **BODY, "messages": [{"role": "user", "content": "hello" * 8}]}
+    calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(3)]
+    answers = await asyncio.gather(*calls)
+    assert [answer.get("status") for answer in answers] == [None, None, 429]
+    assert (answers[2]["error"]["code"], answers[2]["retry_after_s"]) == (code, 1.0)
+    for call in busy:
+        await call.finished()
+
+
+async def test_unknown_api_keys_are_looked_up_at_a_bounded_rate_in_functions_too(gate: Gate) -> None:
+    context = front(gate, unknown_keys_per_s=1.0, unknown_keys_burst=3)
+    reads = gate.store.requests["find_key"]
+    guesses = [{"api_key": f"hg-{n:012}-guess", "id": "r"} for n in range(4)]
+    answers = [await result(context, guess) for guess in guesses[:2]]
+    answers += [await invoke(context, {**BODY, "api_key": guess["api_key"]}, "r", 60.0) for guess in guesses[2:]]
+    assert [answer["status"] for answer in answers] == [401, 401, 401, 429]
+    assert answers[3]["error"]["code"] == "unknown_keys"
+    assert gate.store.requests["find_key"] == reads + 3
