@@ -56,8 +56,8 @@ class Log(Protocol):
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
         """Return the entries from `position` on, without a gap, at most `limit`; empty if there is none yet.
 
-        The read is strongly consistent: it shows every append that succeeded before it began. Raises LogGap if
-        `position` is missing but a later entry exists. (It was cut or has expired; begin at a snapshot.)
+        The read is strongly consistent: it shows every append that succeeded before it began. Raises LogGap if an
+        entry is missing and a later one is among those to return. (It was cut or has expired; begin at a snapshot.)
         """
         ...
 

@@ -93,8 +93,8 @@ class Follower:
             named, began = self._named, Moment(self._clock)
             try:
                 entries = await self._log.read(self.shard.position, READ_MAX)
-            except LogGap:
-                await self._load(above=self.shard.position)
+            except LogGap as gap:
+                await self._load(gap)
                 continue
             if named is None or named.age_s() > POSITION_MAX_AGE_S:
                 self._named = None
@@ -119,13 +119,14 @@ class Follower:
             raise self._corrupt
         return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
 
-    async def _load(self, above: int = -1) -> None:
-        """Load the newest snapshot. Raises LogGap if it is not above `above`, a position that the log lacks."""
+    async def _load(self, gap: LogGap | None = None) -> None:
+        """Load the newest snapshot. Raises LogGap if it does not lead past a gap that the log has here."""
         began = Moment(self._clock)
         found = await self._log.load_snapshot()
         position = 0 if found is None else found[0]
-        if position <= above:
-            raise LogGap(f"The log has no entry {above} and no snapshot above it.")
+        if gap is not None and position <= self.shard.position:
+            self._named = None  # nothing is decided or written before a read finds no gap
+            raise LogGap(f"{gap} There is no snapshot above it, so this shard stops.")
         shard = Shard(self._settings) if found is None else await self._offload(load, found[1], self._settings)
         self.shard = shard
         if shard.position != position:

@@ -43,7 +43,7 @@ def checked_entry(position: int, entry: bytes) -> bytes:
 
 
 def gap_at(shard: str, position: int) -> LogGap:
-    return LogGap(f"The log of {shard} has no entry {position}, but a later one: begin at a snapshot.")
+    return LogGap(f"The log of {shard} has no entry {position}, but a later one: begin at a snapshot above it.")
 
 
 def checked_invocation(invocation: Invocation) -> Invocation:

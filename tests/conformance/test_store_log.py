@@ -99,7 +99,9 @@ async def test_a_missing_entry_is_a_gap(place: Place, log: Log) -> None:
     for position in (0, 2):
         with pytest.raises(LogGap, match=f"{SHARD} has no entry {position}.*snapshot"):
             await log.read(position)
-    assert list(await log.read(1)) == [ENTRIES[1]]
+    with pytest.raises(LogGap, match=f"{SHARD} has no entry 2"):
+        await log.read(1)
+    assert list(await log.read(1, limit=1)) == [ENTRIES[1]]
     assert list(await log.read(3)) == [ENTRIES[3]]
     assert list(await log.read(4)) == []
 

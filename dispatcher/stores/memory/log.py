@@ -38,10 +38,8 @@ class LogData:
         found = []
         for at in range(position, min(self.end, position + limit)):
             if at not in self.entries:
-                break
+                raise gap_at(self.shard, at)
             found.append(self.entries[at])
-        if not found and limit > 0 and position < self.end:
-            raise gap_at(self.shard, position)
         return found
 
     def last(self) -> tuple[int, bytes] | None:

@@ -35,8 +35,8 @@ class SqliteLog:
         query = "SELECT position, entry FROM log WHERE shard = ? AND position >= ? ORDER BY position LIMIT ?"
         rows = await self._database.read(lambda db: db.execute(query, (self._shard, position, limit)).fetchall())
         found = [bytes(entry) for number, (at, entry) in enumerate(rows) if at == position + number]
-        if rows and not found:
-            raise gap_at(self._shard, position)
+        if len(found) < len(rows):
+            raise gap_at(self._shard, position + len(found))
         return found
 
     async def last(self) -> tuple[int, bytes] | None:
