@@ -33,6 +33,8 @@ class Child:
     def __init__(self, name: str, process: asyncio.subprocess.Process, log_path: Path) -> None:
         self.name = name
         self.log_path = log_path
+        self._log_start = log_path.stat().st_size if log_path.exists() else 0
+        """Where the output of this child begins: the log also has that of earlier ones."""
         self._process = process
         self._stopping = False
         self._announced: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -78,7 +80,9 @@ class Child:
             return await self.wait()
 
     def log_tail(self) -> str:
-        return self.log_path.read_text(errors="replace")[-LOG_TAIL_CHARS:]
+        """Return the end of this child's output."""
+        output = self.log_path.read_bytes()[self._log_start :]
+        return output.decode(errors="replace")[-LOG_TAIL_CHARS:]
 
     def ending(self) -> str:
         """Return a line that says how the child ended and where its log is."""

@@ -55,11 +55,19 @@ class DataFolder:
         return (self.path / SECRET).read_text()
 
     def settings(self) -> dict[str, str]:
-        """Return the variables that `keep_settings` stored last."""
+        """Return the variables that `keep_settings` stored last. Raises ConfigurationError if the file is damaged."""
+        path = self.path / SETTINGS
         try:
-            kept: dict[str, str] = json.loads((self.path / SETTINGS).read_text())
+            kept = json.loads(path.read_text())
         except FileNotFoundError:
             return {}
+        except ValueError:
+            kept = None
+        if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
+            raise ConfigurationError(
+                f"{path} is damaged: write the order of this folder's log into it, for example "
+                f'{{"{ORDER}": "bwfq"}}, or give another folder with --data'
+            )
         return kept
 
     def keep_settings(self, variables: Mapping[str, str]) -> None:
@@ -90,7 +98,8 @@ class DataFolder:
         return self
 
     def _make_secret(self) -> None:
-        if not (self.path / SECRET).exists():
+        path = self.path / SECRET
+        if not path.exists() or len(path.read_bytes()) < SECRET_BYTES:
             self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:

@@ -16,13 +16,13 @@ import os
 from collections.abc import Callable, Mapping
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
-from dispatcher.config import Config, load_config
-from dispatcher.model.errors import ConfigurationError
+from dispatcher.config import load_config
+from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
 from dispatcher.ports import Store
 from headgate.local.fleet import FRONT, Fleet, Member
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
-from headgate.monitor.follower import open_follower
+from headgate.monitor.follower import LogFollower, open_follower
 from headgate.serve.first_tenants import create_missing
 from headgate.serve.folder import DataFolder
 from headgate.serve.options import ServeAddresses, ServeOptions
@@ -62,7 +62,14 @@ class Server:
             return await self._start(ports, file, on_step)
         except (ChildDied, TimeoutError) as error:
             limit = f"a process was not ready after {self.options.start_timeout_s:g} s; --start-timeout gives more"
-            raise ConfigurationError(f"headgate did not start: {error or limit}") from None
+            raise ConfigurationError(f"headgate did not start: {str(error) or limit}") from None
+        except LogError as error:
+            raise ConfigurationError(
+                f"the log in {self.options.home} cannot be used: {error} "
+                "Restore a copy of the folder, or begin a new one with --data"
+            ) from None
+        except StoreUnavailable as error:
+            raise ConfigurationError(f"the database in {self.options.home} cannot be used: {error}") from None
 
     async def stop(self) -> None:
         """Stop all processes: running requests finish, then workers and gates sign off. May be called again."""
@@ -85,13 +92,15 @@ class Server:
         environment = {**_environment(self._folder), **settings}
         config = load_config(environment)
         self._store = make_store(config)
+        follower = open_follower(self._store, config, self._clock)
+        await follower.catch_up()  # a log that cannot be used ends the start here, before any process does
         on_step(f"{options.workers} worker(s) with the {options.engine} engine")
         self._fleet = Fleet(options, self._children, environment, POOL)
         await self._fleet.start(ports)
         await self._fleet.start_executor(0)
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())
-        model = await self._registered(config, on_step)
+        model = await self._registered(follower, on_step)
         # Keys are created last, because they are shown only once: a start that fails must not use them up.
         keys = await create_missing(self._store, file.wanted() if file is not None else ())
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
@@ -104,11 +113,10 @@ class Server:
             processes=self._fleet.addresses,
         )
 
-    async def _registered(self, config: Config, on_step: Report) -> str:
+    async def _registered(self, follower: LogFollower, on_step: Report) -> str:
         """Wait until the log names every worker of this start, and return their model."""
-        assert self._store is not None and self._fleet is not None  # noqa: S101, PT018 - set by the caller
+        assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")
-        follower = open_follower(self._store, config, self._clock)
         urls = set(self._fleet.urls("worker"))
         async with asyncio.timeout(self.options.start_timeout_s):
             while True:
@@ -136,7 +144,7 @@ class Server:
             try:
                 await self._fleet.restart(ended)
             except (ChildDied, TimeoutError, OSError) as error:
-                self._report(f"{name} did not start again: {error or 'not ready in time'}")
+                self._report(f"{name} did not start again: {str(error) or 'not ready in time'}")
                 continue
             self._restarts.started(name, self._clock.monotonic())
             self._report(f"{name} was started again")

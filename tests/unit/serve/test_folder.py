@@ -32,6 +32,23 @@ def test_a_secret_that_was_not_written_to_its_end_is_made_again(tmp_path: Path) 
     assert not (tmp_path / "worker-secret.part").exists()
 
 
+@pytest.mark.parametrize("secret", ["", "short"])
+def test_a_damaged_secret_is_made_again(tmp_path: Path, secret: str) -> None:
+    (tmp_path / "worker-secret").write_text(secret)
+    folder = DataFolder(tmp_path)
+    folder.prepare()
+    assert len(folder.secret()) >= 32
+
+
+@pytest.mark.parametrize("text", ["{nonsense", "", "[]", '{"HEADGATE_ORDER": 7}', "\x00\xff"])
+def test_damaged_settings_are_named_with_what_to_do(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gate.json").write_bytes(text.encode("latin-1"))
+    folder = DataFolder(tmp_path)
+    for read in (folder.settings, lambda: folder.keep_settings({"HEADGATE_ORDER": "bwfq"})):
+        with pytest.raises(ConfigurationError, match=r"gate.json is damaged: write the order .* --data"):
+            read()
+
+
 def test_settings_are_kept_for_readers_and_the_order_stays(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     assert folder.settings() == {}
