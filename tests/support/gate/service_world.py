@@ -41,13 +41,15 @@ class StoreFaults:
         self._random, self._latency_s = random, latency_s
         self.lost: list[str] = []
         self.away = False
+        self.fails = 0.0
+        """The part of the requests that are refused."""
         self.stalled: asyncio.Event | None = None
 
     async def before(self, operation: str) -> None:
         await asyncio.sleep(self._latency_s(self._random) / 2)
         if self.stalled is not None:
             await self.stalled.wait()
-        if self.away:
+        if self.away or (self.fails and self._random.random() < self.fails):
             raise StoreUnavailable()
 
     async def after(self, operation: str) -> None:
