@@ -23,6 +23,14 @@ VERSION = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+_from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+"""Made once, because json.loads makes a decoder for each call that has options."""
+
+
 class Hello(NamedTuple):
     """The first message of a client. `role`: "client", "executor" (it executes launched calls) or "gate"."""
 
@@ -165,7 +173,7 @@ def decode_frame(frame: bytes) -> list[Message]:
     if len(frame) > FRAME_MAX:
         raise BadFrame("A frame is too large.")
     try:
-        packed = json.loads(frame, parse_constant=_refuse_constant)
+        packed = _from_json(frame.decode())
     except (ValueError, RecursionError):
         raise BadFrame("A frame is not JSON.") from None
     if not isinstance(packed, list):
@@ -181,7 +189,7 @@ def encode_news(news: Offer | Over) -> bytes:
 def decode_news(data: bytes) -> Offer | Over:
     """Raises BadFrame."""
     try:
-        return _news(json.loads(data, parse_constant=_refuse_constant))
+        return _news(_from_json(data.decode()))
     except ValueError:
         raise BadFrame("News of a mailbox are not JSON.") from None
 
@@ -217,7 +225,3 @@ def _news(packed: Any) -> Offer | Over:
     if not isinstance(news, Offer | Over):
         raise BadFrame("News are an offer or an end.")
     return news
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(name)

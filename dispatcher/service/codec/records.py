@@ -12,21 +12,50 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import BadFrame
 
-NUMBER = (int, float)
-
 
 class _Field(NamedTuple):
-    accepted: tuple[type, ...]
+    accepted: frozenset[type]
+    """The exact types of JSON's values that fit. So a bool is no number, though Python counts it as one."""
     is_list: bool
-    is_bool: bool
 
 
 def _field(hint: Any) -> _Field:
     if get_origin(hint) is tuple:
-        return _Field((list,), True, False)
+        return _Field(frozenset({list}), True)
     if get_origin(hint) is types.UnionType:
-        return _Field(tuple(get_args(hint)), False, bool in get_args(hint))
-    return _Field(NUMBER if hint is float else (hint,), False, hint is bool)
+        return _Field(frozenset(get_args(hint)), False)
+    return _Field(frozenset({int, float} if hint is float else {hint}), False)
+
+
+class _Kind:
+    """A class of named tuples, with the types of its fields."""
+
+    def __init__(self, made: type[Any]) -> None:
+        hints = get_type_hints(made)
+        self._made = made
+        self._fields = tuple(_field(hints[name]) for name in made._fields)
+        self._lists = tuple(index for index, field in enumerate(self._fields) if field.is_list)
+        self._fitting: set[tuple[type, ...]] = set()
+        """Types of values that were found to fit: a few at most, because they differ only by whole numbers."""
+
+    def make(self, values: list[Any]) -> Any:
+        """Return the named tuple. Raises BadFrame."""
+        found = tuple(map(type, values))
+        if found not in self._fitting:
+            self._check(found)
+            self._fitting.add(found)
+        for index in self._lists:
+            if not all(type(item) is str for item in values[index]):
+                raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.")
+            values[index] = tuple(values[index])
+        return self._made._make(values)
+
+    def _check(self, found: Sequence[type]) -> None:
+        if len(found) != len(self._fields):
+            raise BadFrame(f"A {self._made.__name__} has {len(self._fields)} fields, not {len(found)}.")
+        for index, (each, field) in enumerate(zip(found, self._fields, strict=True)):
+            if each not in field.accepted:
+                raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.")
 
 
 class RecordCodec:
@@ -34,7 +63,7 @@ class RecordCodec:
 
     def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
         self._letters = {kind: letter for letter, kind in kinds.items()}
-        self._kinds = {letter: (kind, _fields(kind)) for letter, kind in kinds.items()}
+        self._kinds = {letter: _Kind(kind) for letter, kind in kinds.items()}
 
     def pack(self, record: tuple[Any, ...]) -> list[Any]:
         return [self._letters[type(record)], *record]
@@ -43,24 +72,4 @@ class RecordCodec:
         """Return the named tuple. Raises BadFrame."""
         if type(packed) is not list or not packed or type(packed[0]) is not str or packed[0] not in self._kinds:
             raise BadFrame("A record of an unknown kind.")
-        kind, fields = self._kinds[packed[0]]
-        values = packed[1:]
-        if len(values) != len(fields):
-            raise BadFrame(f"A {kind.__name__} has {len(fields)} fields, not {len(values)}.")
-        for index, (value, field) in enumerate(zip(values, fields, strict=True)):
-            if not _fits(value, field):
-                raise BadFrame(f"Field {index} of a {kind.__name__} has the wrong type.")
-            if field.is_list:
-                values[index] = tuple(value)
-        return kind._make(values)
-
-
-def _fields(kind: type[Any]) -> Sequence[_Field]:
-    hints = get_type_hints(kind)
-    return tuple(_field(hints[name]) for name in kind._fields)
-
-
-def _fits(value: Any, field: _Field) -> bool:
-    if field.is_list:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return isinstance(value, field.accepted) and (field.is_bool or not isinstance(value, bool))
+        return self._kinds[packed[0]].make(packed[1:])
