@@ -20,7 +20,7 @@ def forget(state: State, before: float) -> None:
     """
     for name in state.grown:
         if (process := state.processes.get(name)) is not None:
-            process.accepted = process.repeatable()
+            process.drop_accepted()
     state.grown.clear()
     while len(state.ends) > ENDS_KEPT:
         state.ends.popitem(last=False)

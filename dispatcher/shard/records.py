@@ -11,6 +11,8 @@ RECENT = 8
 """The last attempts of a worker of which it is remembered whether they failed."""
 FAILED_MOST = 4
 """With this many failures among them the worker rests."""
+ACCEPTED_KEPT = 1024
+"""Sequence numbers of a process that stay at least before those below its floor are dropped."""
 
 
 class Worker:
@@ -47,7 +49,7 @@ class Worker:
 class Process:
     """A process that holds callers. It is remembered a while after its last call."""
 
-    __slots__ = ("accepted", "calls", "floor", "seen_at", "silent")
+    __slots__ = ("accepted", "accepted_most", "calls", "floor", "seen_at", "silent")
 
     def __init__(self, seen_at: float) -> None:
         self.calls: dict[str, Call] = {}
@@ -56,12 +58,19 @@ class Process:
         self.floor = 0
         """It repeats no command for a call with a lower sequence number."""
         self.accepted: set[int] = set()
-        """Sequence numbers from the floor on that were accepted."""
+        """Sequence numbers that were accepted: all from the floor on, and some below it."""
+        self.accepted_most = ACCEPTED_KEPT
+        """With more numbers, those below the floor are dropped."""
         self.seen_at = seen_at
 
     def repeatable(self) -> set[int]:
         """Return the accepted numbers that its floor does not speak for."""
         return {number for number in self.accepted if number >= self.floor}
+
+    def drop_accepted(self) -> None:
+        """Drop the numbers that its floor speaks for. Next when there are twice as many as stay, so O(1) a call."""
+        self.accepted = self.repeatable()
+        self.accepted_most = max(ACCEPTED_KEPT, 2 * len(self.accepted))
 
 
 class Usage(NamedTuple):

@@ -21,8 +21,6 @@ News = tuple[str, Offer | Over]
 """A process, and what it must know of a call that it holds. An empty process: no process holds the call."""
 
 MASK = (1 << RECENT) - 1
-ACCEPTED_KEPT = 1024
-"""With more sequence numbers of a process, those below its floor are dropped: its floor speaks for them."""
 
 
 def accepted(state: State, fact: Accepted) -> None:
@@ -77,7 +75,7 @@ def _undo_accepted(
 def _note_sequence(state: State, name: str, process: Process, sequence: int, floor: int) -> None:
     """Remember that the process's call was accepted. forgetting.py drops the numbers below the floor."""
     process.accepted.add(sequence)
-    if len(process.accepted) > ACCEPTED_KEPT:
+    if len(process.accepted) > process.accepted_most:
         state.grown.add(name)
     if floor > process.floor:
         process.floor = floor
