@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from random import Random
-from typing import Any
+from typing import Any, ParamSpec
 
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
@@ -22,6 +23,7 @@ from tests.support.gate.network import Network
 SHARD = "pool"
 SECRET = b"a secret of the whole fleet"
 Latency = Callable[[Random], float]
+P = ParamSpec("P")
 
 
 def light(random: Random) -> float:
@@ -81,7 +83,7 @@ class Launches:
 
 
 class World:
-    """Everything is seeded. Make it within a virtual-time loop."""
+    """Everything is seeded. Make it within a test that `in_virtual_time` runs."""
 
     def __init__(self, seed: int = 1, latency_s: Latency = light, settings: ShardSettings | None = None) -> None:
         install_hosts()
@@ -142,14 +144,21 @@ class World:
         return replica
 
 
-def run_world(scenario: Coroutine[Any, Any, Any], limit_s: float = 10_000.0) -> None:
-    """Run a scenario in virtual time. One that waits for ever fails after `limit_s` virtual seconds."""
+def in_virtual_time(limit_s: float = 10_000.0) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
+    """Make a test run in virtual time. It fails if it takes more than `limit_s` virtual seconds."""
 
-    async def limited() -> None:
-        async with asyncio.timeout(limit_s):
-            await scenario
+    def decorated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+        @wraps(test)
+        def run_test(*args: P.args, **fields: P.kwargs) -> None:
+            async def limited() -> None:
+                async with asyncio.timeout(limit_s):
+                    await test(*args, **fields)
 
-    run(limited())
+            run(limited())
+
+        return run_test
+
+    return decorated
 
 
 def accept(call_id: str, process: str, now: float, tenant: str = "acme", **fields: Any) -> Accept:

@@ -7,7 +7,7 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.follower import Delivery
 from dispatcher.service.group_commit import PATIENT_S, GroupCommit, no_reply
 from dispatcher.service.replica import Replica
-from tests.support.gate.service_world import World, accept, end, report, run_world
+from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
 
 
 async def committing(
@@ -36,91 +36,81 @@ def overs(delivered: list[Delivery]) -> list[Over]:
     return news
 
 
-def test_commands_that_arrive_during_an_append_share_the_next_entry() -> None:
-    async def scenario() -> None:
-        world = World()
-        replica, commits, delivered, _ = await committing(world)
-        before = replica.shard.position
-        outcomes: list[Outcome | StoreUnavailable] = []
-        commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
-        await asyncio.sleep(0.001)
-        for number in range(2, 52):
-            commits.add(accept(f"one-{number}", "one", world.clock.now()), outcomes.append)
-        await asyncio.sleep(0.1)
-        assert replica.shard.position == before + 2
-        assert [type(outcome) for outcome in outcomes] == [Offer, Offer, *[Waiting] * 49]
-        assert delivered == []
-        commits.add(end("one-1", 1), outcomes.append)
-        await asyncio.sleep(0.1)
-        assert [(each.process, type(each.news), each.news.id) for each in delivered] == [
-            ("one", Over, "one-1"),
-            ("one", Offer, "one-3"),
-        ]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_commands_that_arrive_during_an_append_share_the_next_entry() -> None:
+    world = World()
+    replica, commits, delivered, _ = await committing(world)
+    before = replica.shard.position
+    outcomes: list[Outcome | StoreUnavailable] = []
+    commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
+    await asyncio.sleep(0.001)
+    for number in range(2, 52):
+        commits.add(accept(f"one-{number}", "one", world.clock.now()), outcomes.append)
+    await asyncio.sleep(0.1)
+    assert replica.shard.position == before + 2
+    assert [type(outcome) for outcome in outcomes] == [Offer, Offer, *[Waiting] * 49]
+    assert delivered == []
+    commits.add(end("one-1", 1), outcomes.append)
+    await asyncio.sleep(0.1)
+    assert [(each.process, type(each.news), each.news.id) for each in delivered] == [
+        ("one", Over, "one-1"),
+        ("one", Offer, "one-3"),
+    ]
 
 
-def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> None:
-    async def scenario() -> None:
-        world = World()
-        _, commits, _, _ = await committing(world)
-        answered: list[float] = []
-        began = world.clock.now()
-        commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
-        await asyncio.sleep(0.05)
-        assert not answered
-        commits.add(accept("one-1", "one", world.clock.now()), no_reply)
-        await asyncio.sleep(0.05)
-        assert answered[0] < PATIENT_S
-        began = world.clock.now()
-        commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
-        await asyncio.sleep(0.5)
-        assert PATIENT_S < answered[1] < PATIENT_S + 0.05
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> None:
+    world = World()
+    _, commits, _, _ = await committing(world)
+    answered: list[float] = []
+    began = world.clock.now()
+    commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
+    await asyncio.sleep(0.05)
+    assert not answered
+    commits.add(accept("one-1", "one", world.clock.now()), no_reply)
+    await asyncio.sleep(0.05)
+    assert answered[0] < PATIENT_S
+    began = world.clock.now()
+    commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
+    await asyncio.sleep(0.5)
+    assert PATIENT_S < answered[1] < PATIENT_S + 0.05
 
 
-def test_deadlines_are_decided_without_commands() -> None:
-    async def scenario() -> None:
-        world = World()
-        _, commits, delivered, _ = await committing(world)
-        for number in range(1, 4):
-            commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
-        await asyncio.sleep(9)
-        assert [(over.id, over.outcome) for over in overs(delivered)] == [("one-3", "expired")]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_deadlines_are_decided_without_commands() -> None:
+    world = World()
+    _, commits, delivered, _ = await committing(world)
+    for number in range(1, 4):
+        commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
+    await asyncio.sleep(9)
+    assert [(over.id, over.outcome) for over in overs(delivered)] == [("one-3", "expired")]
 
 
-def test_a_doubtful_clock_decides_no_deadline() -> None:
-    async def scenario() -> None:
-        world = World()
-        replica, commits, delivered, _ = await committing(world)
-        for number in range(1, 4):
-            commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
-        await asyncio.sleep(7)
-        replica.guard.stay_calm()
-        await asyncio.sleep(4)
-        assert delivered == []
-        await asyncio.sleep(3)
-        assert [over.outcome for over in overs(delivered)] == ["expired"]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_doubtful_clock_decides_no_deadline() -> None:
+    world = World()
+    replica, commits, delivered, _ = await committing(world)
+    for number in range(1, 4):
+        commits.add(accept(f"one-{number}", "one", world.clock.now(), deadline_at=world.clock.now() + 8), no_reply)
+    await asyncio.sleep(7)
+    replica.guard.stay_calm()
+    await asyncio.sleep(4)
+    assert delivered == []
+    await asyncio.sleep(3)
+    assert [over.outcome for over in overs(delivered)] == ["expired"]
 
 
-def test_commands_fail_if_the_log_cannot_be_read() -> None:
-    async def scenario() -> None:
-        world = World()
-        _, commits, _, failed = await committing(world, epoch=None)
-        world.faults["one"].away = True
-        outcomes: list[Outcome | StoreUnavailable] = []
-        commits.add(end("one-9", 1), outcomes.append)
-        await asyncio.sleep(1)
-        assert isinstance(outcomes[0], StoreUnavailable)
-        assert len(failed) == 1
-        world.faults["one"].away = False
-        commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
-        await asyncio.sleep(1)
-        assert isinstance(outcomes[1], Offer)
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_commands_fail_if_the_log_cannot_be_read() -> None:
+    world = World()
+    _, commits, _, failed = await committing(world, epoch=None)
+    world.faults["one"].away = True
+    outcomes: list[Outcome | StoreUnavailable] = []
+    commits.add(end("one-9", 1), outcomes.append)
+    await asyncio.sleep(1)
+    assert isinstance(outcomes[0], StoreUnavailable)
+    assert len(failed) == 1
+    world.faults["one"].away = False
+    commits.add(accept("one-1", "one", world.clock.now()), outcomes.append)
+    await asyncio.sleep(1)
+    assert isinstance(outcomes[1], Offer)

@@ -10,7 +10,7 @@ from dispatcher.model.commands import Cancel, Leave, Over, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.service.replica import Replica
-from tests.support.gate.service_world import World, accept, report, run_world
+from tests.support.gate.service_world import World, accept, in_virtual_time, report
 
 
 async def accepted(world: World, *, slots: int) -> Replica:
@@ -31,57 +31,48 @@ async def answer_of(world: World) -> Answer:
     return kept.answer
 
 
-def test_a_call_that_expires_in_its_queue_is_answered() -> None:
-    async def scenario() -> None:
-        world = World()
-        replica = await accepted(world, slots=0)
-        await world.clock.sleep(400)
-        await replica.commit([Tick()])
-        answer = await answer_of(world)
-        assert answer.outcome == "expired"
-        assert json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_call_that_expires_in_its_queue_is_answered() -> None:
+    world = World()
+    replica = await accepted(world, slots=0)
+    await world.clock.sleep(400)
+    await replica.commit([Tick()])
+    answer = await answer_of(world)
+    assert answer.outcome == "expired"
+    assert json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
 
 
-def test_a_call_that_is_cancelled_is_answered() -> None:
-    async def scenario() -> None:
-        world = World()
-        replica = await accepted(world, slots=0)
-        await replica.commit([Cancel("one-1", "cancelled")])
-        assert (await answer_of(world)).outcome == "cancelled"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_call_that_is_cancelled_is_answered() -> None:
+    world = World()
+    replica = await accepted(world, slots=0)
+    await replica.commit([Cancel("one-1", "cancelled")])
+    assert (await answer_of(world)).outcome == "cancelled"
 
 
-def test_a_call_that_lost_its_last_attempt_is_answered() -> None:
-    async def scenario() -> None:
-        world = World()
-        replica = await accepted(world, slots=1)
-        for _ in range(3):
-            await replica.commit([Leave("w1")])
-            await replica.commit([report("w1", 1)])
-        assert (await answer_of(world)).outcome == "failed"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_call_that_lost_its_last_attempt_is_answered() -> None:
+    world = World()
+    replica = await accepted(world, slots=1)
+    for _ in range(3):
+        await replica.commit([Leave("w1")])
+        await replica.commit([report("w1", 1)])
+    assert (await answer_of(world)).outcome == "failed"
 
 
-def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
+@in_virtual_time()
+async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
     """The log has the end. The next request for the answer keeps it (operations/results.py)."""
+    world = World()
+    replica = await accepted(world, slots=0)
+    answers = replica._answers
+    assert answers is not None
 
-    async def scenario() -> None:
-        world = World()
-        replica = await accepted(world, slots=0)
-        answers = replica._answers
-        assert answers is not None
+    async def fail(_id: str, _answer: Answer) -> Answer | None:
+        raise StoreUnavailable()
 
-        async def fail(_id: str, _answer: Answer) -> Answer | None:
-            raise StoreUnavailable()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(answers, "answer", fail, raising=False)
-            committed = await replica.commit([Cancel("one-1", "cancelled")])
-        assert committed.outcomes == [Over("one-1", 0, "cancelled")]
-        assert "one-1" not in replica.shard.state.calls
-
-    run_world(scenario())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "answer", fail, raising=False)
+        committed = await replica.commit([Cancel("one-1", "cancelled")])
+    assert committed.outcomes == [Over("one-1", 0, "cancelled")]
+    assert "one-1" not in replica.shard.state.calls

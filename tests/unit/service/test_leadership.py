@@ -10,7 +10,7 @@ from dispatcher.service import snapshots
 from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
-from tests.support.gate.service_world import World, accept, end, report, run_world, tailed
+from tests.support.gate.service_world import World, accept, end, in_virtual_time, report, tailed
 
 
 async def started(world: World, *gates: str) -> None:
@@ -52,162 +52,140 @@ def takeovers(world: World) -> int:
     return sum(gate.takeovers for gate in world.gates.values())
 
 
-def test_no_takeover_without_a_fault_at_a_p99_of_100_ms() -> None:
-    async def scenario() -> None:
-        world = World(latency_s=tailed(0.1))
-        front, worker = await running(world, "g1", "g2", "g3", "g4")
-        await traffic(world, front, worker, 0.5, 1200)
-        assert world.clock.now() > 1_000_000 + 600
-        assert takeovers(world) == 1
-        assert (await world.folded()).shard.epoch == 1
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_no_takeover_without_a_fault_at_a_p99_of_100_ms() -> None:
+    world = World(latency_s=tailed(0.1))
+    front, worker = await running(world, "g1", "g2", "g3", "g4")
+    await traffic(world, front, worker, 0.5, 1200)
+    assert world.clock.now() > 1_000_000 + 600
+    assert takeovers(world) == 1
+    assert (await world.folded()).shard.epoch == 1
 
 
-def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1", "g2", "g3")
-        world.network.cut("g1", "g2")
-        await traffic(world, front, worker, 0.005, 1500)
-        assert takeovers(world) == 1
-        assert world.leaders == ["g1"]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_an_heir_that_is_cut_off_from_a_working_leader_does_not_take_over() -> None:
+    world = World()
+    front, worker = await running(world, "g1", "g2", "g3")
+    world.network.cut("g1", "g2")
+    await traffic(world, front, worker, 0.005, 1500)
+    assert takeovers(world) == 1
+    assert world.leaders == ["g1"]
 
 
-def test_processes_that_start_together_agree_on_one_leader() -> None:
-    async def scenario() -> None:
-        world = World()
-        await asyncio.gather(*(world.gate(f"g{number}") for number in range(6)))
-        await asyncio.sleep(3)
-        assert len(world.leaders) == 1
-        assert sorted(gate.rank for gate in world.gates.values()) == [-1, -1, -1, -1, 0, 1]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_processes_that_start_together_agree_on_one_leader() -> None:
+    world = World()
+    await asyncio.gather(*(world.gate(f"g{number}") for number in range(6)))
+    await asyncio.sleep(3)
+    assert len(world.leaders) == 1
+    assert sorted(gate.rank for gate in world.gates.values()) == [-1, -1, -1, -1, 0, 1]
 
 
-def test_a_leader_that_the_store_does_not_answer_steps_down() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1", "g2", "g3")
-        world.faults["g1"].stalled = asyncio.Event()
-        latencies = await traffic(world, front, worker, 0.01, 50)
-        assert max(latencies) < 3.5
-        assert world.leaders == ["g2"]
-        world.faults["g1"].stalled.set()
-        await asyncio.sleep(5)
-        assert world.leaders == ["g2"]
-        assert takeovers(world) == 2
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_leader_that_the_store_does_not_answer_steps_down() -> None:
+    world = World()
+    front, worker = await running(world, "g1", "g2", "g3")
+    world.faults["g1"].stalled = asyncio.Event()
+    latencies = await traffic(world, front, worker, 0.01, 50)
+    assert max(latencies) < 3.5
+    assert world.leaders == ["g2"]
+    world.faults["g1"].stalled.set()
+    await asyncio.sleep(5)
+    assert world.leaders == ["g2"]
+    assert takeovers(world) == 2
 
 
-def test_a_leader_that_is_behind_refuses_new_work_only() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1")
-        call = accept(front.new_id(), "front", world.clock.now())
-        offer = await world.on("front", front.do(call))
-        world.faults["g1"].stalled = asyncio.Event()
-        ending = world.host("worker").spawn(worker.do(end(call.id, offer.attempt)))
-        await asyncio.sleep(1.5)
-        began = world.clock.now()
-        refused = await world.on("front", front.do(accept(front.new_id(), "front", world.clock.now())))
-        assert isinstance(refused, Refused)
-        assert refused.code == "overloaded"
-        assert world.clock.now() - began < 0.05
-        world.faults["g1"].stalled.set()
-        assert (await ending).outcome == "done"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_leader_that_is_behind_refuses_new_work_only() -> None:
+    world = World()
+    front, worker = await running(world, "g1")
+    call = accept(front.new_id(), "front", world.clock.now())
+    offer = await world.on("front", front.do(call))
+    world.faults["g1"].stalled = asyncio.Event()
+    ending = world.host("worker").spawn(worker.do(end(call.id, offer.attempt)))
+    await asyncio.sleep(1.5)
+    began = world.clock.now()
+    refused = await world.on("front", front.do(accept(front.new_id(), "front", world.clock.now())))
+    assert isinstance(refused, Refused)
+    assert refused.code == "overloaded"
+    assert world.clock.now() - began < 0.05
+    world.faults["g1"].stalled.set()
+    assert (await ending).outcome == "done"
 
 
-def test_an_old_acceptance_is_refused() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, _ = await running(world, "g1")
-        call = accept(front.new_id(), "front", world.clock.now())
-        await world.on("front", front.do(call))
-        pending = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
-        front._route.send(pending._replace(created_at=world.clock.now() - 61))
-        refused = await pending.outcome
-        assert isinstance(refused, Refused)
-        assert refused.code == "too_old"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_an_old_acceptance_is_refused() -> None:
+    world = World()
+    front, _ = await running(world, "g1")
+    call = accept(front.new_id(), "front", world.clock.now())
+    await world.on("front", front.do(call))
+    pending = front._pending.add(accept(front.new_id(), "front", world.clock.now()))
+    front._route.send(pending._replace(created_at=world.clock.now() - 61))
+    refused = await pending.outcome
+    assert isinstance(refused, Refused)
+    assert refused.code == "too_old"
 
 
-def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
-
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1", "g2", "g3")
-        await traffic(world, front, worker, 0.0, 500)
-        await asyncio.sleep(70)
-        await traffic(world, front, worker, 0.0, 500)
-        await asyncio.sleep(70)
-        log = world.data.logs["pool"]
-        assert world.gates["g2"]._snapshots.written >= 2
-        assert world.gates["g3"]._snapshots.written == 0
-        hour = int(world.clock.now() // 3600)
-        rows = await world.store("reader").usage("acme", hour, hour)
-        assert [row.requests for row in rows] == [1000]
-        a_day_ago = world.clock.now() - 25 * 3600
-        log.written_at = dict.fromkeys(log.written_at, a_day_ago)
-        log.manifests = {name: (manifest, a_day_ago) for name, (manifest, _) in log.manifests.items()}
-        await traffic(world, front, worker, 0.0, 500)
-        await asyncio.sleep(70)
-        assert 0 not in log.entries
-        assert (await world.folded()).shard.usage_rows()
-
-    run_world(scenario())
+    world = World()
+    front, worker = await running(world, "g1", "g2", "g3")
+    await traffic(world, front, worker, 0.0, 500)
+    await asyncio.sleep(70)
+    await traffic(world, front, worker, 0.0, 500)
+    await asyncio.sleep(70)
+    log = world.data.logs["pool"]
+    assert world.gates["g2"]._snapshots.written >= 2
+    assert world.gates["g3"]._snapshots.written == 0
+    hour = int(world.clock.now() // 3600)
+    rows = await world.store("reader").usage("acme", hour, hour)
+    assert [row.requests for row in rows] == [1000]
+    a_day_ago = world.clock.now() - 25 * 3600
+    log.written_at = dict.fromkeys(log.written_at, a_day_ago)
+    log.manifests = {name: (manifest, a_day_ago) for name, (manifest, _) in log.manifests.items()}
+    await traffic(world, front, worker, 0.0, 500)
+    await asyncio.sleep(70)
+    assert 0 not in log.entries
+    assert (await world.folded()).shard.usage_rows()
 
 
-def test_a_process_ends_although_the_table_is_away() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, _ = await running(world, "g1")
-        world.faults["g1"].away = True
-        world.host("front").spawn(front.do(accept(front.new_id(), "front", world.clock.now())))
-        await asyncio.sleep(0.5)
-        world.gates["g1"].stop()
-        assert "g1:1" in world.network.listeners
-        await asyncio.sleep(6)
-        assert "g1:1" not in world.network.listeners
-        assert world.leaders == []
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_process_ends_although_the_table_is_away() -> None:
+    world = World()
+    front, _ = await running(world, "g1")
+    world.faults["g1"].away = True
+    world.host("front").spawn(front.do(accept(front.new_id(), "front", world.clock.now())))
+    await asyncio.sleep(0.5)
+    world.gates["g1"].stop()
+    assert "g1:1" in world.network.listeners
+    await asyncio.sleep(6)
+    assert "g1:1" not in world.network.listeners
+    assert world.leaders == []
 
 
-def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
-
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1")
-        await traffic(world, front, worker, 0.0, 500)
-        await asyncio.sleep(30)
-        assert world.gates["g1"]._snapshots.written == 1
-        assert world.gates["g1"].replica.guard.is_calm is False
-
-    run_world(scenario())
+    world = World()
+    front, worker = await running(world, "g1")
+    await traffic(world, front, worker, 0.0, 500)
+    await asyncio.sleep(30)
+    assert world.gates["g1"]._snapshots.written == 1
+    assert world.gates["g1"].replica.guard.is_calm is False
 
 
-def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away() -> None:
-    async def scenario() -> None:
-        world = World()
-        front, worker = await running(world, "g1")
-        call = accept(front.new_id(), "front", world.clock.now())
-        offer = await world.on("front", front.do(call))
-        older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
-        await older.send(next(encode_frames([encode_message(Hello(VERSION, "front", "client", ""))])))
-        await asyncio.sleep(0.1)
-        older.close()
-        await asyncio.sleep(0.1)
-        await world.on("worker", worker.do(end(call.id, offer.attempt)))
-        assert isinstance(await world.on("front", front.news(call.id, 1.0)), Over)
-        assert not (await world.folded()).shard.state.processes["front"].silent
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away() -> None:
+    world = World()
+    front, worker = await running(world, "g1")
+    call = accept(front.new_id(), "front", world.clock.now())
+    offer = await world.on("front", front.do(call))
+    older = await world.on("front", connect(world.fleet("front"), world.gates["g1"].address))
+    await older.send(next(encode_frames([encode_message(Hello(VERSION, "front", "client", ""))])))
+    await asyncio.sleep(0.1)
+    older.close()
+    await asyncio.sleep(0.1)
+    await world.on("worker", worker.do(end(call.id, offer.attempt)))
+    assert isinstance(await world.on("front", front.news(call.id, 1.0)), Over)
+    assert not (await world.folded()).shard.state.processes["front"].silent

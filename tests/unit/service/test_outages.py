@@ -12,7 +12,7 @@ from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Wai
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Accepted, Ended
 from dispatcher.shard.codec import decode_entry
-from tests.support.gate.service_world import SHARD, World, accept, end, report, run_world
+from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
 
 CALLS_PER_S = 5
 ANSWERED_S = 60.0
@@ -106,31 +106,29 @@ def check_once(world: World) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("seconds", "fails"), [(60.0, 0.9), (600.0, 1.0)], ids=["throttled", "gone"])
-def test_callers_get_an_error_with_a_time_and_the_service_is_back_at_once(
+@in_virtual_time()
+async def test_callers_get_an_error_with_a_time_and_the_service_is_back_at_once(
     seed: int, seconds: float, fails: float
 ) -> None:
-    async def scenario() -> None:
-        world, traffic = await running(seed)
-        before = world.clock.monotonic()
-        assert set(traffic.between(before - 6, before - 3)) == {"Offer"}
-        for faults in world.faults.values():
-            faults.fails = fails
-        await asyncio.sleep(seconds)
-        for faults in world.faults.values():
-            faults.fails = 0.0
-        back = world.clock.monotonic()
-        await asyncio.sleep(RECOVERED_S)
-        settled = world.clock.monotonic()
-        await asyncio.sleep(60.0)
-        assert set(traffic.between(settled, settled + 50)) == {"Offer"}
-        assert max(waited for began, _, waited in traffic.answers if began < back) <= ANSWERED_S
-        assert max(waited for began, _, waited in traffic.answers if began >= settled) <= 1.0
-        during = traffic.between(before + 2, back - ANSWERED_S)
-        if fails == 1.0:
-            assert set(during) <= {"unavailable", "Refused"}
-            assert during["unavailable"]
-            assert during.total() == pytest.approx((back - before - 2 - ANSWERED_S) * CALLS_PER_S, rel=0.02)
-        check_once(world)
-        assert len(traffic.live) <= 2 * CALLS_PER_S, "the attempts that ran when the table went away have ended"
-
-    run_world(scenario())
+    world, traffic = await running(seed)
+    before = world.clock.monotonic()
+    assert set(traffic.between(before - 6, before - 3)) == {"Offer"}
+    for faults in world.faults.values():
+        faults.fails = fails
+    await asyncio.sleep(seconds)
+    for faults in world.faults.values():
+        faults.fails = 0.0
+    back = world.clock.monotonic()
+    await asyncio.sleep(RECOVERED_S)
+    settled = world.clock.monotonic()
+    await asyncio.sleep(60.0)
+    assert set(traffic.between(settled, settled + 50)) == {"Offer"}
+    assert max(waited for began, _, waited in traffic.answers if began < back) <= ANSWERED_S
+    assert max(waited for began, _, waited in traffic.answers if began >= settled) <= 1.0
+    during = traffic.between(before + 2, back - ANSWERED_S)
+    if fails == 1.0:
+        assert set(during) <= {"unavailable", "Refused"}
+        assert during["unavailable"]
+        assert during.total() == pytest.approx((back - before - 2 - ANSWERED_S) * CALLS_PER_S, rel=0.02)
+    check_once(world)
+    assert len(traffic.live) <= 2 * CALLS_PER_S, "the attempts that ran when the table went away have ended"

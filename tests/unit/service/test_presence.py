@@ -16,7 +16,7 @@ from dispatcher.service.presence import (
 )
 from dispatcher.service.replica import Replica
 from dispatcher.service.sessions import Session
-from tests.support.gate.service_world import World, accept, report, run_world
+from tests.support.gate.service_world import World, accept, in_virtual_time, report
 
 
 class Clock:
@@ -94,149 +94,125 @@ async def watched() -> Watched:
     return Watched(replica, clock)
 
 
-def test_a_process_and_a_worker_that_are_heard_lose_nothing() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        assert await watch.run(60, [front], [("w1", worker)]) == []
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_process_and_a_worker_that_are_heard_lose_nothing() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-def test_an_open_silent_connection() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        watch.session("front")
-        worker = watch.session("worker")
-        reporting = [("w1", worker)]
-        assert await watch.run(SILENT_S, workers=reporting) == []
-        assert await watch.run(1, workers=reporting) == [Silent("front", False)]
-        assert await watch.run(GONE_SILENT_S - SILENT_S - 1, workers=reporting) == []
-        assert await watch.run(1, workers=reporting) == [Gone("front")]
-        assert list(watch.replica.shard.state.calls) == ["front-1"]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_an_open_silent_connection() -> None:
+    watch = await watched()
+    watch.session("front")
+    worker = watch.session("worker")
+    reporting = [("w1", worker)]
+    assert await watch.run(SILENT_S, workers=reporting) == []
+    assert await watch.run(1, workers=reporting) == [Silent("front", False)]
+    assert await watch.run(GONE_SILENT_S - SILENT_S - 1, workers=reporting) == []
+    assert await watch.run(1, workers=reporting) == [Gone("front")]
+    assert list(watch.replica.shard.state.calls) == ["front-1"]
 
 
-def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        await watch.run(SILENT_S + 2, workers=[("w1", worker)])
-        assert watch.replica.shard.state.processes["front"].silent
-        assert await watch.run(60, [front], [("w1", worker)]) == [Present("front")]
-        assert len(watch.replica.shard.state.calls) == 2
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_message_of_a_silent_process_resumes_its_calls() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    await watch.run(SILENT_S + 2, workers=[("w1", worker)])
+    assert watch.replica.shard.state.processes["front"].silent
+    assert await watch.run(60, [front], [("w1", worker)]) == [Present("front")]
+    assert len(watch.replica.shard.state.calls) == 2
 
 
-def test_a_broken_connection() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        watch.presence.left(front)
-        assert await watch.written() == [Silent("front", False)]
-        assert await watch.run(GONE_BROKEN_S, workers=[("w1", worker)]) == []
-        assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front")]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_broken_connection() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    watch.presence.left(front)
+    assert await watch.written() == [Silent("front", False)]
+    assert await watch.run(GONE_BROKEN_S, workers=[("w1", worker)]) == []
+    assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front")]
 
 
-def test_a_process_that_returns_in_time() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        watch.presence.left(front)
-        await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
-        again = watch.session("front")
-        assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_process_that_returns_in_time() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    watch.presence.left(front)
+    await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
+    again = watch.session("front")
+    assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
 
 
-def test_a_process_whose_port_refuses_is_gone_at_once() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        watch.presence.left(front)
-        await watch.written()
-        watch.presence.refused("front")
-        assert await watch.run(SWEEP_S, workers=[("w1", worker)]) == [Gone("front")]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_process_whose_port_refuses_is_gone_at_once() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    watch.presence.left(front)
+    await watch.written()
+    watch.presence.refused("front")
+    assert await watch.run(SWEEP_S, workers=[("w1", worker)]) == [Gone("front")]
 
 
-def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        watch.presence.reported("w1", worker)
-        assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
-        assert await watch.run(LEASE_S, [front]) == []
-        assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Leave("w1")]
-        assert not watch.replica.shard.state.workers
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    watch.presence.reported("w1", worker)
+    assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
+    assert await watch.run(LEASE_S, [front]) == []
+    assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Leave("w1")]
+    assert not watch.replica.shard.state.workers
 
 
-def test_a_draining_worker_is_lost_too() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        await watch.replica.commit([report("w1", 1)._replace(draining=True)])
-        watch.presence.reported("w1", worker)
-        assert Leave("w1") in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_draining_worker_is_lost_too() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    await watch.replica.commit([report("w1", 1)._replace(draining=True)])
+    watch.presence.reported("w1", worker)
+    assert Leave("w1") in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
 
 
-def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front = watch.session("front")
-        watch.replica.on_entry = lambda entry, deliveries: watch.presence.entry(entry)
-        other = type(watch.replica)(watch.replica._log, watch.replica._settings, watch.clock, "worker")
-        for _ in range(10):
-            await watch.run(5, [front])
-            await other.commit([report("w1", 1)])
-            await watch.replica.catch_up()
-        assert watch.replica.shard.state.workers["w1"].config.state == "serving"
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_an_entry_of_another_process_shows_that_a_worker_lives() -> None:
+    watch = await watched()
+    front = watch.session("front")
+    watch.replica.on_entry = lambda entry, deliveries: watch.presence.entry(entry)
+    other = type(watch.replica)(watch.replica._log, watch.replica._settings, watch.clock, "worker")
+    for _ in range(10):
+        await watch.run(5, [front])
+        await other.commit([report("w1", 1)])
+        await watch.replica.catch_up()
+    assert watch.replica.shard.state.workers["w1"].config.state == "serving"
 
 
-def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        await watch.run(1, [front], [("w1", worker)])
-        watch.clock.set_by = 3600.0
-        assert await watch.run(CALM_S - 0.5) == []
-        watch.clock.set_by = -3600.0
-        assert await watch.run(CALM_S - 0.5) == []
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_nothing_is_lost_while_the_clock_is_doubtful() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    await watch.run(1, [front], [("w1", worker)])
+    watch.clock.set_by = 3600.0
+    assert await watch.run(CALM_S - 0.5) == []
+    watch.clock.set_by = -3600.0
+    assert await watch.run(CALM_S - 0.5) == []
 
 
-def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        front, worker = watch.session("front"), watch.session("worker")
-        await watch.run(1, [front], [("w1", worker)])
-        watch.clock.at += 30
-        assert await watch.run(1) == []
-        assert await watch.run(60, [front], [("w1", worker)]) == []
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_leader_that_was_paused_itself_waits_for_messages() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    await watch.run(1, [front], [("w1", worker)])
+    watch.clock.at += 30
+    assert await watch.run(1) == []
+    assert await watch.run(60, [front], [("w1", worker)]) == []
 
 
-def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None:
-    async def scenario() -> None:
-        watch = await watched()
-        worker = watch.session("worker")
-        reporting = [("w1", worker)]
-        assert await watch.run(SILENT_S, workers=reporting) == []
-        assert await watch.run(GONE_SILENT_S - SILENT_S - 0.5, workers=reporting) == [Silent("front", False)]
-        assert await watch.run(1, workers=reporting) == [Gone("front")]
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None:
+    watch = await watched()
+    worker = watch.session("worker")
+    reporting = [("w1", worker)]
+    assert await watch.run(SILENT_S, workers=reporting) == []
+    assert await watch.run(GONE_SILENT_S - SILENT_S - 0.5, workers=reporting) == [Silent("front", False)]
+    assert await watch.run(1, workers=reporting) == [Gone("front")]

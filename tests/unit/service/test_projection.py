@@ -18,7 +18,7 @@ from dispatcher.service.projection import Projection
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import UNSAVED_S, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
-from tests.support.gate.service_world import SHARD, World, accept, end, report, run_world
+from tests.support.gate.service_world import SHARD, World, accept, end, in_virtual_time, report
 
 HOUR = 500_000
 LONG_S = 100 * HOUR_S
@@ -80,149 +80,126 @@ def tenant_row(name: str, **values: float) -> TenantRow:
     return replace(row, **values)  # type: ignore[arg-type]
 
 
-def test_only_rows_that_changed_are_projected() -> None:
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a", "b", "c")
-        assert await served.save() == (["a", "b", "c"], ["a", "b", "c"])
-        await served.serve("b")
-        assert await served.save() == (["b"], ["b"])
-        assert await served.save() == ([], [])
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_only_rows_that_changed_are_projected() -> None:
+    served = Served()
+    await served.serve("a", "b", "c")
+    assert await served.save() == (["a", "b", "c"], ["a", "b", "c"])
+    await served.serve("b")
+    assert await served.save() == (["b"], ["b"])
+    assert await served.save() == ([], [])
 
 
-def test_a_new_process_projects_no_usage_again() -> None:
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a", "b")
-        await served.save()
-        await served.replica.commit([report("w", 5)])
-        other = served.world.replica("two")
-        log = MemoryStore(served.world.clock, data=served.world.data).log(SHARD)
-        await other.catch_up()
-        kept = Snapshots(log, served.store, SHARD, served.world.clock, served.world.ids)  # type: ignore[arg-type]
-        await kept.write(other)
-        assert served.store.taken() == ([], ["a", "b"])
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_new_process_projects_no_usage_again() -> None:
+    served = Served()
+    await served.serve("a", "b")
+    await served.save()
+    await served.replica.commit([report("w", 5)])
+    other = served.world.replica("two")
+    log = MemoryStore(served.world.clock, data=served.world.data).log(SHARD)
+    await other.catch_up()
+    kept = Snapshots(log, served.store, SHARD, served.world.clock, served.world.ids)  # type: ignore[arg-type]
+    await kept.write(other)
+    assert served.store.taken() == ([], ["a", "b"])
 
 
-def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> None:
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a")
-        served.store.away = True
-        for _ in range(30):
-            await asyncio.sleep(HOUR_S)
-            await served.serve("b")
-            with pytest.raises(StoreUnavailable):
-                await served.save()
-        served.store.away = False
-        usage, _ = await served.save()
-        assert usage == ["a", *["b"] * 30]
+@in_virtual_time(limit_s=LONG_S)
+async def test_usage_outlives_a_store_that_takes_no_projection_for_days() -> None:
+    served = Served()
+    await served.serve("a")
+    served.store.away = True
+    for _ in range(30):
         await asyncio.sleep(HOUR_S)
         await served.serve("b")
-        rows = served.replica.shard.usage_rows()
-        assert {row.tenant for row in rows} == {"b"}
-        assert len(rows) <= 4
-
-    run_world(scenario(), LONG_S)
-
-
-def test_a_restart_between_projection_and_log_repeats_the_same_totals() -> None:
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a", "a")
-        await served.kept.write(served.replica)
-        [first] = served.store.usage
-        heir = Replica(served.world.store("two").log(SHARD), served.world.settings, served.world.clock, "two")
-        await heir.catch_up()
-        [(_, again)] = heir.shard.unsaved_usage()
-        assert again == first
-
-    run_world(scenario())
+        with pytest.raises(StoreUnavailable):
+            await served.save()
+    served.store.away = False
+    usage, _ = await served.save()
+    assert usage == ["a", *["b"] * 30]
+    await asyncio.sleep(HOUR_S)
+    await served.serve("b")
+    rows = served.replica.shard.usage_rows()
+    assert {row.tenant for row in rows} == {"b"}
+    assert len(rows) <= 4
 
 
-def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_a_restart_between_projection_and_log_repeats_the_same_totals() -> None:
+    served = Served()
+    await served.serve("a", "a")
+    await served.kept.write(served.replica)
+    [first] = served.store.usage
+    heir = Replica(served.world.store("two").log(SHARD), served.world.settings, served.world.clock, "two")
+    await heir.catch_up()
+    [(_, again)] = heir.shard.unsaved_usage()
+    assert again == first
+
+
+@in_virtual_time()
+async def test_the_rows_after_one_snapshot_are_bounded_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "ROWS_MAX", 2)
-
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a", "b", "c", "d", "e")
-        written = [await served.save() for _ in range(4)]
-        assert written == [(["a", "b"], ["a", "b"]), (["c", "d"], ["c", "d"]), (["e"], ["e"]), ([], [])]
-
-    run_world(scenario())
+    served = Served()
+    await served.serve("a", "b", "c", "d", "e")
+    written = [await served.save() for _ in range(4)]
+    assert written == [(["a", "b"], ["a", "b"]), (["c", "d"], ["c", "d"]), (["e"], ["e"]), ([], [])]
 
 
-def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_rows_that_always_change_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "ROWS_MAX", 2)
-
-    async def scenario() -> None:
-        store, clock = Rows(), World().clock
-        rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
-        written = []
-        for number in range(4):
-            await rows.put_tenants([tenant_row(name, spent=number) for name in "abcd"])
-            written.append(store.taken()[1])
-        assert written == [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]]
-
-    run_world(scenario())
+    store, clock = Rows(), World().clock
+    rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
+    written = []
+    for number in range(4):
+        await rows.put_tenants([tenant_row(name, spent=number) for name in "abcd"])
+        written.append(store.taken()[1])
+    assert written == [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]]
 
 
-def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
-    async def scenario() -> None:
-        store, clock = Rows(), World().clock
-        rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
-        await rows.put_tenants([tenant_row("a", credit=1.0)])
-        await rows.put_tenants([tenant_row("a", credit=2.0, at=9.0, position=9)])
-        assert len(store.tenants) == 1
-        await rows.put_tenants([tenant_row("a", credit=2.0, at=9.0, position=9, waiting=1)])
-        assert len(store.tenants) == 2
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_a_credit_that_only_grows_with_time_is_no_change() -> None:
+    store, clock = Rows(), World().clock
+    rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
+    await rows.put_tenants([tenant_row("a", credit=1.0)])
+    await rows.put_tenants([tenant_row("a", credit=2.0, at=9.0, position=9)])
+    assert len(store.tenants) == 1
+    await rows.put_tenants([tenant_row("a", credit=2.0, at=9.0, position=9, waiting=1)])
+    assert len(store.tenants) == 2
 
 
-def test_at_most_fifty_rows_are_written_in_a_second() -> None:
-    async def scenario() -> None:
-        store, clock = Rows(), World().clock
-        rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
-        began = clock.monotonic()
-        await rows.put_tenants([tenant_row(f"t{number}") for number in range(120)])
-        usage = [(number, UsageRow(f"t{number}", "", HOUR, 1, 1, 1, 1.0, 9)) for number in range(120)]
-        assert await rows.put_usage(usage, 130) == 130
-        assert clock.monotonic() - began >= 6
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_at_most_fifty_rows_are_written_in_a_second() -> None:
+    store, clock = Rows(), World().clock
+    rows = Projection(store, SHARD, clock)  # type: ignore[arg-type]
+    began = clock.monotonic()
+    await rows.put_tenants([tenant_row(f"t{number}") for number in range(120)])
+    usage = [(number, UsageRow(f"t{number}", "", HOUR, 1, 1, 1, 1.0, 9)) for number in range(120)]
+    assert await rows.put_usage(usage, 130) == 130
+    assert clock.monotonic() - began >= 6
 
 
-def test_the_keeper_says_in_the_log_what_it_projected() -> None:
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a")
-        store = MemoryStore(served.world.clock, data=served.world.data)
-        await asyncio.sleep(UNSAVED_S)
-        world = served.world
-        assert await LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids).keep()
-        assert (await world.folded()).shard.unsaved_usage() == []
-
-    run_world(scenario())
+@in_virtual_time()
+async def test_the_keeper_says_in_the_log_what_it_projected() -> None:
+    served = Served()
+    await served.serve("a")
+    store = MemoryStore(served.world.clock, data=served.world.data)
+    await asyncio.sleep(UNSAVED_S)
+    world = served.world
+    assert await LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids).keep()
+    assert (await world.folded()).shard.unsaved_usage() == []
 
 
 @pytest.mark.parametrize("gates", [1, 2])
-def test_gate_processes_say_in_the_log_what_they_projected(gates: int) -> None:
+@in_virtual_time()
+async def test_gate_processes_say_in_the_log_what_they_projected(gates: int) -> None:
     """A leader without heirs makes the snapshots itself; with one, the heir makes them and informs the leader."""
-
-    async def scenario() -> None:
-        served = Served()
-        await served.serve("a")
-        for number in range(gates):
-            await served.world.gate(f"g{number}")
-        await asyncio.sleep(UNSAVED_S + 60)
-        assert (await served.world.folded()).shard.unsaved_usage() == []
-        hour = int(served.world.clock.now() // HOUR_S)
-        store = MemoryStore(served.world.clock, data=served.world.data)
-        assert [row.tenant for row in await store.usage(None, hour - 2, hour)] == ["a"]
-
-    run_world(scenario())
+    served = Served()
+    await served.serve("a")
+    for number in range(gates):
+        await served.world.gate(f"g{number}")
+    await asyncio.sleep(UNSAVED_S + 60)
+    assert (await served.world.folded()).shard.unsaved_usage() == []
+    hour = int(served.world.clock.now() // HOUR_S)
+    store = MemoryStore(served.world.clock, data=served.world.data)
+    assert [row.tenant for row in await store.usage(None, hour - 2, hour)] == ["a"]

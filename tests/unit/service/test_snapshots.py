@@ -1,8 +1,6 @@
 """When a snapshot is due: by the length of the log, and by age, because entries and snapshots expire."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from dispatcher.service import snapshots
 from dispatcher.service.follower import at_once
@@ -10,7 +8,9 @@ from dispatcher.service.log_keeper import LogKeeper
 from dispatcher.service.replica import Replica
 from dispatcher.service.snapshots import IDLE_S, INTERVAL_S, UNSAVED_S, Snapshots
 from dispatcher.stores.memory.store import MemoryStore
-from tests.support.gate.service_world import SHARD, World, report, run_world
+from tests.support.gate.service_world import SHARD, World, in_virtual_time, report
+
+LIMIT_S = 10 * IDLE_S
 
 
 async def prepared(entries: int) -> tuple[World, Replica, Snapshots]:
@@ -24,105 +24,87 @@ async def prepared(entries: int) -> tuple[World, Replica, Snapshots]:
     return world, replica, kept
 
 
-def in_world(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run_world(scenario(), limit_s=10 * IDLE_S)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_a_young_short_log_needs_no_snapshot() -> None:
+    _, replica, kept = await prepared(3)
+    assert not kept.is_due(replica)
 
 
-def test_a_young_short_log_needs_no_snapshot() -> None:
-    async def scenario() -> None:
-        _, replica, kept = await prepared(3)
-        assert not kept.is_due(replica)
-
-    in_world(scenario)
-
-
-def test_entries_of_a_slow_shard_are_saved_within_the_hour() -> None:
-    async def scenario() -> None:
-        _, replica, kept = await prepared(1)
-        await asyncio.sleep(UNSAVED_S)
-        assert kept.is_due(replica)
-        await kept.write(replica)
-        assert not kept.is_due(replica)
-        await asyncio.sleep(UNSAVED_S)
-        assert not kept.is_due(replica)
-        await replica.commit([report("new", 1)])
-        assert kept.is_due(replica)
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_entries_of_a_slow_shard_are_saved_within_the_hour() -> None:
+    _, replica, kept = await prepared(1)
+    await asyncio.sleep(UNSAVED_S)
+    assert kept.is_due(replica)
+    await kept.write(replica)
+    assert not kept.is_due(replica)
+    await asyncio.sleep(UNSAVED_S)
+    assert not kept.is_due(replica)
+    await replica.commit([report("new", 1)])
+    assert kept.is_due(replica)
 
 
-def test_the_age_counts_from_the_snapshot_that_a_process_begins_at() -> None:
-    async def scenario() -> None:
-        world, replica, kept = await prepared(1)
-        await asyncio.sleep(UNSAVED_S)
-        await replica.commit([report("late", 1)])
-        heir = world.replica("heir")
-        await heir.catch_up()
-        assert kept.is_due(heir)
-        await kept.write(heir)
-        after = world.replica("after")
-        await after.catch_up()
-        assert not kept.is_due(after)
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_the_age_counts_from_the_snapshot_that_a_process_begins_at() -> None:
+    world, replica, kept = await prepared(1)
+    await asyncio.sleep(UNSAVED_S)
+    await replica.commit([report("late", 1)])
+    heir = world.replica("heir")
+    await heir.catch_up()
+    assert kept.is_due(heir)
+    await kept.write(heir)
+    after = world.replica("after")
+    await after.catch_up()
+    assert not kept.is_due(after)
 
 
-def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -> None:
-    async def scenario() -> None:
-        _, replica, kept = await prepared(1)
-        await kept.write(replica)
-        await asyncio.sleep(IDLE_S)
-        assert kept.is_due(replica)
-        _, empty, none = await prepared(0)
-        assert not none.is_due(empty)
-        await asyncio.sleep(IDLE_S)
-        assert not none.is_due(empty)
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_an_idle_log_gets_a_snapshot_twice_a_day_and_an_empty_one_none() -> None:
+    _, replica, kept = await prepared(1)
+    await kept.write(replica)
+    await asyncio.sleep(IDLE_S)
+    assert kept.is_due(replica)
+    _, empty, none = await prepared(0)
+    assert not none.is_due(empty)
+    await asyncio.sleep(IDLE_S)
+    assert not none.is_due(empty)
 
 
-def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
-    async def scenario() -> None:
-        _, replica, kept = await prepared(1)
-        replica.unsaved_bytes = snapshots.BYTES
-        assert kept.is_due(replica)
-        await kept.write(replica)
-        replica.unsaved_bytes = snapshots.BYTES
-        assert not kept.is_due(replica)
-        await asyncio.sleep(INTERVAL_S)
-        assert kept.is_due(replica)
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_a_long_log_gets_a_snapshot_a_minute_at_most() -> None:
+    _, replica, kept = await prepared(1)
+    replica.unsaved_bytes = snapshots.BYTES
+    assert kept.is_due(replica)
+    await kept.write(replica)
+    replica.unsaved_bytes = snapshots.BYTES
+    assert not kept.is_due(replica)
+    await asyncio.sleep(INTERVAL_S)
+    assert kept.is_due(replica)
 
 
-def test_the_keeper_saves_what_no_gate_process_saves() -> None:
-    async def scenario() -> None:
-        world, _, _ = await prepared(3)
-        store = MemoryStore(world.clock, data=world.data)
-        log = store.log(SHARD)
-        keeper = LogKeeper(log, store, world.settings, SHARD, world.clock, world.ids)
-        assert not await keeper.keep()
-        await asyncio.sleep(UNSAVED_S - 1)
-        read = store.requests["read_log"]
-        assert not await keeper.keep()
-        assert store.requests["read_log"] == read
-        await asyncio.sleep(1)
-        assert await keeper.keep()
-        found = await log.load_snapshot()
-        assert found is not None
-        assert found[0] == 3
-        await asyncio.sleep(UNSAVED_S)
-        assert not await keeper.keep()
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_the_keeper_saves_what_no_gate_process_saves() -> None:
+    world, _, _ = await prepared(3)
+    store = MemoryStore(world.clock, data=world.data)
+    log = store.log(SHARD)
+    keeper = LogKeeper(log, store, world.settings, SHARD, world.clock, world.ids)
+    assert not await keeper.keep()
+    await asyncio.sleep(UNSAVED_S - 1)
+    read = store.requests["read_log"]
+    assert not await keeper.keep()
+    assert store.requests["read_log"] == read
+    await asyncio.sleep(1)
+    assert await keeper.keep()
+    found = await log.load_snapshot()
+    assert found is not None
+    assert found[0] == 3
+    await asyncio.sleep(UNSAVED_S)
+    assert not await keeper.keep()
 
 
-def test_the_keeper_leaves_an_empty_log_alone() -> None:
-    async def scenario() -> None:
-        world, _, _ = await prepared(0)
-        store = MemoryStore(world.clock, data=world.data)
-        await asyncio.sleep(IDLE_S)
-        assert not await LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids).keep()
-        assert await store.log(SHARD).load_snapshot() is None
-
-    in_world(scenario)
+@in_virtual_time(limit_s=LIMIT_S)
+async def test_the_keeper_leaves_an_empty_log_alone() -> None:
+    world, _, _ = await prepared(0)
+    store = MemoryStore(world.clock, data=world.data)
+    await asyncio.sleep(IDLE_S)
+    assert not await LogKeeper(store.log(SHARD), store, world.settings, SHARD, world.clock, world.ids).keep()
+    assert await store.log(SHARD).load_snapshot() is None
