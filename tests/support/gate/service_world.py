@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from random import Random
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
@@ -171,9 +171,35 @@ def accept(call_id: str, process: str, now: float, tenant: str = "acme", **field
     return plain._replace(**fields)
 
 
+def new_call(world: World, link: Link, **fields: Any) -> Accept:
+    """Return the Accept of a process's next call."""
+    return accept(link.new_id(), link.process, world.clock.now(), **fields)
+
+
 def report(worker: str, slots: int = 4, live: tuple[str, ...] = ()) -> Report:
     return Report(worker, f"http://{worker}", "m", slots, 8192, 1000.0, 1000.0, False, 0.0, 0, live)
 
 
 def end(call_id: str, attempt: int, outcome: str = "done") -> End:
     return End(call_id, attempt, outcome, 10, 20)
+
+
+async def start_gates(world: World, *names: str) -> None:
+    """Start gate processes one after another; the first leads."""
+    for name in names:
+        await world.gate(name)
+        await asyncio.sleep(0.2)
+
+
+async def start_worker(world: World, slots: int = 4) -> Link:
+    """Start the worker w1 in a process of its own, which sends a heartbeat each second. Return its link."""
+    link = world.link("worker")
+
+    async def heartbeats() -> NoReturn:
+        while True:
+            await link.do(report("w1", slots))
+            await asyncio.sleep(1)
+
+    world.host("worker").spawn(heartbeats())
+    await asyncio.sleep(0.5)
+    return link

@@ -1,7 +1,6 @@
 """Leadership changes when it must, and only then."""
 
 import asyncio
-from typing import NoReturn
 
 import pytest
 
@@ -10,19 +9,15 @@ from dispatcher.service import snapshots
 from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
-from tests.support.gate.service_world import World, accept, end, in_virtual_time, report, tailed
-
-
-async def started(world: World, *gates: str) -> None:
-    for name in gates:
-        await world.gate(name)
-        await asyncio.sleep(0.2)
-
-
-async def reports(link: Link, slots: int) -> NoReturn:
-    while True:
-        await link.do(report("w1", slots))
-        await asyncio.sleep(1)
+from tests.support.gate.service_world import (
+    World,
+    accept,
+    end,
+    in_virtual_time,
+    start_gates,
+    start_worker,
+    tailed,
+)
 
 
 async def traffic(world: World, front: Link, worker: Link, pause_s: float, times: int) -> list[float]:
@@ -41,9 +36,8 @@ async def traffic(world: World, front: Link, worker: Link, pause_s: float, times
 
 
 async def running(world: World, *gates: str, slots: int = 100) -> tuple[Link, Link]:
-    await started(world, *gates)
-    worker, front = world.link("worker"), world.link("front")
-    world.host("worker").spawn(reports(worker, slots))
+    await start_gates(world, *gates)
+    worker, front = await start_worker(world, slots), world.link("front")
     await asyncio.sleep(6)
     return front, worker
 

@@ -1,0 +1,178 @@
+"""Links when a leader, a front, a worker or the network fails, in virtual time."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.model.commands import Offer, Return, Waiting
+from tests.support.gate.service_world import World, end, in_virtual_time, new_call, start_gates, start_worker
+
+
+@in_virtual_time()
+async def test_a_killed_leader_is_replaced_by_its_heir() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2", "g3")
+    await start_worker(world, slots=1)
+    front = world.link("front")
+    first, second = new_call(world, front), new_call(world, front)
+    assert isinstance(await world.on("front", front.do(first)), Offer)
+    world.host("g1").kill()
+    began = world.clock.now()
+    assert isinstance(await world.on("front", front.do(second)), Waiting)
+    assert world.clock.now() - began < 0.4
+    assert world.leaders == ["g2"]
+    await asyncio.sleep(1)
+    assert world.gates["g3"].rank == 0
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@in_virtual_time()
+async def test_a_paused_leader_is_replaced_by_its_first_heir_and_does_not_lead_again(seed: int) -> None:
+    world = World(seed)
+    await start_gates(world, "g1", "g2", "g3")
+    await start_worker(world, slots=100)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front)))
+    await asyncio.sleep(5)
+    world.host("g1").pause()
+    began = world.clock.now()
+    latencies = []
+
+    async def timed() -> None:
+        at = world.clock.now()
+        await front.do(new_call(world, front))
+        latencies.append(world.clock.now() - at)
+
+    for _ in range(40):
+        world.host("front").spawn(timed())
+        await asyncio.sleep(0.05)
+    world.host("g1").resume()
+    await asyncio.sleep(max(0.0, began + 5 - world.clock.now()))
+    assert world.leaders == ["g2"]
+    assert len(latencies) == 40
+    assert max(latencies) < 0.5
+    assert [world.gates[name].takeovers for name in ("g1", "g2", "g3")] == [1, 1, 0]
+
+
+@in_virtual_time()
+async def test_a_front_paused_for_three_seconds_loses_no_call() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    worker = await start_worker(world, slots=1)
+    front, other = world.link("front"), world.link("other")
+    first = new_call(world, other)
+    await world.on("other", other.do(first))
+    held = [new_call(world, front) for _ in range(5)]
+    for each in held:
+        await world.on("front", front.do(each))
+    news = [world.host("front").spawn(front.news(each.id, 60)) for each in held]
+    world.host("front").pause()
+    await world.on("worker", worker.do(end(first.id, 1)))
+    await asyncio.sleep(2)
+    await world.on("worker", worker.do(Return(held[0].id, 1, "not_begun", "w1")))
+    await asyncio.sleep(1)
+    assert (await world.folded()).shard.state.processes["front"].silent
+    world.host("front").resume()
+    for each, waiting in zip(held, news, strict=True):
+        offer = await waiting
+        while isinstance(offer, Offer) and offer.attempt == 1 and each is held[0]:
+            offer = await world.on("front", front.news(each.id, 60))
+        assert isinstance(offer, Offer)
+        await world.on("worker", worker.do(end(each.id, offer.attempt)))
+    assert not (await world.folded()).shard.state.calls
+
+
+@in_virtual_time()
+async def test_calls_of_a_killed_front_are_cancelled_together() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world, slots=1)
+    front, other = world.link("front"), world.link("other")
+    await world.on("other", other.do(new_call(world, other)))
+    for _ in range(5):
+        await world.on("front", front.do(new_call(world, front)))
+    await asyncio.sleep(6)
+    world.host("front").kill()
+    await asyncio.sleep(1)
+    state = (await world.folded()).shard.state
+    assert state.processes["front"].silent
+    assert len(state.calls) == 6
+    await asyncio.sleep(3)
+    assert len((await world.folded()).shard.state.calls) == 1
+
+
+@in_virtual_time()
+async def test_a_lost_worker_is_left_after_its_lease() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world, slots=1)
+    front = world.link("front")
+    first = new_call(world, front)
+    await world.on("front", front.do(first))
+    await asyncio.sleep(6)
+    world.host("worker").kill()
+    await asyncio.sleep(2)
+    assert (await world.folded()).shard.state.workers["w1"].config.state == "silent"
+    await asyncio.sleep(8)
+    assert "w1" in (await world.folded()).shard.state.workers
+    await asyncio.sleep(3)
+    state = (await world.folded()).shard.state
+    assert "w1" not in state.workers
+    assert not state.calls[first.id].worker
+
+
+@in_virtual_time()
+async def test_a_repeated_acceptance_after_a_failover_counts_once() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world, slots=100)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front)))
+    calls = [world.host("front").spawn(front.do(new_call(world, front))) for _ in range(20)]
+    await asyncio.sleep(0.004)
+    world.host("g1").kill()
+    outcomes = await asyncio.gather(*calls)
+    assert all(isinstance(outcome, Offer) for outcome in outcomes)
+    assert len({outcome.id for outcome in outcomes}) == 20
+    state = (await world.folded()).shard.state
+    assert len(state.calls) == 21
+    assert all(each.attempt == 1 for each in state.calls.values())
+
+
+@in_virtual_time()
+async def test_a_frozen_process_reconnects() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world, slots=100)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front)))
+    await front.rest()
+    world.host("front").pause()
+    await asyncio.sleep(600)
+    world.host("front").resume()
+    began = world.clock.now()
+    assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
+    assert world.clock.now() - began < 0.4
+
+
+@in_virtual_time()
+async def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world, slots=2)
+    front, other = world.link("front"), world.link("other")
+    await world.on("front", front.do(new_call(world, front)))
+    await asyncio.sleep(6)
+    for gate in ("g1", "g2"):
+        world.network.cut("front", gate)
+    began = world.clock.now()
+    assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
+    assert world.clock.now() - began < 2.5
+    assert isinstance(await world.on("other", other.do(new_call(world, other))), Waiting)
+    await asyncio.sleep(30)
+    assert len((await world.folded()).shard.state.calls) == 3
+    assert world.leaders == ["g1"]
+    world.network.heal()
+    await asyncio.sleep(3)
+    assert isinstance(await world.on("front", front.do(new_call(world, front))), Waiting)
+    assert front._route.channel is not None
