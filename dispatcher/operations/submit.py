@@ -14,7 +14,9 @@ from dispatcher.model.errors import (
     AnsweredError,
     IdempotencyConflict,
     InvalidRequest,
+    NoWorker,
     StoreUnavailable,
+    UnknownModel,
 )
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer, Invocation
@@ -79,7 +81,12 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
     """
-    unnamed = await _checked(context, submission)
+    try:
+        unnamed = await _checked(context, submission)
+    except (InvalidRequest, NoWorker, UnknownModel):
+        if (kept := await _kept(context, submission)) is None:
+            raise
+        return kept
     waiting = context.limits.waiting_request(*_size_of(unnamed))
     call = replace(unnamed, id=context.link.new_id())
     if not call.is_durable:
@@ -176,6 +183,16 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     if isinstance(error, RefusedError):
         context.limits.note_refusal(call.tenant.name, error, context.clock.monotonic())
     await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
+
+
+async def _kept(context: Context, submission: Submission) -> Known | None:
+    """Return the call under the key if its answer is kept: it needs neither a worker nor a limit of now."""
+    item = await latest(context, submission.tenant.name, submission.key) if submission.key else None
+    if item is None or item.answer is None or is_retryable(item.answer):
+        return None
+    if item.fingerprint != submission.request.fingerprint():
+        raise IdempotencyConflict()
+    return Known(item)
 
 
 async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
