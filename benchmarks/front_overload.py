@@ -1,7 +1,7 @@
 """Overload and an abuser through the HTTP front: `python -m benchmarks.front_overload [--bar 6|7] [--seconds S]`.
 
 The reliability bars 6 and 7 with real processes on this machine: `headgate serve` with the modelled engine and SQLite,
-two workers with four slots, calls of 18 tokens. This process sends the load.
+two workers with four slots, calls of 16 tokens, of which 25 a second fit. This process sends the load.
 
 bar 6  Capacity is what a closed loop of twice the slots gets. Then four tenants, one of them with half of the calls,
        offer ten times that, at least 200 calls a second; each queue takes 20 items. Then half of the capacity is
@@ -31,7 +31,7 @@ from benchmarks.http_load import Answer, Caller, Load
 from benchmarks.served_stack import Stack, served
 from dispatcher.policies.percentiles import percentile
 
-WORKERS, SLOTS, TOKENS = 2, 4, 18
+WORKERS, SLOTS, TOKENS = 2, 4, 16
 PROMPT = "once upon a time"
 UNITS = 4 + 2 * TOKENS
 """Service units of a call: four tokens of prompt."""

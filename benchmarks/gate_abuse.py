@@ -3,7 +3,8 @@
 The reliability bar 7, in virtual time. Equal tenants share a machine of slots: each has 1/n of it guaranteed (rate, and
 a burst of some seconds of it). One of them, without a guarantee, calls at 100 times its share; the others at 50, 70 and
 95 % of theirs. 64 / 3 calls a second fit, with any number of slots: more slots mean longer calls, as in an engine whose
-batch grows. A wait lasts from a call's arrival to its slot. It is compared with two ways to be alone on the share:
+batch grows (`--call`: calls of one length, so that more slots mean more calls). A wait lasts from a call's arrival to
+its slot. It is compared with two ways to be alone on the share:
 
 rate   a server that gives the guaranteed service units a second to one call after the other. Theory means this one:
        packet fair queueing (Parekh and Gallager, 1993) ends a packet at most one packet's time after the fluid server
@@ -62,14 +63,20 @@ class Setting:
     order: str = DEFAULT_ORDER
     burst_s: float = BURST_S
     fronts: int = 0
+    call_s: float = 0.0
+    """The mean call; 0: so long that CAPACITY_PER_S calls a second fit."""
 
     @property
     def share_per_s(self) -> float:
-        return CAPACITY_PER_S / self.tenants
+        return self.slots / self._mean_s / self.tenants
+
+    @property
+    def _mean_s(self) -> float:
+        return self.call_s or self.slots / CAPACITY_PER_S
 
     @property
     def run_s(self) -> tuple[float, float]:
-        mean_s = self.slots / CAPACITY_PER_S
+        mean_s = self._mean_s
         return SPREAD[0] * mean_s, SPREAD[1] * mean_s
 
     def quiet(self) -> list[Sender]:
@@ -242,6 +249,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, nargs="+", default=list(SLOTS))
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
     parser.add_argument("--burst", type=float, default=BURST_S, help="seconds of the guaranteed rate")
+    parser.add_argument("--call", type=float, default=0.0, help="mean seconds of a call, with any number of slots")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--fronts", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of tables")
@@ -249,7 +257,7 @@ def main() -> int:
     orders, gates = [], []
     if chosen.only != "gate":
         settings = [
-            Setting(tenants, slots, load, chosen.seconds, chosen.order, chosen.burst)
+            Setting(tenants, slots, load, chosen.seconds, chosen.order, chosen.burst, call_s=chosen.call)
             for tenants in chosen.tenants
             for slots in chosen.slots
             for load in chosen.loads
