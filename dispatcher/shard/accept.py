@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dispatcher.model.commands import Accept, Refused, parse_call_id
-from dispatcher.model.facts import Accepted, Held, TenantSet
+from dispatcher.model.facts import Accepted, Held, TenantSet, made
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.state import State
@@ -28,9 +28,12 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         return refused
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time)
     decision.add(
-        Accepted(
-            command.id, command.floor, command.process, command.tenant, command.model, command.cost,
-            command.deadline_at, command.durable, command.app, command.interaction, priority, clocks,
+        made(
+            Accepted,
+            (
+                command.id, command.floor, command.process, command.tenant, command.model, command.cost,
+                command.deadline_at, command.durable, command.app, command.interaction, priority, clocks,
+            ),
         )
     )  # fmt: skip
     return None

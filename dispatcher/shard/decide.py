@@ -29,7 +29,7 @@ from dispatcher.model.commands import (
     Unknown,
     Waiting,
 )
-from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet, UsageSaved
+from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet, UsageSaved, made
 from dispatcher.shard.accept import accept, wait_s
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
@@ -147,6 +147,6 @@ def status(state: State, call_id: str) -> Outcome:
     if call is None:
         return state.ends.get(call_id) or Unknown(call_id)
     if call.worker:
-        return Offer(call.id, call.attempt, call.worker, state.workers[call.worker].url, state.position)
+        return made(Offer, (call_id, call.attempt, call.worker, state.workers[call.worker].url, state.position))
     position = call.tenant.waiting + call.tenant.suspended
-    return Waiting(call.id, position, wait_s(state, call, position))
+    return made(Waiting, (call_id, position, wait_s(state, call, position)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model.facts import Dispatched
+from dispatcher.model.facts import Dispatched, made
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.choose import due_queue
 from dispatcher.shard.decision import Decision
@@ -30,8 +30,8 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
         tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
     )
     decision.add(
-        Dispatched(
-            call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks,
-            virtual_time,
+        made(
+            Dispatched,
+            (call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks, virtual_time),
         )
-    )  # fmt: skip
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatcher.model.facts import WorkerSet
+from dispatcher.model.facts import WorkerSet, made
 from dispatcher.policies.orders.queues import Call
 
 RECENT = 8
@@ -85,7 +85,7 @@ class Usage(NamedTuple):
     def plus(self, input_tokens: int, output_tokens: int, service: float, position: int) -> Usage:
         """Return the totals with one more call."""
         requests, read, generated, served, _ = self
-        return Usage(requests + 1, read + input_tokens, generated + output_tokens, served + service, position)
+        return made(Usage, (requests + 1, read + input_tokens, generated + output_tokens, served + service, position))
 
 
 NO_USAGE = Usage(0, 0, 0, 0.0, 0)

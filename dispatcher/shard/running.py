@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
-from dispatcher.model.facts import Ended, ProcessSet, Returned, WorkerLost
+from dispatcher.model.facts import Ended, ProcessSet, Returned, WorkerLost, made
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.decision import Decision
@@ -88,8 +88,12 @@ def _end(
     if not state.waiting and _leaves_a_slot_free(state, call):
         virtual_time = state.order.ended_idle(clocks, virtual_time)
     decision.add(
-        Ended(
-            call.id, call.attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time, first_token_s
+        made(
+            Ended,
+            (
+                call.id, call.attempt, outcome, input_tokens, output_tokens, served, clocks, virtual_time,
+                first_token_s,
+            ),
         )
     )  # fmt: skip
     _after_slot_freed(decision)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.model.commands import Offer, Over, parse_call_id
-from dispatcher.model.facts import Accepted, Dispatched, Ended
+from dispatcher.model.facts import Accepted, Dispatched, Ended, made
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks
 from dispatcher.shard.records import NO_USAGE, RECENT, Process, Usage, Worker
@@ -105,7 +105,7 @@ def dispatched(state: State, fact: Dispatched) -> list[News]:
         waiting = [tier for tier, count in state.waiting_tiers.items() if count]
         state.behind = after_dispatch(state.behind, waiting, tenant.tier, call.cost, tiers.shares, tiers.slack)
     state.refresh(tenant)
-    return [(call.process, Offer(call_id, attempt, worker_name, worker.url, state.position))]
+    return [(call.process, made(Offer, (call_id, attempt, worker_name, worker.url, state.position)))]
 
 
 def _undo_dispatched(state: State, call: Call, worker: Worker, before: tuple[Any, ...]) -> None:
@@ -141,7 +141,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     del state.calls[call_id]
     if call.process:
         del state.processes[call.process].calls[call_id]
-    over = Over(call_id, attempt, outcome, input_tokens, output_tokens)
+    over = made(Over, (call_id, attempt, outcome, input_tokens, output_tokens))
     state.ends[call_id] = over
     if call.durable:
         state.durable_ends.append(over)
