@@ -1,4 +1,4 @@
-"""A call as the process of its caller knows it, the command that puts it before the gate, and its order to a worker."""
+"""A call in the process of its caller, the command that sends it to the gate, and its order to a worker."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def item_of(call: Call, body: str) -> Invocation:
 
 
 def order_of(call: Call, offer: Offer) -> WorkOrder:
-    """Return the order to the worker of an offer. The worker client signs it."""
+    """Return the call's order to the worker of an offer. The worker client signs the order."""
     request = call.request
     return WorkOrder(
         tenant=call.tenant.name,

@@ -1,7 +1,7 @@
-"""How a call ends for a caller that did not get the worker's last event: as the log says.
+"""Ends a call as the log says, for a caller that did not get the worker's last event.
 
-A durable call has a kept answer: the caller gets what it is missing of it. Any other call leaves its token counts: if
-all tokens arrived, the answer is complete.
+A durable call has a stored answer, and the caller gets the missing rest of it. For any other call the log has the token
+counts: if all tokens arrived, the answer is complete.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import error_of
 
-CUT_OFF = "The gate gave this request up, because it did not hear this server for too long. Send it again."
+CUT_OFF = "The gate ended this request, because it got no message from this server for too long. Send it again."
 
 
 async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEvents) -> AnsweredError | None:
-    """Give the caller what it is missing. Return the error with which its call ends; None if it is done."""
+    """Give the caller the missing rest of its answer. Return the error with which its call ends; None if it is done."""
     answer = await kept_answer(context, call, over)
     if answer is not None:
         return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
@@ -37,7 +37,7 @@ async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEve
 
 
 async def kept_answer(context: Context, call: Call, over: Over) -> Answer | None:
-    """Return the kept answer of a durable call. An end that came without an answer is kept now."""
+    """Return the stored answer of a durable call. If its end came without an answer, store one."""
     if not call.is_durable:
         return None
     return await context.store.answer(call.id, answer_of_outcome(over, context.clock.now()))
@@ -51,7 +51,7 @@ def error_of_refused(refused: Refused) -> AnsweredError:
 
 
 def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
-    """Deliver the rest of a kept answer. Return an error if the caller has a part of another text."""
+    """Deliver the rest of a stored answer. Return an error if the caller has a part of another text."""
     if not events.is_partly_delivered:
         events.begin()
     body, got = json.loads(answer.body), events.collected.text

@@ -1,9 +1,9 @@
-"""The caller's side of one call: a task that puts it before the gate, begins its offers, and streams its events.
+"""The caller's side of one call: a task that sends the call to the gate, begins its offers, and streams its events.
 
-The task reacts to the gate's news and the worker's events at once, however slowly the caller reads: an offer that is
-not begun in time suspends the whole process. The caller reads the events from a bounded queue.
+The task reacts at once to the gate's news and the worker's events, also if the caller reads slowly, because an offer
+that is not begun in time suspends the whole process. The caller reads the events from a bounded queue.
 
-What the task keeps to (docs/gate.md, rules 3 to 6 and 15):
+The task follows these rules (docs/gate.md, rules 3 to 6 and 15):
 - It begins an offer only if its attempt is above all attempts seen before. News of a higher attempt means that the
   gate fenced the running one: its stream is closed.
 - If a streaming caller got tokens of an attempt that was lost, the next attempt is ended with what was delivered. Any
@@ -32,9 +32,9 @@ from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
 from dispatcher.operations.limits import WaitingRequest
 
 LATE_S = 2.0
-"""A worker ends an execution at its deadline by itself. After this time more its stream is closed."""
+"""A worker ends an execution at its deadline. If it has not done so this long after, the stream is closed."""
 LAST_EVENT_S = 3.0
-"""The gate reported the end of the running attempt: its last event arrives within this time, or never."""
+"""How long the task waits for the last event of the running attempt after the gate has reported its end."""
 
 
 class _Signal(Enum):
@@ -54,16 +54,16 @@ class Following:
     def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
         self.call = call
         self.begun = asyncio.Event()
-        """An offer was begun here."""
+        """Set when an offer was begun here."""
         self.ended = asyncio.Event()
         self.error: AnsweredError | None = None
-        """The error with which the call ended; None if it is done, or was let go."""
+        """The error with which the call ended; None if it is done, or if this process let it go."""
         self._context = context
         self._link = context.link
         self._waiting = waiting
         self._callers = 1
         self._over: Over | None = None
-        """The end in the log, while the last event of the running attempt is awaited."""
+        """The end in the log, while the task waits for the last event of the running attempt."""
         self._last_wait: asyncio.TimerHandle | None = None
         self._is_over = False
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
@@ -102,14 +102,14 @@ class Following:
         return await self._events.next(timeout_s)
 
     def join(self) -> bool:
-        """Add a caller that waits for the end and does not read the events. False if the call is over or let go."""
+        """Add a caller that waits for the end and does not read the events. Return False if it is too late for that."""
         self._callers += not self._is_over
         return not self._is_over
 
     async def hold_again(self) -> bool:
-        """Become the holder of a durable call again: the gate may have given this process up and launched the call.
+        """Become the holder of a durable call again, because the gate may have launched the call meanwhile.
 
-        False if this task ends, and does not begin an offer any more.
+        Return False if this task ends and begins no further offer.
         """
         if not self._is_over:
             outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
@@ -118,7 +118,7 @@ class Following:
         return not self._is_over
 
     def leave(self, *, reader: bool = False) -> None:
-        """Take one caller away. Each caller leaves once, also after the end. `reader`: it was reading the events."""
+        """Remove one caller. Each caller must leave once, also after the end. `reader`: this one read the events."""
         self._callers -= 1
         if reader or not self._callers:
             self._events.discard()
@@ -140,7 +140,7 @@ class Following:
         except AnsweredError as error:
             self._end(error)
         except BaseException:
-            self._end(StoreUnavailable("The request was given up by an error of this server."))
+            self._end(StoreUnavailable("An error of this server ended the request."))
             raise
         finally:
             if watching is not None:
@@ -173,7 +173,7 @@ class Following:
         return None
 
     async def _watch(self) -> None:
-        """Bring the gate's news to the task, and a signal when the deadline has passed."""
+        """Pass the gate's news to the task, and a signal when the deadline has passed."""
         late_at = self.call.deadline_at
         while True:
             news = await self._link.news(self.call.id, max(0.0, late_at - self._context.clock.now()))
@@ -204,7 +204,7 @@ class Following:
         self._release()
 
     async def _end_as_delivered(self, offer: Offer) -> None:
-        """End an attempt that is never begun with the tokens that the caller got from the lost one."""
+        """End the offered attempt without beginning it, with the tokens that the caller got from the lost one."""
         error = WorkerFailed()
         call, got = self.call, self._events.collected
         answer = error_body(error) if call.is_durable else ""
@@ -215,7 +215,7 @@ class Following:
             await let_go(self._context, self.call, begun=offer.attempt - 1)
 
     async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:
-        """React to the end of the running attempt's stream; of an earlier one it says nothing."""
+        """React to the end of the running attempt's stream. Ignore the stream of an earlier attempt."""
         if ended.attempt != self._attempts.highest:
             return None
         await self._attempts.stop()
@@ -260,7 +260,7 @@ class Following:
         await let_go(self._context, self.call, begun=self._attempts.highest)
 
     def _end(self, error: AnsweredError | None) -> None:
-        """Note the end. The first one counts."""
+        """Note the end of the call. Ignore any further end."""
         if not self._is_over:
             self._is_over = True
             self.error = error
@@ -271,7 +271,7 @@ class Following:
             self._waiting.release()
 
     def _wind_up(self) -> None:
-        """Leave nothing behind: the call's news, what it held of the limits, and its place among the durable calls."""
+        """Release what the call holds: its news, its part of the limits, and its place among the durable calls."""
         self._release()
         self._link.forget(self.call.id)
         if self._last_wait is not None:

@@ -1,7 +1,7 @@
-"""submit: check a request, make it durable if an answer is promised, and put it before the gate.
+"""The operation `submit` checks a request, writes the item of a durable call, and sends the call to the gate.
 
-The first command of a call is sent by its Following. A durable call has its item in the store before that (rule 15 of
-docs/gate.md), so a repeat of its key finds it, and any process can finish it.
+The Following of a call sends its first command. A durable call has its item in the store before that (rule 15 of
+docs/gate.md), so a repetition of its key finds the call, and any process can finish it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dispatcher.operations.limits import WaitingRequest
 from dispatcher.operations.results import answer_without, is_retryable
 
 RETRIES_PER_KEY_MAX = 16
-"""Most new tries of one key after a retryable error. Later ones get the last such error again."""
+"""Most new tries of one key after retryable errors. Further repetitions get the last error again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A new call. Its caller reads `following.events()`, and calls `leave` in every case."""
+    """A new call. Its caller reads `following.events()`, and must call `leave` in every case."""
 
     following: Following
     outcome: Waiting | Offer
@@ -72,11 +72,11 @@ class Known:
 
 
 async def submit(context: Context, submission: Submission) -> Accepted | Known:
-    """Put the request before the gate. Return Accepted, or Known if its key was submitted before.
+    """Send the request to the gate. Return Accepted, or Known if its key was submitted before.
 
-    If the earlier call under the key ended with a retryable error (a worker shed or preempted it, or its queue was
-    full), the request is accepted again. That try is kept under the key with `~` and a number behind it; a caller's
-    own key cannot contain `~`.
+    If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
+    full), the request is submitted again. The new try has its own key, with `~` and a number added. A caller's key
+    cannot contain `~`.
 
     Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
@@ -125,7 +125,7 @@ async def _one_try(context: Context, call: Call, body: str, waiting: WaitingRequ
 
 
 async def _accepted(context: Context, following: Following) -> Accepted:
-    """Wait for the gate's first answer. Raises the error with which the call ends at once."""
+    """Wait for the gate's first answer. Raises the error if the gate refuses the call."""
     try:
         outcome = await following.first()
         if isinstance(outcome, Waiting | Offer):
@@ -170,13 +170,13 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
 
 
 async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
-    """Return a call that the gate does not hold any more with its answer, and keep one if it has none."""
+    """Return a call that the gate does not hold any more, with its answer. Store an answer if it has none."""
     answer = answer_without(item, outcome, context.clock.now())
     return replace(item, answer=await context.store.answer(item.id, answer) or answer)
 
 
 async def _answer_refusal(context: Context, call: Call, error: AnsweredError) -> None:
-    """Keep the error with which a call ended before the gate accepted it, so that its key is free for a new try.
+    """Store the error of a call that ended before the gate accepted it, so that its key is free for a new try.
 
     Not if a repeat of the key put the call before the gate as well: it may be accepted. The next repeat asks again.
     """
@@ -196,7 +196,7 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
 
 
 async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
-    """Return the last invocation under a caller's key, or None."""
+    """Return the last invocation with a caller's key, or None."""
     found: Invocation | None = None
     for number in range(RETRIES_PER_KEY_MAX):
         invocation = await context.store.find(tenant, numbered(key, number))
@@ -211,7 +211,7 @@ def numbered(key: str, number: int) -> str:
 
 
 async def _checked(context: Context, submission: Submission) -> Call:
-    """Return the call. All refusals that need no decision of the gate are raised here."""
+    """Check the submission and return its call. Raises every refusal that needs no decision of the gate."""
     tenant, request = submission.tenant, submission.request
     worker = await context.fleet.worker_for(tenant, request.model)
     max_tokens = max_tokens_of(context, tenant, request)

@@ -1,7 +1,7 @@
-"""Rule 12: a shard's read models in the store. Only rows that changed are written, at most 100 write units a second.
+"""Writes a shard's read models to the store (rule 12): only changed rows, at most 100 write units a second.
 
-A row of usage is exact: the shard holds it until its projection is in the log (facts.UsageSaved). A tenant's row is a
-picture of the moment; its credit follows from its clocks and the time, so a change of the credit alone is no change.
+A row of usage is exact: the shard keeps it until the log says that it was projected (facts.UsageSaved). A tenant's row
+shows one moment. Its credit follows from its clocks and the time, so a row is not written for a change of the credit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ after the next one."""
 
 
 class Projection:
-    """`shard`: the log's name."""
+    """Writes the rows of one shard. `shard`: the log's name."""
 
     def __init__(self, store: UsageStore, shard: str, clock: Clock) -> None:
         self._store, self._shard, self._clock = store, shard, clock

@@ -1,4 +1,4 @@
-"""The acceptance of a call, or its refusal. A refusal leaves no fact: it costs nothing, and is decided anew."""
+"""Accepts or refuses a call. A refusal is no fact: it is not charged, and a repeated command is decided again."""
 
 from __future__ import annotations
 

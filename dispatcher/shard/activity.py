@@ -1,4 +1,4 @@
-"""What follows from which tenants are active (they have calls): the promised rates, and which may be forgotten."""
+"""Tracks which tenants are active (have calls): the sum of their promised rates, and the idle ones to be forgotten."""
 
 from __future__ import annotations
 

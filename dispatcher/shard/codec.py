@@ -1,4 +1,4 @@
-"""Entries as bytes: compact JSON, compressed if that is worth it. A fact is a list of its kind and its fields."""
+"""Encodes entries as compact JSON, compressed if they are long. A fact is a list of its kind and its fields."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Raises LogCorrupt for bytes that are no entry, or of a newer version."""
+    """Return the entry. Raises LogCorrupt if the bytes are no entry, or of a newer version."""
     [fields, *_] = unpack(data)
     try:
         version, position, at, writer, leader, epoch, facts = fields

@@ -23,7 +23,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, call: Call) -> None:
-        """Take note of a call that begins to wait."""
+        """Add a call that begins to wait."""
         heappush(self._heap, (call.deadline_at, call.id))
         if len(self._heap) > 2 * len(self._calls) + SLACK:
             self._heap = [(each.deadline_at, each.id) for each in self._calls.values() if not each.worker]

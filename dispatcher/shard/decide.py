@@ -1,7 +1,7 @@
-"""Decisions: commands in, facts out. Every fact is applied at once, so that the next decision sees it.
+"""Decides commands, and returns facts. Every fact is applied at once, so that the next decision is made after it.
 
-The facts of a batch are in the order of the commands: those that free capacity or change the fleet first, then the
-arrivals; then every free slot is given to the call that is due first. Nothing here changes the state but through facts.
+First come the commands that free capacity or change the fleet, then the arrivals. At last every free slot is given to
+the call that is due first. This module changes the state only through facts.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _saved(decision: Decision, command: Saved) -> None:
 
 
 def _tick(decision: Decision) -> None:
-    """Drop waiting calls that are past their deadline, and let workers serve again that have rested."""
+    """Drop waiting calls that are past their deadline. Let workers serve again if they have rested."""
     state = decision.state
     rested(decision)
     for call_id in state.deadlines.take_due(state.at):
@@ -142,7 +142,7 @@ def _tick(decision: Decision) -> None:
 
 
 def status(state: State, call_id: str) -> Outcome:
-    """Return what is true of a call now."""
+    """Return the present state of a call."""
     call = state.calls.get(call_id)
     if call is None:
         return state.ends.get(call_id) or Unknown(call_id)

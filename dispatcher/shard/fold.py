@@ -1,9 +1,9 @@
-"""The fold: what each fact changes. It assigns the values that facts carry, and decides nothing.
+"""The fold applies facts to the state. It assigns the values that a fact contains, and decides nothing.
 
 steps.py has the facts of every call, this file has the rare ones.
 
-Raises LogCorrupt for a fact that does not fit the state: the shard stops and names it, because every later decision
-would be a guess.
+It raises LogCorrupt for a fact that does not fit the state. The shard then stops and names the fact, because every
+later decision could be wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dispatcher.shard.state import State
 from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
 
 NOT_COUNTED = frozenset({"not_begun", "declined"})
-"""Reasons of a return that are no failure of the worker and no attempt of the call."""
+"""Reasons of a return that count neither as a failure of the worker nor as an attempt of the call."""
 
 
 def fold(state: State, fact: Fact) -> list[News]:

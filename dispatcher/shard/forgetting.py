@@ -1,4 +1,4 @@
-"""What a shard forgets: idle tenants, old processes, interactions and hours of usage, how old calls ended."""
+"""Drops old parts of a shard's state: idle tenants, old processes, interactions, usage, and the ends of calls."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state import State
 
 ENDS_KEPT = 4096
-"""The number of ended calls of which it is remembered how they ended: longer than a failover lasts."""
+"""How many ended calls are remembered with their outcomes. This covers more time than a failover takes."""
 CLEANED_EVERY_S = 60.0
 HOURS_KEPT = 3
 """Hours of usage that stay in the state after they are over, so that a projection is seldom read for a recent hour."""
 
 
 def forget(state: State, before: float) -> None:
-    """Drop what no decision depends on any more. Only of a state whose facts are all written.
+    """Drop the parts of the state that no decision depends on. All facts of the state must be written.
 
-    `before`: the time of the entry before. What is dropped follows from the entries alone, so that all shards of a
-    log drop the same: every second some of the idle tenants are looked at, every minute the rest.
+    `before` is the time of the entry before. The entries alone decide what is dropped, so that all copies of a shard
+    drop the same: every second some of the idle tenants are checked, and every minute everything else.
     """
     for name in state.grown:
         if (process := state.processes.get(name)) is not None:

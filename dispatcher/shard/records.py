@@ -1,4 +1,4 @@
-"""What a shard keeps besides tenants and calls: workers, processes, and what was served."""
+"""The records of a shard besides tenants and calls: workers, processes and usage."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dispatcher.model.facts import WorkerSet, made
 from dispatcher.policies.orders.queues import Call
 
 RECENT = 8
-"""The last attempts of a worker of which it is remembered whether they failed."""
+"""How many of a worker's last attempts are remembered, failed or not."""
 FAILED_MOST = 4
-"""With this many failures among them the worker rests."""
+"""A worker with this many failures among them rests."""
 ACCEPTED_KEPT = 1024
 """Sequence numbers of a process that stay at least before those below its floor are dropped."""
 

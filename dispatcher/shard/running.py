@@ -1,4 +1,4 @@
-"""The end and the return of attempts, fenced by the attempt's number: a report of an older one changes nothing."""
+"""Ends and returns attempts. The attempt's number fences them: a report of an older attempt changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.shard.fold import NOT_COUNTED
 from dispatcher.shard.state import State
 
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
-"""Reasons of a return that the process gives that alone knows the attempt."""
+"""Reasons of a return by the only process that knows the attempt."""
 
 
 def end(decision: Decision, command: End) -> Outcome:
@@ -49,7 +49,7 @@ def returned(decision: Decision, command: Return) -> Outcome:
 
 
 def leave(decision: Decision, worker_id: str) -> None:
-    """Return or end all attempts of a worker that is gone, then forget the worker."""
+    """Return or end all attempts of a worker that has left, then remove the worker."""
     worker = decision.state.workers.get(worker_id)
     if worker is None:
         return

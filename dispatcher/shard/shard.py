@@ -45,7 +45,7 @@ class Shard:
         return self.state.at
 
     def decide(self, commands: Sequence[Command], now: float) -> tuple[list[Outcome], tuple[Fact, ...]]:
-        """Return an outcome for each command, and the facts of the next entry; none if nothing changes.
+        """Return an outcome for each command, and the facts of the next entry. There are no facts if nothing changes.
 
         The facts are applied tentatively: `confirm` or `rollback` must follow. A `now` before the last entry counts as
         that entry's time.
@@ -73,7 +73,7 @@ class Shard:
         return decision.news
 
     def rollback(self) -> None:
-        """The decision was not written: restore the state before it."""
+        """Restore the state before the decision, because it was not written."""
         self._taken(undo=True)
         self.state.at = self._at_before
 

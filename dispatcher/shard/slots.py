@@ -21,7 +21,7 @@ class Slots:
         self._capacity_per_s: dict[str, float] | None = None
 
     def changed(self, worker: Worker) -> None:
-        """Take note of a worker, or of a change of its running calls."""
+        """Update the entry of a worker, after a change of the worker or of its running calls."""
         model, name = worker.model, worker.name
         workers = self._workers.get(model)
         if workers is None:

@@ -1,6 +1,6 @@
-"""A shard's state as bytes, and back. A shard made of a snapshot and the entries after it equals one made of all.
+"""Encodes a shard's state, and decodes it. A shard from a snapshot and the later entries equals one from all entries.
 
-A snapshot is a line of single values, then lines of rows. So other threads can run while a large one is made or read.
+A snapshot has a line of single values, then lines of rows. So other threads can run while a large one is encoded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
 
 
 def load(data: bytes, settings: ShardSettings) -> Shard:
-    """Raises LogCorrupt for bytes that are no snapshot, of a newer version, or of another order."""
+    """Return the shard of a snapshot. Raises LogCorrupt if it is no snapshot, of a newer version or another order."""
     try:
         fields = fields_of(data)
         if fields["format"] > FORMAT:

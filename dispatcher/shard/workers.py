@@ -1,4 +1,4 @@
-"""Reports of workers: a fact where something changed that decisions depend on, and nothing otherwise."""
+"""Decides the heartbeats of workers. There is a fact only if a value changed on which decisions depend."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def report(decision: Decision, command: Report) -> Attempts:
 
 
 def rested(decision: Decision) -> None:
-    """Let the workers serve again that have rested long enough."""
+    """Let workers serve again if they have rested long enough."""
     for worker in list(decision.state.workers.values()):
         if worker.config.state == "resting" and worker.config.until <= decision.state.at:
             decision.add(worker.config._replace(state="serving", until=0.0))
 
 
 def silent_worker(decision: Decision, worker_id: str) -> None:
-    """Give a worker that is not heard no new work."""
+    """Give no new work to a worker that sends no heartbeats."""
     worker = decision.state.workers.get(worker_id)
     if worker is not None and worker.config.state != "silent":
         decision.add(worker.config._replace(state="silent", until=0.0))
 
 
 def _merged(old: WorkerSet, new: WorkerSet) -> WorkerSet:
-    """Return the reported worker with what stays: a similar capacity, and a rest that is not over."""
+    """Return the reported worker. A similar capacity, and a rest that is not over, stay as they are in the log."""
     if abs(new.service_per_s - old.service_per_s) <= CAPACITY_CHANGE * old.service_per_s:
         new = new._replace(service_per_s=old.service_per_s)
     if old.state == "resting" and new.state == "serving":

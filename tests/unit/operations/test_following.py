@@ -321,7 +321,7 @@ async def test_a_process_that_was_given_up_answers_its_callers(gate: Gate) -> No
     gate.shard.decide(Gone("p0"))
     got = await waiting
     assert isinstance(got, WorkerFailed)
-    assert "did not hear this server" in got.message
+    assert "no message from this server" in got.message
     await asyncio.gather(*busy)
 
 
