@@ -121,6 +121,7 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
     shown = with_store(data, run)
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
     fields["keys"] = ", ".join(shown["keys"])
+    fields["queue"] = fields.pop("line")
     fields.update(_live_fields(fields.pop("now")))
     del fields["terms"]
     _print(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
@@ -174,7 +175,9 @@ def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
     if now is None:
         return {"now": "idle"}
     clocks = ", ".join(f"{clock:.3f}" for clock in now["clocks"])
-    return {**{field: value for field, value in now.items() if value is not None}, "clocks": clocks}
+    shown = {field: value for field, value in now.items() if value is not None}
+    rounded = {field: round(value, 3) if isinstance(value, float) else value for field, value in shown.items()}
+    return {**rounded, "clocks": clocks}
 
 
 def _as_json(tenant: Tenant) -> dict[str, Any]:
