@@ -49,12 +49,13 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
     """
     for _ in range(TAKE_BACK_TRIES):
         try:
-            if not call.is_durable:
-                return await cancel(context, call, "cancelled", begun)
+            # Not Cancel at once: within an entry it is decided before the Accept that it is about, Status after it.
             outcome = await context.link.do(Status(call.id))
-            if isinstance(outcome, Waiting | Offer):
-                await let_go(context, call, begun)
-            return None
+            if not isinstance(outcome, Waiting | Offer):
+                return None
+            if call.is_durable:
+                return await let_go(context, call, begun)
+            return await cancel(context, call, "cancelled", begun)
         except StoreUnavailable:
             await context.clock.sleep(TAKE_BACK_S)
     return None

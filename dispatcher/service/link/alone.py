@@ -46,6 +46,7 @@ class Alone:
         replica.on_entry = self._folded
 
     def do(self, command: PendingCommand) -> None:
+        self._pending.sent(command.number)
         self._commits.add(command.command, partial(self._pending.resolve, command.number))
 
     async def run(self) -> None:

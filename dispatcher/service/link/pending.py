@@ -1,4 +1,9 @@
-"""The commands of a process that have no outcome yet, in the order in which they were sent."""
+"""The commands of a process that have no outcome yet, in the order in which they were sent.
+
+A command is sent again after the loss of a connection, and each copy may be decided. A refusal leaves nothing in the
+log, so the refusal of one copy does not say that another copy is not accepted later. It counts only if the command was
+sent once.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dispatcher.model.commands import Command, Outcome
+from dispatcher.model.commands import Command, Outcome, Refused
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 
@@ -22,6 +27,8 @@ class Pending:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._commands: dict[int, PendingCommand] = {}
+        self._copies: dict[int, int] = {}
+        """How often each command was sent."""
         self._count = 0
 
     def __iter__(self) -> Iterator[PendingCommand]:
@@ -37,9 +44,15 @@ class Pending:
         self._commands[pending.number] = pending
         return pending
 
+    def sent(self, number: int) -> None:
+        """Note that a copy of the command is sent."""
+        self._copies[number] = self._copies.get(number, 0) + 1
+
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
         """Set the command's outcome. Ignore a second outcome, from a repetition of the command."""
-        pending = self._commands.pop(number, None)
+        copies, pending = self._copies.pop(number, 0), self._commands.pop(number, None)
+        if isinstance(outcome, Refused) and copies > 1:
+            outcome = StoreUnavailable("The gate changed its leader. Send the request again.")
         if pending is None or pending.outcome.done():
             return
         if isinstance(outcome, StoreUnavailable):
@@ -49,4 +62,5 @@ class Pending:
 
     def drop(self, number: int) -> None:
         """Forget the command: its caller does not wait any more."""
+        self._copies.pop(number, None)
         self._commands.pop(number, None)

@@ -73,7 +73,7 @@ class Route:
         if self.channel is not None and self.channel.is_stale:
             self.channel.close()
         elif self.channel is not None:
-            self.channel.post(Do(*pending[:3]))
+            self._post(self.channel, pending)
         elif self.alone is not None:
             self.alone.do(pending)
 
@@ -120,12 +120,16 @@ class Route:
         channel.post(self._hello())
         self._ask_status()
         for pending in self._pending:
-            channel.post(Do(*pending[:3]))
+            self._post(channel, pending)
         try:
             await channel.run(self._take)
         finally:
             self.channel = None
             self._searching_since = self._clock.monotonic()
+
+    def _post(self, channel: Channel, pending: PendingCommand) -> None:
+        self._pending.sent(pending.number)
+        channel.post(Do(*pending[:3]))
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Result):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Offer, Over, Refused
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service import snapshots
 from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
@@ -105,6 +106,25 @@ async def test_a_leader_that_is_behind_refuses_new_work_only() -> None:
     assert world.clock.now() - began < 0.05
     world.faults["g1"].stalled.set()
     assert (await ending).outcome == "done"
+
+
+@in_virtual_time()
+async def test_a_refusal_of_a_second_copy_is_no_answer() -> None:
+    """The first copy waits for the log when the connection breaks. The second is refused, and the first accepted."""
+    world = World()
+    front, _ = await running(world, "g1")
+    await world.on("front", front.do(accept(front.new_id(), "front", world.clock.now())))
+    world.faults["g1"].stalled = asyncio.Event()
+    call = accept(front.new_id(), "front", world.clock.now())
+    asking = world.host("front").spawn(front.do(call))
+    await asyncio.sleep(1.5)
+    assert front._route.channel is not None
+    front._route.channel.close()
+    with pytest.raises(StoreUnavailable):
+        await asking
+    world.faults["g1"].stalled.set()
+    await asyncio.sleep(0.1)
+    assert call.id in (await world.folded()).shard.state.calls
 
 
 @in_virtual_time()
