@@ -120,8 +120,10 @@ async def kill(stack: Stack, books: Books, kills: int, every_s: float, seed: int
     """End a process, `kills` times: a random one of the next role that has a process now."""
     random, turns, began = Random(seed), list(TURNS), time.monotonic()
     random.shuffle(turns)
+    due_at = began
     while (count := books.killed.total()) < kills:
-        await asyncio.sleep(every_s * random.uniform(0.5, 1.5))
+        due_at += every_s * random.uniform(0.5, 1.5)
+        await asyncio.sleep(max(PAUSE_S, due_at - time.monotonic()))
         found = await stack.ready_processes(LIVES_S)
         role = next((role for role in turns if any(role == its for its, _ in found)), None)
         if role is None:
