@@ -15,50 +15,44 @@ from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.snapshot import dump
 from dispatcher.stores.limits import ENTRY_BYTES_MAX
 from tests.support.gate.lone_shard import LoneShard
-from tests.support.gate.service_world import SHARD, World, accept, report, run_world
+from tests.support.gate.service_world import SHARD, World, accept, in_virtual_time, report
 
 
-def test_commands_above_the_size_of_an_entry_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_commands_above_the_size_of_an_entry_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
-
-    async def scenario() -> None:
-        world = World()
-        one = world.replica("one")
-        await one.commit([report("w", 3)])
-        now = world.clock.now()
-        names = ["".join(Random(number).choices(ascii_letters, k=100)) for number in range(1, 10)]
-        calls = [accept(f"one-{number}", "one", now, app=name) for number, name in enumerate(names, 1)]
-        committed = await one.commit(calls)
-        assert [type(outcome) for outcome in committed.outcomes] == [Offer] * 3 + [Waiting] * 6
-        assert [outcome.id for outcome in committed.outcomes] == [call.id for call in calls]  # type: ignore[union-attr]
-        sizes = [len(entry) for entry in world.data.logs[SHARD].entries.values()]
-        assert len(sizes) > 3
-        assert max(sizes) <= 700
-        assert dump(one.shard) == dump((await world.folded()).shard)
-
-    run_world(scenario())
+    world = World()
+    one = world.replica("one")
+    await one.commit([report("w", 3)])
+    now = world.clock.now()
+    names = ["".join(Random(number).choices(ascii_letters, k=100)) for number in range(1, 10)]
+    calls = [accept(f"one-{number}", "one", now, app=name) for number, name in enumerate(names, 1)]
+    committed = await one.commit(calls)
+    assert [type(outcome) for outcome in committed.outcomes] == [Offer] * 3 + [Waiting] * 6
+    assert [outcome.id for outcome in committed.outcomes] == [call.id for call in calls]  # type: ignore[union-attr]
+    sizes = [len(entry) for entry in world.data.logs[SHARD].entries.values()]
+    assert len(sizes) > 3
+    assert max(sizes) <= 700
+    assert dump(one.shard) == dump((await world.folded()).shard)
 
 
-def test_a_command_that_fits_into_no_entry_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time()
+async def test_a_command_that_fits_into_no_entry_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "ENTRY_FULL", 700)
-
-    async def scenario() -> None:
-        world = World()
-        one = world.replica("one")
-        await one.commit([report("w", 3)])
-        now = world.clock.now()
-        large = accept("one-2", "one", now, app="".join(chr(0x4E00 + number) for number in range(900)))
-        first, refused, last = (
-            await one.commit([accept("one-1", "one", now), large, accept("one-3", "one", now)])
-        ).outcomes
-        assert isinstance(first, Offer)
-        assert isinstance(last, Offer)
-        assert refused == Refused("one-2", "too_large", "This command does not fit into an entry of the log.", 0.0)
-        (status,) = (await one.commit([Status("one-1")])).outcomes
-        assert isinstance(status, Offer)
-        assert "one-2" not in one.shard.state.calls
-
-    run_world(scenario())
+    world = World()
+    one = world.replica("one")
+    await one.commit([report("w", 3)])
+    now = world.clock.now()
+    large = accept("one-2", "one", now, app="".join(chr(0x4E00 + number) for number in range(900)))
+    first, refused, last = (
+        await one.commit([accept("one-1", "one", now), large, accept("one-3", "one", now)])
+    ).outcomes
+    assert isinstance(first, Offer)
+    assert isinstance(last, Offer)
+    assert refused == Refused("one-2", "too_large", "This command does not fit into an entry of the log.", 0.0)
+    (status,) = (await one.commit([Status("one-1")])).outcomes
+    assert isinstance(status, Offer)
+    assert "one-2" not in one.shard.state.calls
 
 
 def test_many_deadlines_in_one_moment_expire_in_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
