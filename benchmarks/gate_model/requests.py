@@ -23,10 +23,10 @@ from dispatcher.stores.dynamodb.log import DynamoLog
 from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import Requests
-from dispatcher.stores.dynamodb.server_time import IgnoredServerTime
 from dispatcher.stores.dynamodb.store import READ_TIMEOUT_S
 from dispatcher.stores.dynamodb.usage import DynamoUsage
 from dispatcher.stores.hedged_log import HedgedLog
+from tests.support.server_time import IgnoredServerTime
 
 READ_S, PUT_S = 0.004, 0.005
 TAIL_SHARE = 0.02

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
+from headgate.cli import fleet_options
+from headgate.cli.address_table import print_address_table, print_json_line
 from headgate.cli.signals import either, interrupted
 from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
 from headgate.local.stack import Stack
 
 
 def local(
-    port: Annotated[
-        int, typer.Option(help="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.")
-    ] = 8080,
-    fronts: Annotated[int, typer.Option(help="Number of HTTP fronts, on --port and the ports after it.")] = 1,
+    port: fleet_options.Port = 8080,
+    fronts: fleet_options.Fronts = 1,
     aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
-    workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 1,
-    engine: Annotated[
-        str, typer.Option(help="Engine of the workers: transformers, modelled (needs no torch) or vllm.")
-    ] = "transformers",
-    model: Annotated[
-        str | None, typer.Option(help="Folder of a Hugging Face model; default: a small one, built here.")
-    ] = None,
-    slots: Annotated[int, typer.Option(help="Requests that a worker takes at a time.")] = 8,
-    order: Annotated[
-        str, typer.Option(help="Order at the gate: bwfq, sfq, fcfs, ratio+wake or ratio (for guarantees only).")
-    ] = "bwfq",
-    policy: Annotated[str, typer.Option(help="Order of the engine's queue: vtc, fcfs or tiered:vtc.")] = "tiered:vtc",
+    workers: fleet_options.Workers = 1,
+    engine: fleet_options.Engine = "transformers",
+    model: fleet_options.Model = None,
+    slots: fleet_options.Slots = 8,
+    order: fleet_options.Order = "bwfq",
+    policy: fleet_options.Policy = "tiered:vtc",
     store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",
-    start_timeout: Annotated[
-        float, typer.Option(help="Seconds that each process may take to start.")
-    ] = START_TIMEOUT_S,
+    start_timeout: fleet_options.StartTimeout = START_TIMEOUT_S,
     home: Annotated[
         Path | None, typer.Option(help="Folder for logs and the built model; default: a new temporary folder.")
     ] = None,
@@ -76,24 +66,17 @@ async def _serve(options: StackOptions, json: bool) -> None:
 
 def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -> None:
     if json:
-        sys.stdout.write(addresses.model_dump_json() + "\n")
-        sys.stdout.flush()
+        print_json_line(addresses)
         return
-    table = Table(title="headgate local", title_justify="left", show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")  # a key is shown once: whole, however narrow the terminal
-    for url in addresses.openai_base_urls:
-        table.add_row("OpenAI base URL", url)
-    table.add_row("AWS endpoint", addresses.aws_endpoint_url)
-    for tenant, key in addresses.api_keys.items():
-        table.add_row(f"key of {tenant}", key)
-    for process in addresses.processes:
-        table.add_row(f"{process.role}, process {process.pid}", process.url or "")
-    table.add_row("logs", str(options.home))
-    console = Console()
-    console.print(table)
-    tenant, key = next(iter(addresses.api_keys.items()))
-    console.print(f"""
+    rows = [
+        *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
+        ("AWS endpoint", addresses.aws_endpoint_url),
+        *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
+        *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
+        ("logs", str(options.home)),
+    ]
+    key = next(iter(addresses.api_keys.values()))
+    next_steps = f"""
   headgate invoke "What is a headgate?" --base-url {addresses.openai_base_url} --key {key}
 
   curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key}' \\
@@ -102,4 +85,5 @@ def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -
 
   AWS_ENDPOINT_URL={addresses.aws_endpoint_url}   (any AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and region)
 
-Ctrl-C stops everything.""", soft_wrap=True, markup=False, highlight=False)  # fmt: skip
+Ctrl-C stops everything."""
+    print_address_table("headgate local", rows, next_steps)

@@ -23,7 +23,6 @@ import pytest
 from botocore.config import Config
 
 from dispatcher.ports import Clock, Store
-from dispatcher.stores.dynamodb.server_time import IgnoredServerTime
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
@@ -31,6 +30,7 @@ from headgate.local import dynamodb_local
 from headgate.local.moto.server import make_server
 from tests.conformance.store_damage import Damage, MemoryDamage, SqliteDamage, TableDamage
 from tests.support.hang_guard import HANG_S
+from tests.support.server_time import IgnoredServerTime
 
 
 class Place(Protocol):

@@ -16,10 +16,11 @@ from dispatcher.ports import Log
 from dispatcher.stores.dynamodb.log import DAY_S, DynamoLog
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import THROTTLED_S, TRIES_MAX, Requests
-from dispatcher.stores.dynamodb.server_time import IgnoredServerTime, ServerTime
+from dispatcher.stores.dynamodb.server_time import ServerTime
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 from tests.conformance.store_backends import TablePlace
 from tests.conformance.store_world import SHARD, START, FakeClock, answer, invocation, tenant_row, usage_row
+from tests.support.server_time import IgnoredServerTime
 
 
 def refused(code: str, operation: str, status: int = 400, reasons: list[dict[str, str]] | None = None) -> ClientError:

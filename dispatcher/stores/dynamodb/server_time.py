@@ -40,10 +40,3 @@ class ServerTime:
         if off_s > SKEW_MAX_S:
             direction = "ahead of" if off_s == self._ahead_s else "behind"
             raise StoreUnavailable(f"This process's clock is {off_s:.1f} s {direction} DynamoDB's: set it right.")
-
-
-class IgnoredServerTime(ServerTime):
-    """For processes in simulated or standing time."""
-
-    def check(self) -> None:
-        return None

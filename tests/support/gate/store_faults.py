@@ -21,15 +21,6 @@ class Slow:
     async def after(self, operation: str) -> None: ...
 
 
-class Unreachable:
-    """Each request fails before it is applied."""
-
-    async def before(self, operation: str) -> None:
-        raise StoreUnavailable()
-
-    async def after(self, operation: str) -> None: ...
-
-
 class FailsOnce:
     """The table is out of reach for the first request of the kind named."""
 

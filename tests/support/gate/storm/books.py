@@ -9,14 +9,13 @@ from typing import NamedTuple
 class Execution:
     """One execution in an engine. `incarnation`: of the worker's process."""
 
-    __slots__ = ("ended", "incarnation", "input_tokens", "name", "output_tokens", "reason", "unheld_since", "worker")
+    __slots__ = ("ended", "incarnation", "input_tokens", "name", "output_tokens", "reason", "worker")
 
     def __init__(self, name: str, worker: str, incarnation: int, input_tokens: int) -> None:
         self.name, self.worker, self.incarnation = name, worker, incarnation
         self.input_tokens, self.output_tokens = input_tokens, 0
         self.ended = False
         self.reason = ""
-        self.unheld_since = -1.0
 
     def text(self) -> str:
         """Return what it generated so far."""

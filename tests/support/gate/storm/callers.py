@@ -117,7 +117,6 @@ class _Call:
         self.collected = Collected()
         self.finished: Finished | None = None
         self.streamed = True
-        self.answer_text: str | None = None
         self.accepted = asyncio.Event()
 
     async def serve(self) -> str:

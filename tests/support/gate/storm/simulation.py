@@ -44,7 +44,6 @@ class Run:
     entries: int = 0
     calls: int = 0
     done: int = 0
-    virtual_s: float = 0.0
     trace: list[str] = field(default_factory=list)
     longest: dict[str, float] = field(default_factory=dict)
     hosts: list[Host] = field(default_factory=list)
@@ -139,7 +138,6 @@ def _summarize(world: World, liveness: Liveness, outcome: Run) -> None:
     outcome.violations = list(world.violations)
     outcome.entries, outcome.calls = len(world.log.history), len(world.log.accepted)
     outcome.done = sum(answered.code == "done" for answered in world.books.answers)
-    outcome.virtual_s = world.now() - world.began_at
     outcome.trace, outcome.longest = world.books.trace, liveness.longest
     outcome.steps = {node.name: node.faults.steps for node in world.nodes()}
 
