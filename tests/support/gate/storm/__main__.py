@@ -1,15 +1,28 @@
-"""python -m tests.support.gate.storm --seeds A:B [--fronts N] [--trace]: run seeds one after the other."""
+"""python -m tests.support.gate.storm --seeds A:B [--fronts N] [--trace]: run seeds, and print those with violations.
+
+For long runs: [--processes N] [--results FILE]. What is in the file for the same code is not run again, so a run that
+was stopped goes on where it was. `--table FILE` prints what a file contains, as Markdown.
+"""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
+from tests.support.gate.storm.results import Block, append, blocks_in, table, version
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
 
 REPORT_S = 20.0
+BLOCK = 50
+"""Seeds whose result is noted together. Blocks begin at multiples of it."""
+SHOWN_MAX = 3
+"""Violations of a seed that are printed."""
 
 
 def main() -> int:
@@ -17,28 +30,70 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", help="A:B, from A up to but not including B; or one seed")
     parser.add_argument("--fronts", type=int, help="instead of the number that each seed draws")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--processes", type=int, default=1, help="how many run side by side (default: 1)")
+    parser.add_argument("--results", type=Path, help="a file to which each block of seeds is appended")
+    parser.add_argument("--table", type=Path, help="print the results in this file, and run nothing")
     options = parser.parse_args()
+    if options.table:
+        print(table(blocks_in(options.table)))
+        return 0
     first, _, end = options.seeds.partition(":")
-    seeds = range(int(first), int(end) if end else int(first) + 1)
+    todo = list(_blocks(int(first), int(end) if end else int(first) + 1, options))
+    if not todo:
+        print(f"{options.results} has all of these seeds for this code")
+    failed = _run_all(todo, options)
+    return 1 if failed else 0
+
+
+def _blocks(first: int, end: int, options: argparse.Namespace) -> Iterator[Block]:
+    """Yield the blocks of the seeds that are not in the results yet."""
+    commit, code = version() if options.results else ("", "")
+    fronts = options.fronts or 0
+    known = blocks_in(options.results) if options.results else ()
+    same = [block for block in known if (block.code, block.fronts) == (code, fronts)]
+    done = {seed for block in same for seed in range(block.first, block.end)}
+    for start in range(first // BLOCK * BLOCK, end, BLOCK):
+        seeds = [seed for seed in range(max(first, start), min(end, start + BLOCK)) if seed not in done]
+        if seeds:
+            yield Block(commit, code, fronts, seeds[0], seeds[-1] + 1)
+
+
+def _run_all(todo: list[Block], options: argparse.Namespace) -> int:
+    """Run the blocks, note each, and return how many seeds had violations."""
     began = reported = time.monotonic()
-    entries, failed = 0, 0
-    for count, seed in enumerate(seeds, 1):
-        outcome = run(draw(seed, options.fronts))
-        entries += outcome.entries
-        if options.trace:
+    seeds = failed = entries = 0
+    work = partial(_run_block, trace=options.trace)
+    with multiprocessing.Pool(options.processes) as pool:
+        blocks = map(work, todo) if options.processes == 1 else pool.imap_unordered(work, todo)
+        for count, block in enumerate(blocks, 1):
+            if options.results:
+                append(options.results, block)
+            seeds += block.end - block.first
+            failed += len({violation["seed"] for violation in block.violations})
+            entries += block.entries
+            now = time.monotonic()
+            if now - reported > REPORT_S or count == len(todo):
+                reported = now
+                done = f"{seeds} seeds, {failed} with violations, {entries} entries"
+                print(f"{done}, {seeds / (now - began):.1f} seeds/s; next {block.end}", flush=True)
+    return failed
+
+
+def _run_block(block: Block, *, trace: bool) -> Block:
+    began = time.monotonic()
+    for seed in range(block.first, block.end):
+        outcome = run(draw(seed, block.fronts or None))
+        block.entries += outcome.entries
+        block.calls += outcome.calls
+        if trace:
             sys.stdout.write("\n".join(outcome.trace) + "\n")
         if outcome.violations:
-            failed += 1
             print(f"seed {seed}: {outcome.weather}")
-            for violation in outcome.violations[:3]:
-                print(f"  at {violation.at:.2f} s: {violation.oracle}: {violation.message}", flush=True)
-        now = time.monotonic()
-        if now - reported > REPORT_S or count == len(seeds):
-            reported = now
-            rate = count / (now - began)
-            done = f"{count} seeds, {failed} with violations, {entries} entries"
-            print(f"{done}, {rate:.1f} seeds/s; next {seed + 1}", flush=True)
-    return 1 if failed else 0
+        for violation in outcome.violations[:SHOWN_MAX]:
+            print(f"  at {violation.at:.2f} s: {violation.oracle}: {violation.message}", flush=True)
+            block.violations.append({"seed": seed, **violation._asdict()})
+    block.seconds = time.monotonic() - began
+    return block
 
 
 if __name__ == "__main__":
