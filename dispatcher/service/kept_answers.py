@@ -25,6 +25,22 @@ async def keep_answers(
     return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
 
 
+async def kept_ends(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command]) -> list[End]:
+    """Return the ends that the store holds of running calls that are about to end without an answer.
+
+    The process that kept such an answer died before it wrote the end, and the worker before it reported the end again.
+    Raises StoreUnavailable.
+    """
+    reported = {(command.id, command.attempt) for command in commands if isinstance(command, End)}
+    lost = [over for over in ends if over.attempt and (over.id, over.attempt) not in reported]
+    items = await asyncio.gather(*(store.get(over.id) for over in lost))
+    return [
+        End(over.id, over.attempt, kept.outcome, kept.input_tokens, kept.output_tokens, item.tenant, kept.body)
+        for over, item in zip(lost, items, strict=True)
+        if item is not None and (kept := item.answer) is not None and kept.attempt
+    ]
+
+
 async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command], now: float) -> None:
     """Store an answer for each durable call that ended without one: while it waited, or after its last attempt.
 

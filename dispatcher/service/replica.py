@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
-from dispatcher.model.commands import Command, Outcome, Over, Refused
+from dispatcher.model.commands import Command, End, Outcome, Over, Refused
 from dispatcher.model.errors import EntryTooLarge, StoreUnavailable
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
 from dispatcher.service.follower import Delivery, Follower, Offload, at_once, deliveries_of
-from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes
+from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
 from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 
@@ -121,11 +121,13 @@ class Replica(Follower):
         if is_fresh:
             await self._catch_up()
         losses, kept = 0, False
+        found: Sequence[Command] = ()
         while True:
             if epoch is not None and self.shard.epoch != epoch:
                 raise Deposed()
             now = self.guard.entry_time(self.shard.at)
-            outcomes, facts = self.shard.decide(commands, now)
+            decided, facts = self.shard.decide([*found, *commands], now)
+            outcomes = decided[len(found) :]
             if not facts:
                 self.shard.rollback()
                 if is_fresh or all(isinstance(outcome, Refused) for outcome in outcomes):
@@ -133,18 +135,19 @@ class Replica(Follower):
                 await self._catch_up()
                 is_fresh = True
                 continue
-            if not kept and self._answers and any(map(ends_with_answer, commands, outcomes)):
-                commands, kept = await self._keep(self._answers, commands, outcomes, now), True
+            if not kept and self._answers and self._ends_durable(commands, outcomes):
+                found, commands = await self._keep(self._answers, commands, outcomes, now)
+                kept = True
                 continue
             try:
                 ends = self.shard.durable_ends()
                 deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
                 if deliveries is not None:
-                    await self._keep_outcomes(ends, commands, now)
+                    await self._keep_outcomes(ends, [*found, *commands], now)
                     return Committed(outcomes, deliveries)
             except EntryTooLarge:
                 return await self._commit_split(commands, epoch)
-            losses, kept, is_fresh = losses + 1, False, False
+            losses, kept, is_fresh, found = losses + 1, False, False, ()
             commands = [*commands, *more(COMMANDS_MAX - len(commands))]
             if epoch is None and losses <= GIVING_WAY_LOSSES:
                 await self._clock.sleep(GIVING_WAY_S * self._spread(losses))
@@ -152,12 +155,21 @@ class Replica(Follower):
                 await self._catch_up()
                 is_fresh = True
 
+    def _ends_durable(self, commands: list[Command], outcomes: list[Outcome]) -> bool:
+        """Return whether the decision ends running durable calls, or repeats such an end."""
+        ends = self.shard.durable_ends()
+        return any(over.attempt for over in ends) or any(map(ends_with_answer, commands, outcomes))
+
     async def _keep(
         self, answers: InvocationStore, commands: list[Command], outcomes: list[Outcome], now: float
-    ) -> list[Command]:
-        """Store the answers, then go back to the state before the decision."""
+    ) -> tuple[list[End], list[Command]]:
+        """Store the answers, then go back to the state before the decision.
+
+        Return the ends that must be decided first, because their answers are kept, and the commands.
+        """
         try:
-            return await keep_answers(answers, commands, outcomes, now)
+            found = await kept_ends(answers, self.shard.durable_ends(), commands)
+            return found, await keep_answers(answers, commands, outcomes, now)
         finally:
             self.shard.rollback()
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dispatcher.model.commands import Cancel, Leave, Over, Tick
+from dispatcher.model.commands import Cancel, Done, Leave, Over, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.service.replica import Replica
@@ -58,6 +58,22 @@ async def test_a_call_that_lost_its_last_attempt_is_answered() -> None:
         await replica.commit([Leave("w1")])
         await replica.commit([report("w1", 1)])
     assert (await answer_of(world)).outcome == "failed"
+
+
+@in_virtual_time()
+async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died() -> None:
+    """The leader died between keeping the answer and writing the end, and the worker before it reported again."""
+    world = World()
+    replica = await accepted(world, slots=1)
+    kept = Answer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
+    await world.store("one").answer("one-1", kept)
+    await world.clock.sleep(400)
+    committed = await replica.commit([Leave("w1")])
+    assert committed.outcomes == [Done()]
+    assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "done", 7, 9)
+    row = replica.shard.usage_rows()[0]
+    assert (row.input_tokens, row.output_tokens) == (7, 9)
+    assert await answer_of(world) == kept
 
 
 @in_virtual_time()

@@ -226,7 +226,7 @@ bug(
 bug(
     "answer_after_the_end",
     "The end of a durable call is written without keeping its answer.",
-    Edit(replica.Replica, "_commit", "if not kept and self._answers and any(", "if False and any("),
+    Edit(replica.Replica, "_commit", "if not kept and self._answers and", "if False and"),
     rule=15,
 )
 bug(
