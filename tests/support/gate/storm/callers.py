@@ -63,24 +63,26 @@ def plans(world: World) -> list[Plan]:
     weather = world.weather
     random = Random(f"{weather.seed} callers")
     streams = Random(f"{weather.seed} streams")
-    long_calls = 0.4 if weather.isolations else 0.05
+    long_calls = 0.5 if weather.isolations else 0.15 if weather.durable else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
         durable = random.random() < weather.durable
         leaves = random.random() < (weather.callers_leave if not durable else 0.3)
+        is_long = random.random() < long_calls
+        deadlines_s = DURABLE_DEADLINES_S if durable else DEADLINES_S
         plan = Plan(
             number,
             random.random() * weather.trouble_s,
             random.choice(sorted(TENANTS)),
             f"key{number}" if durable else "",
-            LONG_TOKENS if random.random() < long_calls else random.randrange(1, 9),
-            random.choice(DURABLE_DEADLINES_S if durable else DEADLINES_S),
+            LONG_TOKENS if is_long else random.randrange(1, 9),
+            deadlines_s[-1] if is_long else random.choice(deadlines_s),
             streams.random() < STREAMS,
             (0.0 if durable else random.random() * 3) if leaves else None,
         )
         made.append(plan)
         if durable and random.random() < 0.4:
-            made.append(replace(plan, number=weather.calls + number, at_s=plan.at_s + random.random() * 8))
+            made.append(replace(plan, number=weather.calls + number, at_s=plan.at_s + random.random() ** 2 * 8))
     return made
 
 

@@ -1,4 +1,5 @@
-"""A process's clock: wrong by some seconds, and set forward or backward while it runs. Monotonic time is right."""
+"""A process's clock: wrong by some seconds, and set forward or backward while it runs. Monotonic time goes on steadily,
+or stands still while the machine is suspended."""
 
 from __future__ import annotations
 
@@ -10,10 +11,17 @@ class SkewedClock:
 
     def __init__(self) -> None:
         self.skew_s = 0.0
-        self.monotonic = asyncio.get_running_loop().time
+        self.monotonic = self._time = asyncio.get_running_loop().time
+        self._lost_s = 0.0
 
     def now(self) -> float:
-        return self.monotonic() + self.skew_s
+        return self._time() + self.skew_s
+
+    def stand_still(self, seconds: float) -> None:
+        """Let the monotonic clock miss so many seconds."""
+        self._lost_s += seconds
+        lost_s, time = self._lost_s, self._time
+        self.monotonic = lambda: time() - lost_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

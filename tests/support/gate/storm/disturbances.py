@@ -14,9 +14,11 @@ from tests.support.gate.storm.world import World
 
 TAKEOVER_S = 9.0
 """After the death of a gate process: the takeover, and the time in which no loss is decided."""
-LEASE_S = 10.0
+LEASE_S = 14.0
+"""After so long a silent worker is taken for lost: it is found silent, then its lease and a margin pass."""
+BUSY_S = 12.0
 LONGEST_S = 20.0
-"""The longest pause and partition: longer than a lease."""
+"""The longest pause and partition, and by how much an isolation may last longer than a lease."""
 
 
 class Disturbances:
@@ -47,6 +49,8 @@ class Disturbances:
         for number, (rate, act) in enumerate(kinds):
             if rate:
                 self._loops.append(self._world.spawn(self._repeat(rate, act, Random(f"{weather.seed} {number}"))))
+        if weather.isolations:
+            self._loops.append(self._world.spawn(self._isolate_busy()))
 
     def end(self) -> None:
         """Let nothing fail any more, and bring back what is dead, paused or cut off."""
@@ -87,9 +91,9 @@ class Disturbances:
             self._world.disturb(TAKEOVER_S)
         self._world.kill(node)
         fate = random.random()
-        if fate < 0.15:
+        if fate < self._world.weather.lost:
             self._lose(node)
-        if fate < 0.3:
+        if fate < 2 * self._world.weather.lost:
             return  # until the calm, or for good
         await asyncio.sleep(random.random() ** 2 * 8.0)
         if node.name not in self._gone:
@@ -109,24 +113,41 @@ class Disturbances:
         self._world.resume(node)
 
     async def _cut(self) -> None:
-        """Cut one host off from the others, from some of them, or from the store."""
+        """Cut one host off from the others, from some of them, or from the store; or a worker from one front."""
         world, random = self._world, self._random
+        if random.random() < 0.4:
+            front, worker = random.choice(world.fronts), random.choice(world.workers)
+            return await self._cut_off(worker, [front.name], False, random.random() * LONGEST_S)
         node = self._victim()
         others = [other.name for other in world.nodes() if other is not node]
         share = random.choice([0.3, 0.6, 1.0])
         chosen = [name for name in others if random.random() < share]
-        await self._cut_off(node, chosen, random.random() < 0.4, random.random() ** 2 * LONGEST_S)
+        return await self._cut_off(node, chosen, random.random() < 0.4, random.random() ** 2 * LONGEST_S)
+
+    async def _isolate_busy(self) -> None:
+        """Isolate a worker in the middle of its work."""
+        await asyncio.sleep(self._random.random() * BUSY_S)
+        while not (busy := [worker for worker in self._world.workers if worker.is_up and worker.engine.running]):
+            await asyncio.sleep(0.1)
+        self._world.spawn(self._isolated(self._random.choice(busy)))
 
     async def _isolate(self) -> None:
-        """Pause a process, or cut it off from everything, for longer than a lease."""
-        node, seconds = self._victim(), LEASE_S + self._random.random() * LONGEST_S
-        if self._random.random() < 0.3:
-            self._world.set_skew(node.name, -self._random.random() * 3.0)
-        if self._random.random() < 0.5:
-            self._world.pause(node)
+        await self._isolated(self._victim())
+
+    async def _isolated(self, node: Node) -> None:
+        """Pause a process, or cut it off from the gate and perhaps from the fronts, for longer than a lease."""
+        world, random = self._world, self._random
+        seconds = LEASE_S + random.random() * LONGEST_S
+        if random.random() < 0.3:
+            world.set_skew(node.name, -random.random() * 3.0)
+        if random.random() < (0.7 if world.weather.suspends else 0.4):
+            world.pause(node)
             await asyncio.sleep(seconds)
-            return self._world.resume(node)
-        others = [other.name for other in self._world.nodes() if other is not node]
+            return world.resume(node)
+        if node in world.workers and random.random() < 0.5:
+            world.set_skew(node.name, -random.random() * world.weather.set_back_s)
+        near = world.fronts if random.random() < 0.5 else []
+        others = [other.name for other in world.nodes() if other is not node and other not in near]
         return await self._cut_off(node, others, True, seconds)
 
     async def _cut_off(self, node: Node, chosen: list[str], from_store: bool, seconds: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ class Node:
             fails=weather.store_fails,
             pauses=weather.store_pause,
             crashes=weather.crash,
+            freeze=lambda seconds: world.freeze(self, seconds),
+            freezes=weather.freezes,
         )
         self.faults.crash_at = world.crash_at.get(name, 0) if not incarnation else 0
         self.store = world.store.view(self.clock, self.faults)
@@ -62,8 +65,9 @@ class Node:
         self.died = asyncio.Event()
         self.ids = CountingIds(self.tag)
         log: Log = self.store.log(SHARD)
+        self.hedged: HedgedLog | None = None
         if weather.hedged:
-            log = HedgedLog(log, self.clock)
+            log = self.hedged = HedgedLog(log, self.clock)
         self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRET)
 
     @property
@@ -130,7 +134,13 @@ class WorkerNode(Node):
         self.executions = Executions(
             name, self.engine, weather.slots, self.clock, self.outbox, started_at=self.clock.now()
         )
+        self.agent: Agent | None = None
         self.spawn(self._run())
+
+    @property
+    def answered_s_ago(self) -> float:
+        """Return how old its last answered heartbeat is; infinity before it joins."""
+        return inf if self.agent is None else self.clock.monotonic() - self.agent._answered_s
 
     async def _run(self) -> None:
         self.executions.recover()
@@ -138,14 +148,14 @@ class WorkerNode(Node):
         identity = Report(
             self.name, listener.address, MODEL, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0, False, 0.0, 0, ()
         )
-        self.agent = Agent(identity, self.link, self.executions, self.clock, self.random)
+        agent = self.agent = Agent(identity, self.link, self.executions, self.clock, self.random)
         while True:
             try:
-                await self.agent.join()
+                await agent.join()
                 break
             except StoreUnavailable:
                 continue
-        await self.agent.run()
+        await agent.run()
 
     async def _serve(self, connection: Connection) -> None:
         try:

@@ -10,6 +10,7 @@ from dispatcher.model.errors import StoreUnavailable
 
 FAIL_AFTER_MAX_S = 1.0
 PAUSE_MAX_S = 4.0
+FREEZE_S = (8.0, 22.0)
 
 
 class Outage:
@@ -24,7 +25,7 @@ class Outage:
 
 
 class StormFaults:
-    """stores.memory.requests.Faults of one host. `die` kills the host at a request."""
+    """stores.memory.requests.Faults of one host. `die` kills the host at a request; `freeze` pauses it."""
 
     def __init__(
         self,
@@ -36,15 +37,20 @@ class StormFaults:
         fails: float,
         pauses: float,
         crashes: float,
+        freeze: Callable[[float], None],
+        freezes: float,
     ) -> None:
         self._host, self._outage, self._random, self._die = host, outage, random, die
         self._fails, self._pauses, self._crashes = fails, pauses, crashes
+        self._freeze, self._freezes = freeze, freezes
         self.crash_at = 0
         """Die at this step, counting one before and one after each request; 0: at none."""
         self.steps = 0
 
     async def before(self, operation: str) -> None:
         await self._step()
+        if operation == "append" and self._freezes and not self._outage.is_over:
+            await self._stop_before_append()
 
     async def after(self, operation: str) -> None:
         await self._step()
@@ -63,6 +69,13 @@ class StormFaults:
         if self._host in self._outage.cut_off or random.random() < max(self._fails / 2, self._outage.gone):
             await asyncio.sleep(random.random() ** 2 * FAIL_AFTER_MAX_S)
             raise StoreUnavailable("The storm took this request.")
+
+    async def _stop_before_append(self) -> None:
+        """Stop the process: its entry arrives when the position may have been written and have expired (rule 1)."""
+        if self._random.random() < self._freezes:
+            shortest, longest = FREEZE_S
+            self._freeze(shortest + self._random.random() * (longest - shortest))
+            await asyncio.sleep(0)
 
     async def _crash(self) -> None:
         self._die()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 OFTEN = 0.5
 """Each kind of fault plays a part in so many seeds."""
 OVERLOAD = 0.1
 """In so many seeds one slot is there for many calls."""
+STEADY = 0.6
+"""In so many seeds with isolations nothing else fails, so that a gate process leads for longer than a lease."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -59,6 +61,14 @@ class Weather:
     engine_fails: float = 0.0
     duplicates: float = 0.0
     """Chance that a worker gets an order twice."""
+    lost: float = 0.15
+    """Chance that a killed process never comes back."""
+    suspends: bool = False
+    """A pause stops the monotonic clock too, as when a virtual machine is suspended."""
+    set_back_s: float = 0.0
+    """Most by which the wall clock of a worker is set back while it is isolated."""
+    freezes: float = 0.0
+    """Chance that a process stops in the middle of an append, for longer than an entry lives."""
 
 
 def draw(seed: int, fronts: int | None = None) -> Weather:
@@ -78,14 +88,14 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
     drawn = random.choice([1, 2, 2, 3])
     leaderless = random.random() < 0.15
     overload = random.random() < OVERLOAD
-    return Weather(
+    weather = Weather(
         seed=seed,
         fronts=fronts or drawn,
         gates=random.choice([1, 2, 2, 3]),
         workers=1 if overload else random.choice([1, 1, 2, 3]),
         slots=1 if overload else random.choice([1, 2, 2, 3]),
         calls=random.randrange(6, 16) * (2 if overload or (fronts or drawn) >= 8 else 1),
-        trouble_s=24.0 if isolations else random.choice([4.0, 8.0, 8.0, 16.0]),
+        trouble_s=30.0 if isolations else random.choice([4.0, 8.0, 8.0, 16.0]),
         mild=mild,
         durable=random.choice([0.0, 0.3, 0.7]),
         leaderless=leaderless,
@@ -110,3 +120,32 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         engine_fails=chance(0.3),
         duplicates=chance(0.3),
     )
+    return weather if mild else _long_silences(weather, random)
+
+
+def _long_silences(weather: Weather, random: Random) -> Weather:
+    """Return the weather with what only shows in runs that are longer than a lease."""
+    weather = replace(
+        weather,
+        lost=random.choice([0.15, 0.15, 0.5]),
+        suspends=random.random() < (0.5 if weather.isolations else 0.2),
+        set_back_s=random.choice([0.0, 20.0, 20.0]),
+        freezes=random.choice([0.0, 0.0, 0.05]) if weather.expiry else 0.0,
+    )
+    if weather.isolations:
+        weather = replace(weather, token_s=random.choice([0.4, 1.0, 1.0]), durable=random.choice([0.3, 0.7]))
+        if random.random() < STEADY:
+            weather = _steady(weather)
+    if weather.freezes:
+        weather = replace(weather, trouble_s=30.0, calls=max(24, weather.calls))
+        if random.random() < STEADY:
+            weather = replace(_steady(weather), isolations=0.0)
+    return weather
+
+
+def _steady(weather: Weather) -> Weather:
+    """Return a weather in which single processes are isolated, and the others work."""
+    return replace(
+        weather, isolations=0.02, leaderless=False, workers=max(2, weather.workers), kills=0.0, crash=0.0, cuts=0.0,
+        pauses=0.0, store_fails=0.0, store_pause=0.0, store_gone=0.0, jumps=0.0, engine_fails=0.0,
+    )  # fmt: skip

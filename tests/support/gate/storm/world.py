@@ -172,9 +172,16 @@ class World:
     def resume(self, node: Node) -> None:
         if not node.host.dead and node.host.paused:
             self.note(f"resume {node.tag}")
-            self.down_since.pop(node.name, None)
+            paused_at = self.down_since.pop(node.name, self.now())
+            if self.weather.suspends:
+                node.clock.stand_still(self.now() - paused_at)
             self.resumed_at[node.name] = self.now()
             node.host.resume()
+
+    def freeze(self, node: Node, seconds: float) -> None:
+        """Pause the process for so long."""
+        self.pause(node)
+        asyncio.get_running_loop().call_later(seconds, self.resume, node)
 
     def disturb(self, seconds: float) -> None:
         """Note a fault that slows healthy processes down for so long."""

@@ -1,10 +1,7 @@
 """The rules of docs/gate.md, each removed.
 
-Not here, with the reason:
-
-9    there is no inbox: a process without a leader appends by itself
-13   (the polled mailbox of a Lambda) is removed as "mailbox_not_read"; a Lambda's frozen process is not simulated
-16   hedged appends repeat the same bytes by construction: HedgedLog gets them as one argument
+Rule 9 is not here: there is no inbox, a process without a leader appends by itself. A rule that two mechanisms keep
+is removed in both where each alone keeps it; the bug's text says so.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from dispatcher.operations import answer_events, following, submit
 from dispatcher.service import clock_guard, follower, gate_process, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
 from dispatcher.shard import accept, fold, running, snapshot, state, steps
-from dispatcher.stores import snapshot_parts
+from dispatcher.stores import hedged_log, snapshot_parts
 from gpu_worker.service import agent, held_attempts, seen_attempts
 from tests.support.gate.storm import journal
 from tests.support.gate.storm.bugs.registry import Edit, Value, bug
@@ -52,7 +49,8 @@ bug(
 )
 bug(
     "unknown_attempts_run_on",
-    "A worker goes on with attempts that the log does not hold.",
+    "A worker goes on with attempts that the log does not hold. Only this ends what a suspended machine lost: its "
+    "monotonic clock did not run, so the watch of the lease sees nothing.",
     Edit(held_attempts.HeldAttempts, "unknown", ">= UNKNOWN_S", ">= 1e9"),
     rule=4,
 )
@@ -252,4 +250,10 @@ bug(
         "            pass\n        elif",
     ),
     rule=15,
+)
+bug(
+    "hedged_without_bound",
+    "Every slow request to the log is repeated, however many were repeated before.",
+    Edit(hedged_log.HedgedLog, "_may_hedge", "return self._saved >= 1 and not self._is_throttled()", "return True"),
+    rule=16,
 )

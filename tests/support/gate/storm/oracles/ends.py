@@ -14,6 +14,7 @@ from dispatcher.model.worker_protocol import execution_name
 from dispatcher.shard.codec import decode_entry
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
+from dispatcher.stores.hedged_log import HEDGED_SHARE_MAX, HEDGES_SAVED_MAX
 from dispatcher.stores.snapshot_parts import join
 from tests.support.gate.storm.books import Answered, text_of
 
@@ -118,10 +119,11 @@ def _answer(world: World, answered: Answered) -> Iterator[str]:
 
 
 def no_caller_is_lost(world: World) -> Iterator[str]:
-    """I1: a caller that was answered "done" or streams has a call in the log: an acceptance is never taken back."""
+    """I1: a call that was accepted at a front, or answered, is in the log: an acceptance is never taken back."""
     for answered in world.books.answers:
-        if answered.code == "done" and answered.id not in world.log.accepted:
-            yield f"{answered.id} was answered, and the log does not know it"
+        was_accepted = bool(answered.id) and (answered.streamed or answered.code == "done")
+        if was_accepted and answered.id not in world.log.accepted:
+            yield f"{answered.id} was accepted or answered, and the log does not know it"
 
 
 def durable_work_is_finished(world: World) -> Iterator[str]:
@@ -297,6 +299,16 @@ def ends_on_disk_are_not_lost(world: World) -> Iterator[str]:
             yield f"{execution_name(call_id, attempt)} ended on its worker, and was returned as {returned.reason}"
 
 
+def repeats_are_few(world: World) -> Iterator[str]:
+    """Rule 16: a process repeats at most 5 % of its requests to the log, beyond the first few."""
+    for node in world.nodes():
+        if node.hedged is None:
+            continue
+        most = HEDGES_SAVED_MAX + HEDGED_SHARE_MAX * node.faults.steps
+        if node.hedged.hedges > most:
+            yield f"{node.tag} repeated {node.hedged.hedges} requests in {node.faults.steps} steps"
+
+
 END_ORACLES: list[EndOracle] = [
     the_log_folds,
     each_call_ends,
@@ -312,4 +324,5 @@ END_ORACLES: list[EndOracle] = [
     what_is_done_is_answered,
     leadership_is_stable,
     ends_on_disk_are_not_lost,
+    repeats_are_few,
 ]

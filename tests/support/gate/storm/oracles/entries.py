@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Returned
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessSet, Returned
 from dispatcher.model.worker_protocol import execution_name
 
 if TYPE_CHECKING:
@@ -137,6 +137,36 @@ def no_offers_to_the_dead(world: World, entry: Entry) -> str | None:
     return None
 
 
+def not_begun_suspends(world: World, entry: Entry) -> str | None:
+    """Rule 6: the calls of a process that did not begin its offer get no offers until a message of it arrives.
+
+    A durable call may have changed its holder since the offer.
+    """
+    resumed = {fact.process for fact in entry.facts if isinstance(fact, ProcessSet) and fact.state == "present"}
+    not_begun = {
+        world.log.holders.get(fact.id, "")
+        for fact in entry.facts
+        if isinstance(fact, Returned) and fact.reason == "not_begun" and not world.log.accepted[fact.id][0].durable
+    }
+    for fact in entry.facts:
+        process = world.log.holders.get(fact.id, "") if isinstance(fact, Dispatched) else ""
+        if process in not_begun - resumed - {""}:
+            return f"{process} did not begin an offer and got another one in the same entry {entry.position}"
+    return None
+
+
+def dead_workers_get_no_offers(world: World, entry: Entry) -> str | None:
+    """I8: in mild weather no call is offered to a worker that has been dead for longer than it takes to notice."""
+    if not world.weather.mild or world.now() < world.disturbed_until:
+        return None
+    for fact in entry.facts:
+        if isinstance(fact, Dispatched):
+            dead_s = world.now() - world.down_since.get(fact.worker, world.now())
+            if dead_s > NOTICED_S:
+                return f"{fact.id} was offered to {fact.worker}, which is dead for {dead_s:.1f} s"
+    return None
+
+
 def not_begun_does_not_count(world: World, entry: Entry) -> str | None:
     """Rule 6: an offer that was not begun is no attempt of its call."""
     for fact in entry.facts:
@@ -157,6 +187,8 @@ def launched_calls_are_begun(world: World, entry: Entry) -> str | None:
     return None
 
 
+NOTICED_S = 6.0
+"""A broken connection is noticed at once, a silent one after 3 s; both after the leader's calm."""
 NOT_LAUNCHED_MAX = 2
 """Most offers to a dead process, or to one after its caller has left: messages that were already sent."""
 WASTED_MAX = 2
@@ -174,4 +206,6 @@ ENTRY_ORACLES: list[EntryOracle] = [
     no_offers_to_the_dead,
     launched_calls_are_begun,
     not_begun_does_not_count,
+    not_begun_suspends,
+    dead_workers_get_no_offers,
 ]

@@ -26,6 +26,10 @@ DEAD_PROCESS_MAX_S = 24.0
 """Longest time that calls of a dead process stay."""
 UNHELD_MAX_S = 8.0
 """Longest time that a worker runs what the log does not hold."""
+UNKNOWN_MAX_S = 5.5
+"""The same while its heartbeats are answered: 2 s after the first answer without the attempt, with the next answer."""
+ANSWERED_S = 2.0
+"""A worker whose last answered heartbeat is not older is answered."""
 OVERDUE_MAX_S = 2.0
 """Longest time that a call stays in its queue after its deadline."""
 OVER_MAX_S = 8.0
@@ -33,6 +37,22 @@ OVER_MAX_S = 8.0
 LATE_MAX_S = 15.0
 """Longest time that a caller waits after its deadline."""
 SAMPLE_S = 0.5
+
+LIVENESS = frozenset(
+    {
+        "an eligible call waits while a slot is free",
+        "a slot is held for a dead worker",
+        "a slot is held for an attempt that does not run",
+        "a call of a dead process waits",
+        "a call of a living process is suspended",
+        "a call waits beyond its deadline",
+        "a worker that the gate answers runs what the log does not hold",
+        "a worker runs what the log does not hold",
+        "a caller is not answered at its deadline",
+        "a caller is not answered although its call is over",
+    }
+)
+"""The conditions."""
 
 
 class Liveness:
@@ -57,9 +77,9 @@ class Liveness:
 
     def _conditions(self) -> Iterator[tuple[str, str, float]]:
         world = self._world
+        yield from self._executions()
         if not (world.outage.is_over or world.weather.mild):
             return
-        yield from self._executions()
         yield from self._callers()
         if world.now() < world.disturbed_until + SETTLED_S:
             return
@@ -116,17 +136,21 @@ class Liveness:
                 yield "a call waits beyond its deadline", call.id, OVERDUE_MAX_S
 
     def _executions(self) -> Iterator[tuple[str, str, float]]:
-        """A worker does not go on with what the log does not hold."""
+        """A worker does not go on with what the log does not hold: not for long while the gate answers it (rule 4)."""
         held = {
             execution_name(call.id, call.attempt)
             for worker in self._world.log.reference.state.workers.values()
             for call in worker.running.values()
         }
+        may_be_slow = not (self._world.outage.is_over or self._world.weather.mild)
         for worker in self._world.workers:
-            if worker.is_up and not worker.host.paused:
-                for name in worker.engine.running:
-                    if name not in held:
-                        yield "a worker runs what the log does not hold", name, UNHELD_MAX_S
+            unheld = [name for name in worker.engine.running if name not in held]
+            if not unheld or not worker.is_up or worker.host.paused:
+                continue
+            if worker.answered_s_ago < ANSWERED_S:
+                yield "a worker that the gate answers runs what the log does not hold", unheld[0], UNKNOWN_MAX_S
+            if not may_be_slow:
+                yield "a worker runs what the log does not hold", unheld[0], UNHELD_MAX_S
 
     def _callers(self) -> Iterator[tuple[str, str, float]]:
         """I1: a caller is answered at its deadline at the latest, and soon after the end of its call."""
