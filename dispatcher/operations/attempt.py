@@ -47,6 +47,8 @@ class Attempts:
     ) -> None:
         self.highest = 0
         """The highest attempt that was offered to this process."""
+        self.heard = 0
+        """The highest attempt of which an event arrived: its worker has the order. An order before may be under way."""
         self._workers = workers
         self._call = call
         self._events = events
@@ -76,6 +78,7 @@ class Attempts:
         try:
             async with aclosing(self._workers.execute(offer, order)) as events:
                 async for event in events:
+                    self.heard = offer.attempt
                     if isinstance(event, Finished | WorkRefused):
                         is_over = self._is_ending = True
                         self._report(LastEvent(offer.attempt, offer.worker, event))

@@ -257,7 +257,7 @@ class Following:
         if not self.call.is_durable:
             await cancel(self._context, self.call, "cancelled", self._attempts.highest)
             return
-        await let_go(self._context, self.call, begun=self._attempts.highest)
+        await let_go(self._context, self.call, begun=self._attempts.heard)
 
     def _end(self, error: AnsweredError | None) -> None:
         """Note the end of the call. Ignore any further end."""

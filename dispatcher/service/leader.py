@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report
+from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report, Silent
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, Transport
@@ -67,8 +67,11 @@ class Leader:
         self.commits.stop()
 
     def submit(self, command: Command) -> None:
-        """Put a command of this process into the next entry."""
-        self.commits.add(command, no_reply)
+        """Bring a command of the leader itself into the next entry.
+
+        A worker's silence comes after the reports that the worker had sent before: the last one counts.
+        """
+        self.commits.add(command, no_reply, urgent=not (isinstance(command, Silent) and command.is_worker))
 
     # Clients
 

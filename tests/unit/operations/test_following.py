@@ -396,6 +396,25 @@ async def test_an_offer_for_a_caller_that_has_left_is_given_back_at_once(gate: G
     await asyncio.gather(*busy)
 
 
+async def test_event_work_is_launched_if_its_caller_leaves_before_its_worker_answers(gate: Gate) -> None:
+    """Its order may not have been sent: then its slot would be idle until the worker returns the attempt."""
+    call = await dispatched(gate, "a", "k")
+    call.leave()
+    await gate.quiet()
+    assert gate.launcher.launched == [(call.call.id, 1)]
+    assert not await execute_detached(gate.process(), call.call.id)
+    assert len(gate.ends("done")) == 1
+    assert len(gate.workers.orders) == 1
+
+
+async def test_event_work_that_its_worker_has_begun_is_not_launched(gate: Gate) -> None:
+    call = await dispatched(gate, "a", "k")
+    await asyncio.sleep(0.15)
+    call.leave()
+    await gate.quiet()
+    assert gate.launcher.launched == []
+
+
 async def test_leaving_while_the_gate_is_down_leaves_nothing_in_the_process(gate: Gate) -> None:
     busy = [begun(gate, "b", max_tokens=5) for _ in range(2)]
     await asyncio.sleep(0.001)

@@ -15,6 +15,7 @@ from tests.support.gate.service_world import (
     accept,
     end,
     in_virtual_time,
+    report,
     start_gates,
     start_worker,
     tailed,
@@ -203,3 +204,15 @@ async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_awa
     await world.on("worker", worker.do(end(call.id, offer.attempt)))
     assert isinstance(await world.on("front", front.news(call.id, 1.0)), Over)
     assert not (await world.folded()).shard.state.processes["front"].silent
+
+
+@in_virtual_time()
+async def test_a_worker_that_dies_behind_its_report_is_silent_at_once() -> None:
+    """The report waits for the next entry, and the silence comes after it."""
+    world = World()
+    _, worker = await running(world, "g1")
+    world.host("worker").spawn(worker.do(report("w1", 100)))
+    await asyncio.sleep(0.01)
+    world.host("worker").kill()
+    await asyncio.sleep(0.5)
+    assert (await world.folded()).shard.state.workers["w1"].config.state == "silent"
