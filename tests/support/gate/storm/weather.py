@@ -79,7 +79,7 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
     def chance(most: float) -> float:
         return random.random() ** 2 * most if random.random() < OFTEN else 0.0
 
-    isolations = 0.0 if mild or random.random() < 0.7 else 0.05 + random.random() ** 2 * 0.25
+    isolations = 0.0 if mild or random.random() < 0.8 else 0.05 + random.random() ** 2 * 0.25
 
     def storm(most: float) -> float:
         value = chance(most)
