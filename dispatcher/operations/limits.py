@@ -18,11 +18,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from dispatcher.model.errors import Refused
+from dispatcher.operations.recent_refusals import RecentRefusals
 from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
-REFUSED_S = 0.25
+DURABLE_REFUSED_S = 0.25
 """How long this process refuses a tenant's durable calls after the gate refused one: each of them costs two writes."""
+QUEUE_FULL_S = 0.05
+"""How long this process refuses a tenant's other calls after the gate refused one for a full queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,10 @@ class Limits:
 
     def __init__(self, settings: LimitSettings) -> None:
         self.settings = settings
-        self._refused: dict[str, tuple[float, Refused]] = {}
+        self.durable_refusals = RecentRefusals(DURABLE_REFUSED_S)
+        """Of calls with a key."""
+        self.full_queues = RecentRefusals(QUEUE_FULL_S)
+        """Of calls without a key, because the tenant's queue was full."""
         process, tenant = settings.process_requests_max, settings.open_requests_max
         self.requests = Budget("open_requests", "open requests", tenant, process)
         process, tenant = settings.process_waiting_items_max, settings.waiting_items_max
@@ -165,17 +171,6 @@ class Limits:
         process, tenant = settings.process_waiting_tokens_max, settings.waiting_tokens_max
         self.waiting_tokens = Budget("waiting_tokens", "tokens of waiting requests", tenant, process)
         self.keys = Budget("same_key", "requests under this idempotency key", settings.same_key_max, math.inf)
-
-    def note_refusal(self, tenant: str, refusal: Refused, now: float) -> None:
-        """Remember that the gate refused the tenant. `now`: monotonic seconds."""
-        self._refused = {name: kept for name, kept in self._refused.items() if now < kept[0]}
-        self._refused[tenant] = (now + REFUSED_S, refusal)
-
-    def check_refusal(self, tenant: str, now: float) -> None:
-        """Raise the gate's last refusal of the tenant again, if it is recent."""
-        until, refusal = self._refused.get(tenant, (now, None))
-        if refusal is not None and now < until:
-            raise Refused(refusal.message, refusal.code, refusal.retry_after_s)
 
     @contextmanager
     def open_request(self, tenant: str) -> Iterator[None]:

@@ -100,7 +100,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 
 
 async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
-    context.limits.check_refusal(call.tenant.name, context.clock.monotonic())
+    context.limits.durable_refusals.check(call.tenant.name, context.clock.monotonic())
     body = call.request.to_json()
     for number in range(RETRIES_PER_KEY_MAX):
         submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
@@ -134,6 +134,8 @@ async def _accepted(context: Context, following: Following) -> Accepted:
         error = following.error or StoreUnavailable()
         if following.call.is_durable:
             await _answer_refusal(context, following.call, error)
+        elif isinstance(error, RefusedError) and error.code == "queue_full":
+            context.limits.full_queues.note(following.call.tenant.name, error, context.clock.monotonic())
         raise error
     except BaseException:
         following.leave(reader=True)
@@ -181,7 +183,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     Not if a repeat of the key put the call before the gate as well: it may be accepted. The next repeat asks again.
     """
     if isinstance(error, RefusedError):
-        context.limits.note_refusal(call.tenant.name, error, context.clock.monotonic())
+        context.limits.durable_refusals.note(call.tenant.name, error, context.clock.monotonic())
     await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 
 

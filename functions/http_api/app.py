@@ -57,9 +57,11 @@ async def health(_: Request) -> Response:
 
 async def _complete(request: Request, *, chat: bool) -> Response:
     context, tenant = _context(request), await _tenant(request)
+    key = _idempotency_key(request) or ""
+    if not key:
+        context.limits.full_queues.check(tenant.name, context.clock.monotonic())
     body = await read_body(request, context.limit_settings.body_s)
     parsed = parse_request(parse_object(body), chat=chat)
-    key = _idempotency_key(request) or ""
     if key:
         hold_key(request, context, tenant.name, key)
     submitted = await submit(context, Submission(tenant, parsed, key))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.operations.context import Context
-from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.limits import QUEUE_FULL_S, LimitSettings
 from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.asgi import Call, Caller, Reply
@@ -74,6 +74,31 @@ async def test_a_process_that_is_full_says_so_before_it_looks_up_the_key(gate: G
     for call in busy:
         await call.finished()
     assert (await Caller(app, gate.keys["a"]).post(CHAT, BODY)).status == 200
+
+
+async def test_a_full_queue_is_refused_for_a_moment_without_the_gate_or_the_body(gate: Gate) -> None:
+    await gate.add_tenant("small", queue_items_max=1)
+    busy = [gate.caller("b").start("POST", CHAT, BODY) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = gate.caller("small").start("POST", CHAT, BODY)
+    await asyncio.sleep(0.01)
+    first = await gate.caller("small").post(CHAT, BODY)
+    assert (first.status, first.error["code"]) == (429, "queue_full")
+    decided = len(gate.shard.commands)
+    again = await gate.caller("small").post(CHAT, {"not": "read"})
+    assert (again.status, again.body) == (429, first.body)
+    assert again.headers["retry-after"] == first.headers["retry-after"]
+    assert len(gate.shard.commands) == decided
+    others = gate.caller("a").start("POST", CHAT, BODY)
+    keyed = await gate.caller("small").post(CHAT, BODY, idempotency_key="k")
+    assert (keyed.status, keyed.error["code"]) == (429, "queue_full")
+    assert len(gate.shard.commands) == decided + 2, "another tenant, and a key that may have its answer, are decided"
+    await asyncio.sleep(QUEUE_FULL_S)
+    assert (await gate.caller("small").post(CHAT, BODY)).status == 429
+    assert len(gate.shard.commands) == decided + 3
+    for call in (*busy, waiting, others):
+        assert (await call.finished()).status == 200
+    await gate.at_rest()
 
 
 async def test_one_key_is_not_repeated_without_bound(gate: Gate) -> None:

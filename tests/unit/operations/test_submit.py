@@ -25,7 +25,7 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import Collected, item_of
 from dispatcher.operations.fleet import FRESH_S
-from dispatcher.operations.limits import REFUSED_S
+from dispatcher.operations.limits import DURABLE_REFUSED_S
 from dispatcher.operations.submit import RETRIES_PER_KEY_MAX, Accepted, Known, latest
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
@@ -146,7 +146,7 @@ async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate
     waiting.append(await queued(gate, "a"))
     over(gate, *running, *waiting)
     await gate.quiet()
-    await asyncio.sleep(REFUSED_S)
+    await asyncio.sleep(DURABLE_REFUSED_S)
     assert isinstance(await followed(gate, "small", "k"), Collected)
 
 
@@ -205,7 +205,7 @@ async def test_a_key_that_was_refused_twice_is_tried_again_under_its_first_id(ga
     gate.shard.delay_s = 0.0
     assert (await gate.item("barred", "k")).answer is None
     await asyncio.gather(*busy)
-    await asyncio.sleep(REFUSED_S)
+    await asyncio.sleep(DURABLE_REFUSED_S)
     known = await submitted(gate, "barred", "k")
     assert isinstance(known, Known)
     answer = await result_of(gate.context, known)
