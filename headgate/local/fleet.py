@@ -1,6 +1,6 @@
 """The fronts, gate processes and workers of one machine, as child processes.
 
-front-0 …   uvicorn functions.http_api.app:app, the same app that Lambda runs behind the Web Adapter
+front-0 …   functions.http_api.app under uvicorn, the same app that Lambda runs behind the Web Adapter
 gate-0 …    python -m dispatcher, one beside every worker: any of them can lead
 worker-0 …  python -m gpu_worker
 executor-0  python -m headgate.serve.executor: durable calls that no process holds (`headgate serve` only; Lambda
@@ -85,8 +85,7 @@ class Fleet:
 
     async def start_front(self, number: int, port: int) -> Member:
         host = self._options.host
-        options = ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
-        command = ["-m", "uvicorn", "functions.http_api.app:app", *options]
+        command = ["-m", "headgate.local.front", "--host", host, "--port", str(port)]
         child = await self._spawn(FRONT, number, command)
         url = f"http://{WILDCARDS.get(host, host)}:{port}"
         await self._answering(f"{url}/health", child)
