@@ -6,7 +6,7 @@ heap has one entry for each tenant. Half of the tenants have a guaranteed rate, 
 nor always empty. Four ways, each in turn with the baseline in the same process:
 
     bare     the minimum in CPython: a token bucket for each tenant, two heaps and one decision object
-    order    BWFQ's order and index alone, on calls and tenants, without facts: what the simulator ran until now
+    order    BWFQ's order and index alone, on calls and tenants, without facts
     fcfs     the shard (decide, fold with undo, confirm) with the simplest order
     bwfq     the shard with BWFQ: the whole decision of production, but for bytes
 
