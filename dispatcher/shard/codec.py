@@ -48,6 +48,8 @@ KINDS: dict[str, type[Any]] = {
 }
 """A new kind needs a new FORMAT, so that older readers stop instead of guessing."""
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
+_HEAD = (int, str, str, int, list)
+"""The types of an entry's position, writer, leader, epoch and facts."""
 _CLOCKS = {kind: kind._fields.index("clocks") for kind in KINDS.values() if "clocks" in kind._fields}
 
 
@@ -67,6 +69,9 @@ def decode_entry(data: bytes) -> Entry:
         version, position, at, writer, leader, epoch, facts = fields
         if version > FORMAT:
             raise LogCorrupt(f"entry {position} has version {version}, newer than {FORMAT}: update this process")
+        head = (type(position), type(writer), type(leader), type(epoch), type(facts))
+        if head != _HEAD or not isinstance(at, int | float):
+            raise TypeError(f"the head of entry {position!r} has fields of wrong types")
         return Entry(position, at, writer, leader, epoch, tuple(_fact(*fact) for fact in facts))
     except (ValueError, TypeError, KeyError) as error:
         raise LogCorrupt(f"an entry of the log does not decode: {error!r}") from None

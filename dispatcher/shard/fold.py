@@ -44,7 +44,7 @@ def fold(state: State, fact: Fact) -> list[News]:
     try:
         news = FOLDS[type(fact)](state, fact)
         state.flush()
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
+    except (LookupError, ValueError, AttributeError, TypeError, ArithmeticError) as error:
         reason = f"does not fit the state under the order {state.order.name!r}: {error!r}"
         raise LogCorrupt(f"entry {state.position}: {fact!r} {reason}") from error
     return news or []

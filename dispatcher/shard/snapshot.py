@@ -98,7 +98,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     state.log_order = fields["order"]
     state.position, state.at = fields["position"], fields["at"]
     state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
-    state.usage_saved = fields["usage_saved"] if fields["format"] > 1 else 0
+    state.usage_saved = int(fields["usage_saved"]) if fields["format"] > 1 else 0
     for config, failures in fields["workers"]:
         worker = Worker(WorkerSet(*config))
         worker.failures = failures

@@ -6,11 +6,23 @@ import pytest
 
 from dispatcher.model.commands import Accept, Command, Report
 from dispatcher.model.errors import LogCorrupt
-from dispatcher.model.facts import FORMAT, Dropped, Entry
+from dispatcher.model.facts import (
+    FORMAT,
+    Accepted,
+    Cancelling,
+    Dispatched,
+    Dropped,
+    Ended,
+    Entry,
+    Fact,
+    Held,
+    ProcessLost,
+    WorkerLost,
+)
 from dispatcher.shard.codec import decode_entry, encode_entry, pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
-from dispatcher.shard.snapshot import dump, load
+from dispatcher.shard.snapshot import dump, fields_of, load
 
 NOW = 1_000_000.0
 WORKER = Report("w", "http://w", "m", 0, 0, 1.0, 0.0, False, 0.0, 0, ())
@@ -71,6 +83,61 @@ def test_bytes_that_are_no_entry_of_this_version_are_refused(data: bytes) -> Non
 def test_a_newer_entry_says_what_to_do() -> None:
     with pytest.raises(LogCorrupt, match="update this process"):
         decode_entry(pack([FORMAT + 1, 7, NOW, "p:1", "", 0, []]))
+
+
+@pytest.mark.parametrize("field", [1, 2, 3, 4, 5, 6])
+def test_an_entry_whose_head_has_a_wrong_type_is_refused(field: int) -> None:
+    fields: list[object] = [FORMAT, 0, NOW, "p:1", "", 0, []]
+    fields[field] = {"not": "this"}
+    with pytest.raises(LogCorrupt):
+        decode_entry(pack(fields))
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        Dispatched("p-1", "unknown", 1, False, 1.0, 1.0, (0.0, 0.0), 0.0),
+        Ended("p-1", 1, "done", 1, 1, 1.0, (0.0, 0.0), 0.0),
+        Accepted("no sequence", 0, "p", "a", "m", 1.0, NOW, False, "", "", 0.0, (0.0, 0.0)),
+        Accepted("p-2", 0, "p", "a", "m", 1.0, "soon", False, "", "", 0.0, (0.0, 0.0)),  # type: ignore[arg-type]
+        WorkerLost("nothing"),
+        ProcessLost("nothing"),
+        Held("p-9", "p"),
+        Cancelling("p-9"),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+def test_facts_that_do_not_fit_are_named_with_their_entry(fact: Fact) -> None:
+    shard, _ = written("bwfq", WORKER, CALL)
+    with pytest.raises(LogCorrupt, match=f"entry 2: {type(fact).__name__}"):
+        shard.fold(Entry(2, NOW, "p:2", "", 0, (fact,)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": FORMAT + 1},
+        {"format": None},
+        {"position": None, "at": None, "tenants": [[1]]},
+        {"calls": [["unknown"]]},
+        {"usage": [["a"]]},
+        {"workers": [[["w"], 0]]},
+        {"processes": [["p"]]},
+        {"ends": [[]]},
+        {"usage_saved": []},
+    ],
+    ids=str,
+)
+def test_a_snapshot_that_does_not_load_is_refused(damage: dict[str, object]) -> None:
+    shard, _ = written("bwfq", WORKER, CALL)
+    with pytest.raises(LogCorrupt):
+        load(pack({**fields_of(dump(shard)), **damage}), ShardSettings())
+
+
+def test_a_newer_snapshot_says_what_to_do() -> None:
+    shard, _ = written("bwfq", WORKER, CALL)
+    with pytest.raises(LogCorrupt, match="update this process"):
+        load(pack({**fields_of(dump(shard)), "format": FORMAT + 1}), ShardSettings())
 
 
 def test_an_entry_survives_its_encoding() -> None:
