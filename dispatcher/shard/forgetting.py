@@ -8,8 +8,8 @@ from dispatcher.shard.state import State
 ENDS_KEPT = 4096
 """How many ended calls are remembered with their outcomes. This covers more time than a failover takes."""
 CLEANED_EVERY_S = 60.0
-HOURS_KEPT = 3
-"""Hours of usage that stay in the state after they are over, so that a projection is seldom read for a recent hour."""
+HOURS_KEPT = 1
+"""Hours of usage that stay in the state after they are over, also when they are projected."""
 
 
 def forget(state: State, before: float) -> None:

@@ -95,3 +95,20 @@ def test_a_snapshot_of_version_1_counts_as_not_projected() -> None:
 def test_a_projection_of_later_entries_does_not_fold() -> None:
     with pytest.raises(LogCorrupt, match="entry 0: UsageSaved"):
         Shard().fold(Entry(0, 1.0, "p:1", "", 0, (UsageSaved(5),)))
+
+
+def test_of_many_tenants_only_the_active_ones_are_held_and_saved() -> None:
+    """5,000 tenants came once, and 20 are active (100,000 and 100 behave alike, but take a minute)."""
+    shard = served(*(f"tenant-{number}" for number in range(5_000)))
+    many = len(dump(shard.shard))
+    shard.do(Saved(shard.shard.position))
+    for _ in range(180):
+        shard.now += 60
+        for number in range(20):
+            shard.end(shard.call(f"tenant-{number}"), 3)
+    shard.do(Saved(shard.shard.position))
+    assert len(shard.shard.state.tenants) <= 40
+    assert len(shard.shard.usage_rows()) <= 4 * 20
+    assert {row.tenant for row in shard.shard.tenant_rows()} <= {f"tenant-{number}" for number in range(20)}
+    ends = len(pack([list(over) for over in shard.shard.state.ends.values()]))
+    assert len(dump(shard.shard)) - ends < many / 4
