@@ -1,4 +1,4 @@
-"""The store of a command: that of `--data DIR`, else the one that HEADGATE_STORE and AWS's variables name."""
+"""Opens the store of a command: that of `--data DIR`, else the one that HEADGATE_STORE and AWS's variables name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gate_config(data: Path | None) -> Config:
 
 
 def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:
-    """Run it against the store, and close the store. Raises ConfigurationError."""
+    """Run `run` with the store and its configuration, then close the store. Raises ConfigurationError."""
     from botocore.exceptions import BotoCoreError
 
     config = gate_config(data)

@@ -1,4 +1,4 @@
-"""Commands that run in the foreground until SIGINT or SIGTERM."""
+"""Lets a command run in the foreground until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def interrupted() -> asyncio.Event:
-    """Return an event that a signal sets, from now on instead of ending the process."""
+    """Return an event that SIGINT and SIGTERM set. From now on they do not end the process."""
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
@@ -18,7 +18,7 @@ def interrupted() -> asyncio.Event:
 
 
 async def either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
-    """Wait until the work is done or a signal came; then cancel the work."""
+    """Wait until the work is done, or until a signal came; in that case cancel the work."""
     stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

@@ -78,7 +78,7 @@ class Settings:
 @app.command()
 @takes(Settings)
 def create(settings: Settings) -> None:
-    """Create a tenant and print its API key. The key is shown only now; it cannot be read later."""
+    """Create a tenant and print its API key. The key is shown only once and cannot be read later."""
     name = settings.name
 
     async def run(store: Store, config: Config) -> tuple[str, operations.Booking]:
@@ -163,7 +163,7 @@ async def _booking(store: Store, config: Config) -> operations.Booking:
 
 
 async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None:
-    """Return what the log says of the tenant; None while it is idle."""
+    """Return the tenant's state in the log; None while it is idle."""
     follower, now = open_follower(store, config, RealClock()), RealClock().now()
     await follower.catch_up()
     tenant = follower.picture(now).tenant(name)
@@ -171,7 +171,7 @@ async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None
 
 
 def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what `show` prints for people of the tenant's state."""
+    """Return the fields of the tenant's state that `show` prints without --json."""
     if now is None:
         return {"now": "idle"}
     clocks = ", ".join(f"{clock:.3f}" for clock in now["clocks"])

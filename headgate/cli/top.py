@@ -27,7 +27,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each view as a line of JSON.")] = False,
 ) -> None:
-    """Show the gate as its log describes it, until Ctrl-C. Reads the log only; it needs no running process."""
+    """Show the state of the gate until Ctrl-C. It is read from the log, so no process has to run."""
 
     async def run(store: Store, config: Config) -> None:
         clock = RealClock()
@@ -62,7 +62,7 @@ async def _stream(follower: LogFollower, clock: RealClock, every_s: float) -> No
 
 
 async def _live(follower: LogFollower, clock: RealClock, every_s: float) -> None:
-    """Redraw until cancelled. A store that does not answer leaves the last view, with a note."""
+    """Redraw until cancelled. While the store does not answer, show the last view with a note."""
     with Live(auto_refresh=False, screen=True) as live:
         problem = ""
         while True:

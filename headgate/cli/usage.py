@@ -1,4 +1,4 @@
-"""`headgate usage`: what each tenant was served, per application and hour, exact to the token."""
+"""`headgate usage` prints each tenant's tokens and service per application and hour, exact to the token."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _seconds(text: str, option: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{option}: {text[:40]!r} is no moment; give {MOMENT}") from None
+        raise typer.BadParameter(f"{option}: {text[:40]!r} is not a time; give {MOMENT}") from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 

@@ -20,7 +20,8 @@ from headgate.local.processes import Child, ChildDied, Children
 
 FRONT, EXECUTOR, WORKER, GATE = "front", "executor", "worker", "gate"
 STOP_ORDER = (FRONT, EXECUTOR, WORKER, GATE)
-"""No new requests, then the workers drain and sign off, then the gates, which they sign off at."""
+"""The fronts stop first, so that no new requests arrive. Then the workers drain and sign off at the gates, which stop
+last."""
 ANSWER_EVERY_S = 0.1
 INTERNAL_HOST = "127.0.0.1"
 """Gates and workers listen on this machine only, whatever the fronts listen on."""
@@ -29,7 +30,7 @@ WILDCARDS = {"0.0.0.0": INTERNAL_HOST, "::": "[::1]"}  # noqa: S104 (compared, n
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A process of the fleet. `port`: of a front, else 0."""
+    """A process of the fleet. `port` is that of a front, and 0 for any other process."""
 
     role: str
     number: int
@@ -42,7 +43,7 @@ class Member:
 
 
 class Fleet:
-    """Starts and stops the processes. `environment`: every variable of the gate's configuration and the machine's."""
+    """Starts and stops the processes. `environment` holds the variables of gate and machine."""
 
     def __init__(self, options: FleetOptions, children: Children, environment: Mapping[str, str], pool: str) -> None:
         self._options = options
@@ -63,7 +64,7 @@ class Fleet:
         return next((member for member in self.members if member.child is child), None)
 
     def missing_role(self) -> str | None:
-        """Return "front" or "worker" if none of them is left: then no request can be served."""
+        """Return "front" or "worker" if no such process is left, so that no request can be served; else None."""
         return next((role for role in (FRONT, WORKER) if not self.urls(role)), None)
 
     async def start(self, ports: Sequence[int]) -> None:
@@ -76,7 +77,7 @@ class Fleet:
         )
 
     async def restart(self, ended: Member) -> Member:
-        """Start a process in the place of one that ended. Raises ChildDied, TimeoutError."""
+        """Start a process that replaces an ended one. Raises ChildDied, TimeoutError."""
         if ended.role == FRONT:
             return await self.start_front(ended.number, ended.port)
         return await {GATE: self.start_gate, WORKER: self.start_worker, EXECUTOR: self.start_executor}[ended.role](
@@ -143,7 +144,7 @@ class Fleet:
         return sorted(alive, key=lambda member: (STOP_ORDER.index(member.role), member.number))
 
     def _joined(self, member: Member) -> Member:
-        """Keep the member in the place of the ended process of its name, if there is one."""
+        """Add the member. It replaces the ended process of the same name, if there is one."""
         self.members = [each for each in self.members if (each.role, each.number) != (member.role, member.number)]
         self.members.append(member)
         return member

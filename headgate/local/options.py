@@ -19,7 +19,7 @@ PORT_MAX = 65535
 
 
 class FleetOptions(BaseModel):
-    """What the fronts, gates and workers of one machine share."""
+    """The options that fronts, gates and workers of one machine share."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 

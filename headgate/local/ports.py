@@ -1,4 +1,4 @@
-"""TCP ports of processes that are about to start."""
+"""Chooses the TCP ports of processes that are about to start."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.local.options import PORT_MAX
 
 FREE_FROM, FREE_TO = 20_000, 32_000
-"""Free ports are taken from below the range in which systems choose ports themselves. Otherwise a process that starts
-earlier, on a port that the system chooses, may get the port that another one was promised."""
+"""Free ports are taken from below the range from which operating systems choose. Otherwise a process on a port that the
+system chooses could get the port that was reserved for another process."""
 TRIES = 50
 
 
