@@ -24,7 +24,7 @@ from headgate.monitor.follower import open_follower
 START_S = 180.0
 LEADER = "leader"
 ROLES = {
-    "functions.http_api": "front",
+    "headgate.local.front": "front",
     "dispatcher": "gate",
     "gpu_worker": "worker",
     "headgate.serve.executor": "executor",
