@@ -57,6 +57,7 @@ def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
     body, got = json.loads(answer.body), events.collected.text
     if not body["text"].startswith(got):
         return error_of_outcome("done")
-    events.put_now(Token(body["text"][len(got) :], answer.output_tokens))
+    if rest := body["text"][len(got) :]:
+        events.put_now(Token(rest, answer.output_tokens))
     events.put_now(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
     return None

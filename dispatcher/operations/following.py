@@ -220,7 +220,11 @@ class Following:
             return None
         await self._attempts.stop()
         event = ended.event if isinstance(ended, LastEvent) else None
-        if isinstance(event, Finished):
+        if isinstance(event, Finished) and self.call.is_durable and ended.attempt > 1:
+            # An earlier attempt may have stored another text, with as many tokens: that is the answer.
+            over = Over(self.call.id, ended.attempt, "done", event.input_tokens, event.output_tokens)
+            self._end(await self._end_in_log(over))
+        elif isinstance(event, Finished):
             self._events.put_now(event)
             self._end(None)
         elif event is not None and event.final:

@@ -18,6 +18,7 @@ from dispatcher.model.errors import (
     TenantError,
     WorkerFailed,
 )
+from dispatcher.model.invocation import Answer
 from dispatcher.model.worker_protocol import Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.answer_events import EVENTS_AHEAD_MAX
@@ -117,6 +118,19 @@ async def test_an_answer_that_another_process_finished_is_whole(gate: Gate) -> N
     assert (got.text, got.reason, got.input_tokens, got.output_tokens) == ("yyy", "stop", 11, 3)
     assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, 11, 3)
     assert gate.spent("a") == 11 + 2 * 3
+
+
+async def test_the_answer_that_an_earlier_attempt_stored_is_given(gate: Gate) -> None:
+    """The first attempt's answer was stored, and its end never written. The second one has as many tokens."""
+    gate.workers.acts.extend([Act(breaks_after=2), Act(word="y")])
+    call = await dispatched(gate, "a", "k")
+    body = json.dumps({"text": "first", "reason": "stop"})
+    await gate.store.answer(call.call.id, Answer("done", 1, 10, 3, body, gate.clock.now()))
+    got = await read(call)
+    assert (got.text, got.reason, got.output_tokens) == ("first", "stop", 3)
+    assert [order.attempt for _, order in gate.workers.orders] == [1, 2]
+    await gate.quiet()
+    assert (await gate.ended("a", "k", "done")).body == body
 
 
 @pytest.mark.parametrize("tokens", [0, 2])
