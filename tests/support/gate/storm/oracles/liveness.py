@@ -28,6 +28,8 @@ UNHELD_MAX_S = 8.0
 """Longest time that a worker runs what the log does not hold."""
 UNKNOWN_MAX_S = 5.5
 """The same while its heartbeats are answered: 2 s after the first answer without the attempt, with the next answer."""
+LEADERLESS_MAX_S = 6.0
+"""Longest time without a leader when nothing has failed for a while."""
 ANSWERED_S = 2.0
 """A worker whose last answered heartbeat is not older is answered."""
 OVERDUE_MAX_S = 2.0
@@ -40,6 +42,7 @@ SAMPLE_S = 0.5
 
 LIVENESS = frozenset(
     {
+        "no gate process leads",
         "an eligible call waits while a slot is free",
         "a slot is held for a dead worker",
         "a slot is held for an attempt that does not run",
@@ -83,10 +86,17 @@ class Liveness:
         yield from self._callers()
         if world.now() < world.disturbed_until + SETTLED_S:
             return
+        yield from self._leaders()
         yield from self._eligible_calls()
         yield from self._held_slots()
         yield from self._processes()
         yield from self._late_calls()
+
+    def _leaders(self) -> Iterator[tuple[str, str, float]]:
+        """Rule 14: where a gate process lives, one leads."""
+        up = [gate for gate in self._world.gates if gate.is_up and not gate.host.paused]
+        if up and not any(gate.process.is_leader for gate in up):
+            yield "no gate process leads", " ".join(gate.tag for gate in up), LEADERLESS_MAX_S
 
     def _eligible_calls(self) -> Iterator[tuple[str, str, float]]:
         """No eligible call waits while a usable slot is free, as the workers and fronts themselves see it."""
