@@ -136,7 +136,7 @@ class Bench:
 
     async def _read_models(self) -> None:
         row = UsageRow("t" * 64, "a" * 64, 500_000, 1, 2, 3, 4.5, position=6)
-        await self.measure("put a row of usage", lambda: self.store.put_usage([row]))
+        await self.measure("put a row of usage", lambda: self.store.put_usage("s", [row]))
         states = loaded_shard(1, 0).tenant_rows()
         await self.measure("put the state of a tenant", lambda: self.store.put_tenant_rows("s", states))
 

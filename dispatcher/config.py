@@ -84,7 +84,7 @@ class Config(BaseModel):
         )
 
     def gate_settings(self) -> GateSettings:
-        return GateSettings(deadline_s=self.deadline_s, default_max_tokens=self.default_max_tokens)
+        return GateSettings(self.deadline_s, self.default_max_tokens, self.shard)
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:

@@ -127,12 +127,15 @@ class MailboxStore(Protocol):
 class UsageStore(Protocol):
     """Projections of the log: usage per tenant, application and hour, and the state of active tenants."""
 
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Replace each row, unless the stored row has the same or a higher `position`."""
+    async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
+        """Replace each row of this shard, unless the stored row has the same or a higher `position`."""
         ...
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
-        """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant, application."""
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
+        """Return the rows of a tenant (None: of all), both hours included, each after the name of its shard.
+
+        They are ordered by hour, tenant, application and shard.
+        """
         ...
 
     async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:

@@ -29,6 +29,8 @@ class GateSettings:
     """Longest time from arrival to the last token. A submission may have a shorter deadline."""
     default_max_tokens: int = 256
     """max_tokens of a request that has none, also for its estimate."""
+    shard: str = "default"
+    """The name of the shard's log. Stored rows of usage have the name of their shard."""
 
 
 @dataclass(slots=True)

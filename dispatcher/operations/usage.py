@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dispatcher.model.usage import UsageRow
 from dispatcher.operations.context import Context
@@ -16,14 +17,32 @@ async def usage_of(context: Context, tenant: str | None, first_hour: int, last_h
     # The shard first: it drops a row only after it was projected, so the store then has it.
     held = await context.link.usage(tenant, first_hour, last_hour)
     projected = await context.store.usage(tenant, first_hour, last_hour)
-    return merged([*projected, *held])
+    return merged([*projected, *((context.settings.shard, row) for row in held)])
 
 
-def merged(rows: Iterable[UsageRow]) -> Sequence[UsageRow]:
-    """Return one row per hour, tenant and application: the row with the highest log position."""
-    newest: dict[tuple[int, str, str], UsageRow] = {}
-    for row in rows:
-        key = (row.hour, row.tenant, row.app)
+def merged(rows: Iterable[tuple[str, UsageRow]]) -> Sequence[UsageRow]:
+    """Return one row per hour, tenant and application. Each row comes after the name of its shard.
+
+    Of the rows of one shard the row with the highest log position counts. The shards of a tenant that moved within the
+    hour are added up.
+    """
+    newest: dict[tuple[int, str, str, str], UsageRow] = {}
+    for shard, row in rows:
+        key = (row.hour, row.tenant, row.app, shard)
         if key not in newest or row.position > newest[key].position:
             newest[key] = row
-    return [newest[key] for key in sorted(newest)]
+    totals: dict[tuple[int, str, str], UsageRow] = {}
+    for (hour, tenant, app, _), row in sorted(newest.items()):
+        total = totals.get((hour, tenant, app))
+        totals[hour, tenant, app] = row if total is None else _sum(total, row)
+    return list(totals.values())
+
+
+def _sum(one: UsageRow, other: UsageRow) -> UsageRow:
+    return replace(
+        one,
+        requests=one.requests + other.requests,
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        service=one.service + other.service,
+    )

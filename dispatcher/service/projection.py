@@ -33,7 +33,8 @@ class Projection:
         Return the position since which a total must have changed that is not projected now. Raises StoreUnavailable.
         """
         for start in range(0, min(len(rows), ROWS_MAX), ROWS_PER_S):
-            await self._store.put_usage([row for _, row in rows[start : min(start + ROWS_PER_S, ROWS_MAX)]])
+            batch = [row for _, row in rows[start : min(start + ROWS_PER_S, ROWS_MAX)]]
+            await self._store.put_usage(self._shard, batch)
             await self._clock.sleep(1.0)
         return rows[ROWS_MAX][0] if len(rows) > ROWS_MAX else position
 

@@ -19,13 +19,14 @@ from headgate.monitor.recent import Recent
 
 def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
     """Return a follower of the pool's log. It has read no entry yet."""
-    return LogFollower(store.log(config.shard), config.shard_settings(), clock)
+    return LogFollower(store.log(config.shard), config.shard_settings(), clock, config.shard)
 
 
 class LogFollower:
     """A read-only copy of the shard. Every picture shows the state as of the last `catch_up`; call it first."""
 
-    def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
+    def __init__(self, log: Log, settings: ShardSettings, clock: Clock, shard: str) -> None:
+        self.shard = shard
         self._recent = Recent()
         self._replica = Replica(log, settings, clock, name="")
         self._replica.on_entry = lambda entry, _: self._recent.note(entry)

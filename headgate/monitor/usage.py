@@ -17,4 +17,4 @@ async def usage_rows(
     # The log first: the shard drops a row only after it was projected, so the store then has it.
     await follower.catch_up()
     held = follower.usage(tenant, first_hour, last_hour)
-    return merged([*await store.usage(tenant, first_hour, last_hour), *held])
+    return merged([*await store.usage(tenant, first_hour, last_hour), *((follower.shard, row) for row in held)])

@@ -250,7 +250,7 @@ async def test_every_item_but_a_tenants_expires_and_no_sooner_than_after_a_day(
     await store.log(SHARD).save_snapshot(1, "n", b"state")
     await store.mailboxes.put("p", 0, [b"x"])
     await store.create(invocation())
-    await store.put_usage([usage_row()])
+    await store.put_usage(SHARD, [usage_row()])
     await store.put_tenant_rows(SHARD, [tenant_row()])
     await store.put_tenant(Tenant("a"), expected_version=None)
     items = table_place.client.scan(TableName=table_place.table)["Items"]

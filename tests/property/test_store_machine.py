@@ -97,11 +97,13 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.same(unordered)
 
-    @rule(tenant=names, app=texts, hour=st.integers(0, 2), position=st.integers(0, 2))
-    def put_usage(self, tenant: str, app: str, hour: int, position: int) -> None:
+    @rule(
+        shard=st.sampled_from(("s", "t")), tenant=names, app=texts, hour=st.integers(0, 2), position=st.integers(0, 2)
+    )
+    def put_usage(self, shard: str, tenant: str, app: str, hour: int, position: int) -> None:
         self.puts += 1
         row = usage_row(tenant, app, hour, position, requests=self.puts)
-        self.same(lambda store: store.put_usage([row]))
+        self.same(lambda store: store.put_usage(shard, [row]))
         self.same(lambda store: store.put_tenant_rows("s", [tenant_row(tenant, position, waiting=self.puts)]))
         self.same(lambda store: store.usage(None, 0, 2))
         self.same(lambda store: store.tenant_rows("s"))

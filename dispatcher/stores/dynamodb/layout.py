@@ -115,8 +115,9 @@ def usage_prefix(tenant: str, hour: int) -> str:
     return f"{tenant}#{hour:0{HOUR_DIGITS}d}"
 
 
-def usage_key(tenant: str, hour: int, app: str) -> Key:
-    return {PARTITION: usage_partition(hour), SORT: f"{usage_prefix(tenant, hour)}#{app}"}
+def usage_key(tenant: str, hour: int, shard: str, app: str) -> Key:
+    """The application comes last, because it is the only name that may contain the separator."""
+    return {PARTITION: usage_partition(hour), SORT: f"{usage_prefix(tenant, hour)}#{shard}#{app}"}
 
 
 def tenant_row_key(shard: str, tenant: str) -> Key:

@@ -30,18 +30,17 @@ class DynamoUsage:
     def __init__(self, requests: Requests, reads: Reads) -> None:
         self._requests, self._reads = requests, reads
 
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        expiry = int(self._requests.clock.now() + USAGE_KEEP_S)
-        await self._put_all(
-            [{**usage_key(row.tenant, row.hour, row.app), **usage_record(row), EXPIRY: expiry} for row in rows]
-        )
+    async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
+        named, expiry = checked_shard(shard), int(self._requests.clock.now() + USAGE_KEEP_S)
+        await self._put_all([{**_usage_item(named, row), EXPIRY: expiry} for row in rows])
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
-        found: list[UsageRow] = []
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
+        found: list[tuple[str, UsageRow]] = []
         for day in range(first_hour // DAY_HOURS, last_hour // DAY_HOURS + 1):
-            found += map(to_usage, await self._day(tenant, day * DAY_HOURS, first_hour, last_hour))
-        chosen = (row for row in found if first_hour <= row.hour <= last_hour)
-        return sorted(chosen, key=lambda row: (row.hour, row.tenant, row.app))
+            items = await self._day(tenant, day * DAY_HOURS, first_hour, last_hour)
+            found += [(item["shard"], to_usage(item)) for item in items]
+        chosen = (each for each in found if first_hour <= each[1].hour <= last_hour)
+        return sorted(chosen, key=lambda each: (each[1].hour, each[1].tenant, each[1].app, each[0]))
 
     async def _day(self, tenant: str | None, day_hour: int, first_hour: int, last_hour: int) -> list[Item]:
         partition = usage_partition(day_hour)
@@ -69,6 +68,10 @@ class DynamoUsage:
             await self._requests.put(encode_item(item), _OLDER, **more)
         except ConditionFailed:
             return  # a row that contains as many entries, or more, stands
+
+
+def _usage_item(shard: str, row: UsageRow) -> Item:
+    return {**usage_key(row.tenant, row.hour, shard, row.app), **usage_record(row), "shard": shard}
 
 
 def _row_item(row: TenantRow) -> Item:

@@ -119,10 +119,11 @@ class MemoryStore:
 
     # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self._requests.apply("put_usage", lambda: self.data.usage.put(rows))
+    async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
+        put, named = self.data.usage.put, checked_shard(shard)
+        await self._requests.apply("put_usage", lambda: put(named, rows))
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
         read = self.data.usage.read
         return await self._requests.apply("usage", lambda: read(tenant, first_hour, last_hour))
 

@@ -10,19 +10,19 @@ from dispatcher.stores.limits import TENANT_ROW_KEEP_S
 
 class MemoryUsage:
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, str, str], UsageRow] = {}
+        self._rows: dict[tuple[int, str, str, str], UsageRow] = {}
         self._tenants: dict[tuple[str, str], TenantRow] = {}
 
-    def put(self, rows: Sequence[UsageRow]) -> None:
+    def put(self, shard: str, rows: Sequence[UsageRow]) -> None:
         for row in rows:
-            named = row.hour, row.tenant, row.app
+            named = row.hour, row.tenant, row.app, shard
             old = self._rows.get(named)
             if old is None or old.position < row.position:
                 self._rows[named] = row
 
-    def read(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
+    def read(self, tenant: str | None, first_hour: int, last_hour: int) -> list[tuple[str, UsageRow]]:
         chosen = (named for named in self._rows if first_hour <= named[0] <= last_hour and tenant in (None, named[1]))
-        return [self._rows[named] for named in sorted(chosen)]
+        return [(named[3], self._rows[named]) for named in sorted(chosen)]
 
     def put_tenants(self, shard: str, rows: Sequence[TenantRow]) -> None:
         for row in rows:

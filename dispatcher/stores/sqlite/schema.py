@@ -30,8 +30,8 @@ CREATE TABLE invocations (
 CREATE UNIQUE INDEX invocations_by_key ON invocations (tenant, key) WHERE key <> '';
 CREATE INDEX invocations_by_expiry ON invocations (expires_at);
 CREATE TABLE usage (
-    hour INTEGER NOT NULL, tenant TEXT NOT NULL, app TEXT NOT NULL, position INTEGER NOT NULL, record TEXT NOT NULL,
-    PRIMARY KEY (hour, tenant, app));
+    hour INTEGER NOT NULL, tenant TEXT NOT NULL, app TEXT NOT NULL, shard TEXT NOT NULL, position INTEGER NOT NULL,
+    record TEXT NOT NULL, PRIMARY KEY (hour, tenant, app, shard));
 CREATE INDEX usage_by_tenant ON usage (tenant, hour);
 CREATE TABLE tenant_rows (
     shard TEXT NOT NULL, tenant TEXT NOT NULL, position INTEGER NOT NULL, record TEXT NOT NULL,

@@ -21,17 +21,18 @@ class SqliteUsage:
         self._database = database
         self._clock = clock
 
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
-        values = [(row.hour, row.tenant, row.app, row.position, json.dumps(usage_record(row))) for row in rows]
+    async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
+        put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
+        named = checked_shard(shard)
+        values = [(row.hour, row.tenant, row.app, named, row.position, json.dumps(usage_record(row))) for row in rows]
         await self._database.write(lambda db: db.executemany(put, values), synced=False)
 
-    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
+    async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
         chosen = "hour BETWEEN ? AND ?" + (" AND tenant = ?" if tenant is not None else "")
-        query = f"SELECT record FROM usage WHERE {chosen} ORDER BY hour, tenant, app"  # noqa: S608
+        query = f"SELECT shard, record FROM usage WHERE {chosen} ORDER BY hour, tenant, app, shard"  # noqa: S608
         values = (first_hour, last_hour, *([] if tenant is None else [tenant]))
         rows = await self._database.read(lambda db: db.execute(query, values).fetchall())
-        return [to_usage(json.loads(record)) for (record,) in rows]
+        return [(shard, to_usage(json.loads(record))) for shard, record in rows]
 
     async def put_tenant_rows(self, shard: str, rows: Sequence[TenantRow]) -> None:
         put = f"INSERT INTO tenant_rows VALUES (?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608

@@ -13,12 +13,19 @@ from tests.support.gate.story import asked, followed
 ROW = UsageRow("a", "", 5, 1, 10, 3, 16.0, 7)
 
 
-def test_of_two_rows_of_one_hour_the_one_that_contains_more_of_the_log_counts() -> None:
+def test_of_two_rows_of_one_hour_and_shard_the_one_that_contains_more_of_the_log_counts() -> None:
     newer = replace(ROW, requests=2, position=9)
     others = [replace(ROW, app="x"), replace(ROW, tenant="b"), replace(ROW, hour=4)]
     for rows in ([ROW, newer, *others], [newer, *others, ROW]):
-        assert merged(rows) == [others[2], newer, others[0], others[1]]
+        assert merged(("s", row) for row in rows) == [others[2], newer, others[0], others[1]]
     assert merged([]) == []
+
+
+def test_the_shards_of_a_tenant_that_moved_are_added_up() -> None:
+    """Positions of two logs cannot be compared."""
+    moved = UsageRow("a", "", 5, 2, 20, 30, 80.0, 3)
+    (total,) = merged([("s", ROW), ("t", moved), ("s", replace(ROW, requests=9, position=6))])
+    assert (total.requests, total.input_tokens, total.output_tokens, total.service) == (3, 30, 33, 96.0)
 
 
 async def test_every_call_is_counted_once_before_and_after_the_projection(gate: Gate) -> None:
@@ -30,7 +37,7 @@ async def test_every_call_is_counted_once_before_and_after_the_projection(gate: 
         ("", 1, 3, 16.0),
         ("chat", 2, 6, 32.0),
     ]
-    await gate.store.put_usage(gate.shard.shard.usage_rows())
+    await gate.store.put_usage(gate.context.settings.shard, gate.shard.shard.usage_rows())
     assert await usage_of(gate.context, "a", hour, hour) == rows
     await followed(gate, "a")
     rows = await usage_of(gate.context, None, hour, hour)

@@ -154,7 +154,7 @@ async def test_an_heir_writes_snapshots_and_a_cold_process_begins_there(monkeypa
     assert world.gates["g2"]._snapshots.written >= 2
     assert world.gates["g3"]._snapshots.written == 0
     hour = int(world.clock.now() // 3600)
-    rows = await world.store("reader").usage("acme", hour, hour)
+    rows = [row for _, row in await world.store("reader").usage("acme", hour, hour)]
     assert [row.requests for row in rows] == [1000]
     a_day_ago = world.clock.now() - 25 * 3600
     log.written_at = dict.fromkeys(log.written_at, a_day_ago)

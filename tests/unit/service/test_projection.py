@@ -32,7 +32,7 @@ class Rows:
         self.tenants: list[TenantRow] = []
         self.away = False
 
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
+    async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
         if self.away:
             raise StoreUnavailable
         self.usage += rows
@@ -202,4 +202,4 @@ async def test_gate_processes_say_in_the_log_what_they_projected(gates: int) -> 
     assert (await served.world.folded()).shard.unsaved_usage() == []
     hour = int(served.world.clock.now() // HOUR_S)
     store = MemoryStore(served.world.clock, data=served.world.data)
-    assert [row.tenant for row in await store.usage(None, hour - 2, hour)] == ["a"]
+    assert [row.tenant for _, row in await store.usage(None, hour - 2, hour)] == ["a"]

@@ -29,7 +29,7 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.answer("p-0", answer()),
     lambda s: s.mailboxes.put("p", 0, [b"x"]),
     lambda s: s.mailboxes.read("p", 0),
-    lambda s: s.put_usage([usage_row()]),
+    lambda s: s.put_usage("s", [usage_row()]),
     lambda s: s.usage(None, 0, 1000),
     lambda s: s.put_tenant_rows(SHARD, [tenant_row()]),
     lambda s: s.tenant_rows(SHARD),

@@ -100,7 +100,7 @@ async def test_what_is_promised_is_synced_before_it_is_acknowledged(tmp_path: Pa
         (store.create(invocation()), 2),
         (store.mailboxes.put("p", 0, [b"x"]), 1),
         (store.answer("p-0", answer()), 2),
-        (store.put_usage([usage_row()]), 1),
+        (store.put_usage("s", [usage_row()]), 1),
         (store.put_tenant(Tenant("a"), expected_version=None), 2),
         (store.put_key(KeyRecord("k", "d", "a")), 2),
     ):
