@@ -175,7 +175,7 @@ def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
                 accepted = world.log.accepted[fact.id][0]
                 ends.append((entry.position, (accepted.tenant, accepted.app, int(entry.at // HOUR_S)), fact))
     rows = world.log.reference.usage_rows()
-    kept = world.store.data.usage.read(None, 0, 1 << 40)
+    kept = [row for _, row in world.store.data.usage.read(None, 0, 1 << 40)]
     for row in [*rows, *kept]:
         own = [end for at, key, end in ends if key == (row.tenant, row.app, row.hour) and at < row.position]
         counts = (len(own), sum(end.input_tokens for end in own), sum(end.output_tokens for end in own))
