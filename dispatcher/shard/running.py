@@ -11,6 +11,9 @@ from dispatcher.shard.dispatching import dispatch_next
 from dispatcher.shard.fold import NOT_COUNTED
 from dispatcher.shard.state import State
 
+EARLY_S = 4.0
+"""How long before its deadline, by the log's time, a front may give a call up: its clock and the writer's may each be
+2 s off (rule 10)."""
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
 """Reasons of a return by the only process that knows the attempt."""
 
@@ -62,7 +65,7 @@ def leave(decision: Decision, worker_id: str) -> None:
 def _return(decision: Decision, call: Call, reason: str) -> None:
     state = decision.state
     counted = reason not in NOT_COUNTED
-    if state.at >= call.deadline_at:
+    if state.at >= call.deadline_at - (EARLY_S if call.cancelling else 0.0):
         return _end(decision, call, "expired")
     if call.cancelling or (not call.process and not call.durable):
         return _end(decision, call, "cancelled")

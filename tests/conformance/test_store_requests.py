@@ -79,7 +79,7 @@ async def test_requests_of_the_log(counted: Counted, call: OfLog, operations: li
         pytest.param(lambda s: s.refuse("p-0", answer()), [UPDATE], id="refuse"),
         pytest.param(lambda s: s.mailboxes.put("p", 1, [b"x", b"y"]), [PUT], id="put mailbox"),
         pytest.param(lambda s: s.mailboxes.read("p", 0), [QUERY], id="read mailbox"),
-        pytest.param(lambda s: s.put_usage([usage_row(), usage_row("b")]), [PUT, PUT], id="put usage"),
+        pytest.param(lambda s: s.put_usage(SHARD, [usage_row(), usage_row("b")]), [PUT, PUT], id="put usage"),
         pytest.param(lambda s: s.usage("a", 0, 23), [QUERY], id="usage, a day"),
         pytest.param(lambda s: s.usage(None, 23, 24), [QUERY, QUERY], id="usage, two days"),
         pytest.param(lambda s: s.put_tenant_rows(SHARD, [tenant_row()]), [PUT], id="put tenant rows"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dispatcher.model.commands import Accept, Cancel, Command, Done, End, Offer, Outcome, Over, Report, Return, Status
 from dispatcher.model.facts import Entry
 from dispatcher.shard.shard import Shard
@@ -82,3 +84,15 @@ def test_a_cancelled_call_that_comes_back_after_its_deadline_has_expired() -> No
     over = gate.do(Status("p-1"))
     assert isinstance(over, Over)
     assert over.outcome == "expired"
+
+
+@pytest.mark.parametrize(("at", "outcome"), [(97.0, "expired"), (95.0, "cancelled")])
+def test_a_front_whose_clock_is_fast_gives_a_call_up_before_its_deadline(at: float, outcome: str) -> None:
+    """The deadline is at 100 s. A call that is cancelled long before it was not cancelled because of it."""
+    gate = OneShard()
+    gate.accept("p-1", "p")
+    gate.do(Cancel("p-1", "expired"), now=at)
+    gate.do(Return("p-1", 1, "lost", "w"), now=at)
+    over = gate.do(Status("p-1"))
+    assert isinstance(over, Over)
+    assert over.outcome == outcome

@@ -156,8 +156,12 @@ def not_begun_suspends(world: World, entry: Entry) -> str | None:
 
 
 def dead_workers_get_no_offers(world: World, entry: Entry) -> str | None:
-    """I8: in mild weather no call is offered to a worker that has been dead for longer than it takes to notice."""
-    if not world.weather.mild or world.now() < world.disturbed_until:
+    """I8: in mild weather no call is offered to a worker that has been dead for longer than it takes to notice.
+
+    Only a gate process notices it (rule 14), so one of them must have lived through everything.
+    """
+    is_watched = any(gate.is_up and gate.name not in world.touched for gate in world.gates)
+    if not world.weather.mild or not is_watched or world.now() < world.disturbed_until:
         return None
     for fact in entry.facts:
         if isinstance(fact, Dispatched):
