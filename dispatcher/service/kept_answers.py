@@ -26,7 +26,7 @@ async def keep_answers(
 
 
 async def kept_ends(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command]) -> list[End]:
-    """Return the ends that the store holds of running calls that are about to end without an answer.
+    """Return the ends that the store holds of running calls that are about to end, or to wait again, without an answer.
 
     The process that kept such an answer died before it wrote the end, and the worker before it reported the end again.
     Raises StoreUnavailable.

@@ -156,8 +156,8 @@ class Replica(Follower):
                 is_fresh = True
 
     def _ends_durable(self, commands: list[Command], outcomes: list[Outcome]) -> bool:
-        """Return whether the decision ends running durable calls, or repeats such an end."""
-        ends = self.shard.durable_ends()
+        """Return whether the decision ends durable calls that ran, gives their attempts up, or repeats such an end."""
+        ends = [*self.shard.durable_ends(), *self.shard.lost_attempts()]
         return any(over.attempt for over in ends) or any(map(ends_with_answer, commands, outcomes))
 
     async def _keep(
@@ -168,7 +168,8 @@ class Replica(Follower):
         Return the ends that must be decided first, because their answers are kept, and the commands.
         """
         try:
-            found = await kept_ends(answers, self.shard.durable_ends(), commands)
+            ends = [*self.shard.durable_ends(), *self.shard.lost_attempts()]
+            found = await kept_ends(answers, ends, commands)
             return found, await keep_answers(answers, commands, outcomes, now)
         finally:
             self.shard.rollback()

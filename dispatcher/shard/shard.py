@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Command, Outcome, Over
 from dispatcher.model.errors import LogCorrupt
-from dispatcher.model.facts import Entry, Fact, WorkerSet
+from dispatcher.model.facts import Entry, Fact, Returned, WorkerSet
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.shard.decide import decide
 from dispatcher.shard.decision import Decision
@@ -62,6 +62,12 @@ class Shard:
     def durable_ends(self) -> list[Over]:
         """Return the ends of durable calls in the decision that is not written yet."""
         return list(self.state.durable_ends)
+
+    def lost_attempts(self) -> list[Over]:
+        """Return the attempts of durable calls that the decision which is not written yet returns as lost."""
+        calls, facts = self.state.calls, self._decision.facts if self._decision is not None else ()
+        lost = (fact for fact in facts if isinstance(fact, Returned) and fact.reason == "lost")
+        return [Over(fact.id, fact.attempt, "lost") for fact in lost if fact.id in calls and calls[fact.id].durable]
 
     def confirm(self, entry: Entry | None = None) -> list[News]:
         """The decision is written as `entry` (None: it has no facts). Return the news for processes that hold calls."""

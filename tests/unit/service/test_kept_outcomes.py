@@ -77,6 +77,18 @@ async def test_a_kept_answer_is_the_end_although_its_worker_and_its_leader_died(
 
 
 @in_virtual_time()
+async def test_a_call_whose_answer_is_kept_does_not_wait_again() -> None:
+    """Its only worker is lost long before its deadline. It could expire in its queue, beside its answer."""
+    world = World()
+    replica = await accepted(world, slots=1)
+    kept = Answer("done", 1, 7, 9, '{"text":"hello","reason":"stop"}', world.clock.now())
+    await world.store("one").answer("one-1", kept)
+    await replica.commit([Leave("w1")])
+    assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "done", 7, 9)
+    assert await answer_of(world) == kept
+
+
+@in_virtual_time()
 async def test_an_answer_that_cannot_be_kept_does_not_hold_up_the_end() -> None:
     """The log has the end. The next request for the answer keeps it (operations/results.py)."""
     world = World()
