@@ -13,9 +13,9 @@ import pytest
 from tests.support.gate.storm.simulation import run
 from tests.support.gate.storm.weather import draw
 
-SEEDS = 6_000
-"""A seed takes 0.085 s of one core, so these take about five minutes of two. 10,000 seeds and more are run by hand:
-`python -m tests.support.gate.storm --seeds 0:10000 --processes 2 --results FILE`.
+SEEDS = 10_000
+"""A seed takes 0.085 s of one core, so these take about seven minutes of two. More of them are run by hand, and
+benchmarks/results/gate_storm.md has the record: `python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
 """
 PARTS = 20
 EIGHT_FRONTS = 200
