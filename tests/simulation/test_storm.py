@@ -15,7 +15,8 @@ from tests.support.gate.storm.weather import draw
 
 SEEDS = 10_000
 """A seed takes 0.085 s of one core, so these take about seven minutes of two. More of them are run by hand, and
-benchmarks/results/gate_storm.md has the record: `python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
+benchmarks/results/gate_storm.md has the record:
+`python -m tests.support.gate.storm --seeds A:B --processes 2 --results FILE`.
 """
 PARTS = 20
 EIGHT_FRONTS = 200
