@@ -1,7 +1,8 @@
 """Knows the shard's workers, cached for some seconds: which models they serve, and how they count the tokens of a text.
 
 A request is checked against this view. Only the shard decides where the request runs. The view may be old, so before a
-request is refused for an unknown model, the workers are read again.
+request is refused for an unknown model, the workers are read again. A silent worker counts, as it does in the shard:
+its model's calls wait until it reports again or until it has left.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ STALE_S = 60.0
 """If the workers cannot be read, the last view is used up to this age."""
 REMEMBERED_S = 900.0
 """A model that was served within this time counts as known, and its requests get the error "no worker"."""
-ALIVE = frozenset({"serving", "draining", "resting"})
-"""The states of a worker that sends heartbeats."""
 
 
 class FleetView:
@@ -46,8 +45,8 @@ class FleetView:
             raise
 
     async def models(self) -> set[str]:
-        """Return the models that a worker serves now."""
-        return {worker.model for worker in await self.workers() if worker.state in ALIVE}
+        """Return the models of the workers that have not left."""
+        return {worker.model for worker in await self.workers()}
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
         """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker."""
@@ -61,12 +60,10 @@ class FleetView:
             return self._serving(await self.workers(LOOK_AGAIN_S), model)
 
     def _serving(self, workers: Sequence[WorkerSet], model: str) -> WorkerSet:
-        alive = [worker for worker in workers if worker.state in ALIVE]
-        for worker in alive:
+        for worker in workers:
             if worker.model == model:
                 return worker
-        was_served = any(worker.model == model for worker in workers) or self._was_served(model)
-        if alive and not was_served:
+        if workers and not self._was_served(model):
             raise UnknownModel(model)
         raise NoWorker()
 
@@ -88,7 +85,7 @@ class FleetView:
         workers = tuple(await self._link.fleet())
         self._workers, self._read_at = workers, self._clock.monotonic()
         self._seen = {model: seen for model, seen in self._seen.items() if self._was_served(model)}
-        self._seen.update({worker.model: (self._read_at, worker) for worker in workers if worker.state in ALIVE})
+        self._seen.update({worker.model: (self._read_at, worker) for worker in workers})
         return workers
 
     def _forget_reading(self, reading: asyncio.Task[Sequence[WorkerSet]]) -> None:

@@ -10,7 +10,6 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.directory import new_key
-from dispatcher.operations.fleet import ALIVE
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock, Ids, TenantStore
 
@@ -81,7 +80,7 @@ async def existing(store: TenantStore, name: str) -> Tenant:
 async def booking(store: TenantStore, workers: Sequence[WorkerSet], pool: str) -> Booking:
     """Return the sum of the pool's guaranteed rates, and the measured capacity of its live workers."""
     promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
-    return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state in ALIVE))
+    return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state != "silent"))
 
 
 def share(weight: float, rate_per_s: float, burst: float) -> Share:

@@ -177,9 +177,12 @@ class Presence:
             self._submit(command)
 
     def _forget(self) -> None:
-        """Forget processes and workers that the shard does not hold."""
-        state = self._replica.shard.state
+        """Forget processes and workers that the shard does not hold.
+
+        Not those that were just heard or lost: a new worker's first report is not in the log yet.
+        """
+        state, recent = self._replica.shard.state, self._clock.monotonic() - SILENT_S
         known = state.processes.keys() | state.workers.keys()
-        self._broken_at = {name: at for name, at in self._broken_at.items() if name in known}
-        self._heard_at = {name: at for name, at in self._heard_at.items() if name in known}
+        self._broken_at = {name: at for name, at in self._broken_at.items() if name in known or at > recent}
+        self._heard_at = {name: at for name, at in self._heard_at.items() if name in known or at > recent}
         self._refused &= known

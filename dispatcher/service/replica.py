@@ -86,6 +86,9 @@ class Replica(Follower):
         `epoch` is that of the leader that writes. `more` is called after each lost position with the number of commands
         that still fit, and returns further commands; their outcomes follow the others.
 
+        What needs no facts is answered from a state as new as the end of the log. Only a leader refuses without reading
+        it, because nearly all entries are its own.
+
         Raises Deposed if there is a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
         whether the commands were written; LogCorrupt, LogGap.
         """
@@ -130,7 +133,7 @@ class Replica(Follower):
             outcomes = decided[len(found) :]
             if not facts:
                 self.shard.rollback()
-                if is_fresh or all(isinstance(outcome, Refused) for outcome in outcomes):
+                if is_fresh or (epoch is not None and all(isinstance(outcome, Refused) for outcome in outcomes)):
                     return Committed(outcomes, [])
                 await self._catch_up()
                 is_fresh = True

@@ -29,7 +29,6 @@ from dispatcher.shard.settings import ShardSettings
 COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
-FLEET_KEPT_S = 1.0
 LAUNCHES_MAX = 1000
 
 
@@ -58,7 +57,6 @@ class Link:
         self._asking = 0
         self._launches: asyncio.Queue[tuple[str, int]] = asyncio.Queue(LAUNCHES_MAX)
         self._role = "client"
-        self._fleet_read: tuple[float, Sequence[WorkerSet]] = (0.0, ())
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._route = Route(
@@ -119,12 +117,11 @@ class Link:
         return await self._launches.get()
 
     async def fleet(self) -> Sequence[WorkerSet]:
-        read_at, workers = self._fleet_read
-        if not read_at or self._clock.monotonic() - read_at > FLEET_KEPT_S:
-            answered = await self._ask("fleet")
-            workers = await self._own_fleet() if answered is None else read_fleet(answered)
-            self._fleet_read = self._clock.monotonic(), workers
-        return workers
+        answered = await self._ask("fleet")
+        if answered is not None:
+            return read_fleet(answered)
+        await self._replica.catch_up()
+        return self._replica.shard.fleet()
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         answered = await self._ask("usage", (tenant or "", str(first_hour), str(last_hour)))
@@ -201,7 +198,3 @@ class Link:
             return await self._questions.ask(self._route.channel, topic, arguments, ASK_S)
         finally:
             self._asking -= 1
-
-    async def _own_fleet(self) -> Sequence[WorkerSet]:
-        await self._replica.catch_up()
-        return self._replica.shard.fleet()

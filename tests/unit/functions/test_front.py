@@ -32,10 +32,11 @@ def texts(reply: Reply) -> list[str]:
 # ── What is answered ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_models_are_those_that_live_workers_serve_and_the_tenant_may_use(gate: Gate) -> None:
+async def test_models_are_those_of_workers_that_have_not_left_and_the_tenant_may_use(gate: Gate) -> None:
     gate.add_worker("other", model="n")
     gate.add_worker("dead", model="gone")
-    gate.shard.decide(Silent("dead", is_worker=True))
+    gate.shard.decide(Leave("dead"))
+    gate.shard.decide(Silent("other", is_worker=True))
     await gate.add_tenant("narrow", models=("n", "never"))
     every = (await gate.caller("a").get("/v1/models")).json()
     assert [model["id"] for model in every["data"]] == ["m", "n"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatcher.model.commands import Leave
+from dispatcher.model.commands import Leave, Silent
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
@@ -71,6 +71,15 @@ async def test_it_outlives_a_gate_that_is_away_and_no_longer_than_a_while(gate: 
         await view.worker_for(A, "m")
     gate.shard.down = False
     assert await view.models() == {"m"}
+
+
+async def test_calls_wait_for_a_silent_worker_and_are_refused_once_it_has_left(gate: Gate, view: FleetView) -> None:
+    gate.shard.decide(Silent("w", True))
+    assert (await view.worker_for(A, "m")).state == "silent"
+    gate.shard.decide(Leave("w"))
+    await asyncio.sleep(FRESH_S)
+    with pytest.raises(NoWorker):
+        await view.worker_for(A, "m")
 
 
 async def test_a_model_is_forgotten_some_time_after_its_last_worker(gate: Gate, view: FleetView) -> None:

@@ -69,14 +69,19 @@ async def test_what_is_refused_leaves_nothing_behind(
 async def test_a_model_without_live_workers_is_not_unknown(gate: Gate) -> None:
     gate.add_worker("n", model="n")
     assert isinstance(await followed(gate, "a", request=asked(model="n")), Collected)
-    gate.shard.decide(Silent("n", is_worker=True))
+    gate.shard.decide(Leave("n"))
     await asyncio.sleep(FRESH_S)
-    for _ in range(2):
-        with pytest.raises(NoWorker) as caught:
-            await submitted(gate, "a", request=asked(model="n"))
-        assert caught.value.retry_after_s
-        gate.shard.decide(Leave("n"))  # and also after the gate has forgotten it
-        await asyncio.sleep(FRESH_S)
+    with pytest.raises(NoWorker) as caught:
+        await submitted(gate, "a", request=asked(model="n"))
+    assert caught.value.retry_after_s
+
+
+async def test_a_call_waits_while_the_only_worker_is_silent(gate: Gate) -> None:
+    gate.shard.decide(Silent("w", is_worker=True))
+    accepted = await submitted(gate, "a")
+    assert isinstance(accepted, Accepted)
+    assert isinstance(accepted.outcome, Waiting)
+    accepted.leave()
 
 
 async def test_a_model_that_joins_is_served_at_once(gate: Gate) -> None:

@@ -166,6 +166,18 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
 
 
 @in_virtual_time()
+async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_entry() -> None:
+    watch = await watched()
+    front, worker, new = watch.session("front"), watch.session("worker"), watch.session("new worker")
+    await watch.run(60, [front], [("w1", worker)])
+    watch.presence.reported("w2", new)
+    assert await watch.run(SWEEP_S, [front], [("w1", worker)]) == []
+    await watch.replica.commit([report("w2", 1)])
+    assert await watch.run(SILENT_S - SWEEP_S, [front], [("w1", worker)]) == []
+    assert await watch.run(1, [front], [("w1", worker)]) == [Silent("w2", True)]
+
+
+@in_virtual_time()
 async def test_a_draining_worker_is_lost_too() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")

@@ -117,15 +117,24 @@ async def test_answers_without_facts_come_from_the_tail() -> None:
 
 
 @in_virtual_time()
-async def test_a_refusal_needs_no_read() -> None:
+async def test_a_leader_refuses_without_a_read() -> None:
+    world = World()
+    one = world.replica("one")
+    assert await one.take_over("one:1", 0)
+    reads = world.faults["one"]
+    reads.away = True
+    refused = (await one.commit([accept("one-1", "one", world.clock.now())], epoch=1)).outcomes[0]
+    assert isinstance(refused, Refused)
+    assert refused.code == "no_worker"
+
+
+@in_virtual_time()
+async def test_without_a_leader_a_refusal_comes_from_the_tail() -> None:
     world = World()
     one = world.replica("one")
     await one.catch_up()
-    reads = world.faults["one"]
-    reads.away = True
-    refused = (await one.commit([accept("one-1", "one", world.clock.now())])).outcomes[0]
-    assert isinstance(refused, Refused)
-    assert refused.code == "no_worker"
+    await joined(world, "two", ("w1",))
+    assert isinstance((await one.commit([accept("one-1", "one", world.clock.now())])).outcomes[0], Offer)
 
 
 @in_virtual_time()
