@@ -5,6 +5,7 @@ A block counts for the code that it ran with. Several runs may append to one fil
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 CODE = ("dispatcher", "gpu_worker", "headgate/simulator", "tests/support/gate")
 """The folders that decide what a seed does."""
+ROOT = Path(__file__).parents[4]
 
 
 @dataclass
@@ -47,15 +49,31 @@ def append(results: Path, block: Block) -> None:
 
 
 def version() -> tuple[str, str]:
-    """Return the commit, and a digest of the code that seeds run, both marked if there are uncommitted changes."""
-    trees = _git("rev-parse", *(f"HEAD:{folder}" for folder in CODE))
-    mark = "+changes" if _git("status", "--porcelain", "--", *CODE) else ""
-    return _git("rev-parse", "--short", "HEAD") + mark, hashlib.sha256(trees.encode()).hexdigest()[:12] + mark
+    """Return the commit, and a digest of the code that seeds run. Comments and docstrings do not count."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(ROOT)}\n{_code_of(path)}\n".encode())
+    commit = subprocess.run(
+        ("git", "rev-parse", "--short", "HEAD"),  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return commit.stdout.strip(), digest.hexdigest()[:12]
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)  # noqa: S607
-    return done.stdout.strip()
+def _code_of(path: Path) -> str:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def table(blocks: Iterable[Block]) -> str:
