@@ -39,14 +39,18 @@ ANSWER_S = 3.0
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
+    gate = runtime()  # first: in a new sandbox this takes a part of the function's time
     remaining_s = context.get_remaining_time_in_millis() / 1000 - MARGIN_S
-    work = invoke(runtime().context, event, context.aws_request_id, remaining_s)
-    payload: dict[str, Any] = runtime().run(work)
+    payload: dict[str, Any] = gate.run(invoke(gate.context, event, context.aws_request_id, remaining_s))
     return payload
 
 
 async def invoke(context: Context, event: Any, request_id: str, remaining_s: float) -> dict[str, Any]:
-    """Answer one invocation. It waits `remaining_s` seconds for its turn. Raises ServiceError for our own faults."""
+    """Answer one invocation. It waits until `remaining_s` seconds from now for its turn.
+
+    Raises ServiceError for our own faults.
+    """
+    until = context.clock.monotonic() + remaining_s
     try:
         fields = fields_of(event)
         tenant = await context.directory.tenant_of(api_key_of(fields))
@@ -55,19 +59,19 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
         if request.stream:
             raise InvalidRequest("lambda.invoke does not stream; use the HTTP face.", "stream", "unsupported_parameter")
         with context.limits.open_request(tenant.name), context.limits.key_in_flight(tenant.name, key):
-            return await _invoke(context, tenant, request, key, remaining_s)
+            return await _invoke(context, tenant, request, key, until)
     except TenantError as error:
         count("refused")
         return error_payload(error)
 
 
-async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, remaining_s: float) -> dict[str, Any]:
+async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, until: float) -> dict[str, Any]:
     submitted = await submit(context, Submission(tenant, request, key))
     try:
         if isinstance(submitted, Known):
-            answer = await result_of(context, submitted, remaining_s)
+            answer = await result_of(context, submitted, until - context.clock.monotonic())
             return _unfinished(key, submitted.following) if answer is None else body_of(submitted.invocation, answer)
-        collected = await _collected(context, submitted, remaining_s)
+        collected = await _collected(context, submitted, until)
         if collected is None:
             return _unfinished(key, submitted.following)
     finally:
@@ -78,21 +82,21 @@ async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, 
     return rendered(submitted.call, collected)
 
 
-async def _collected(context: Context, accepted: Accepted, remaining_s: float) -> Collected | None:
-    """Return the whole answer, or None if it is not complete in time.
+async def _collected(context: Context, accepted: Accepted, until: float) -> Collected | None:
+    """Return the whole answer, or None if it has no turn at `until` (monotonic seconds), or no end ANSWER_S later.
 
     An execution does not wait behind many requests of its tenant: they would take the executions of all tenants.
     """
     outcome, following = accepted.outcome, accepted.following
     if isinstance(outcome, Waiting) and outcome.position > context.limit_settings.waiting_executions_max:
         return None
-    until = context.clock.now() + remaining_s
+    now = context.clock.monotonic
     turn = asyncio.ensure_future(following.begun.wait())
     reading = asyncio.ensure_future(_read_all(following))
     try:
-        await asyncio.wait({turn, reading}, timeout=max(0.0, remaining_s), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({turn, reading}, timeout=max(0.0, until - now()), return_when=asyncio.FIRST_COMPLETED)
         if following.begun.is_set():
-            await asyncio.wait({reading}, timeout=max(0.0, until + ANSWER_S - context.clock.now()))
+            await asyncio.wait({reading}, timeout=max(0.0, until + ANSWER_S - now()))
         if not reading.done():
             return None
         return await reading

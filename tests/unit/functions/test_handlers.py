@@ -119,11 +119,20 @@ def test_invoke_answers_users_errors_and_raises_ours(sandbox: Sandbox) -> None:
         invoke.handler(sandbox.payload(), LambdaContext())
 
 
-def test_invoke_leaves_itself_time_to_let_go(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("cold_ms", [0, 4_000])
+def test_invoke_leaves_itself_time_to_let_go(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, cold_ms: int) -> None:
+    """A cold start takes a part of the function's time."""
+    context = LambdaContext(remaining_ms=12_000 + cold_ms)
+
+    def started_cold() -> Runtime:
+        context.remaining_ms = 12_000
+        return sandbox.runtime
+
+    monkeypatch.setattr(invoke, "runtime", started_cold)
     sandbox.gate.workers.acts.extend([Act(start_s=100.0)] * 2)
     running = sandbox.runner.run(sandbox.busy())
     started = sandbox.gate_now()
-    answers = invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=12_000))
+    answers = invoke.handler(sandbox.payload(), context)
     assert answers == {"id": "request-1", "status": "queued"}
     assert sandbox.gate_now() - started == pytest.approx(12 - invoke.MARGIN_S, abs=0.1)
     sandbox.runner.run(sandbox.end(running))

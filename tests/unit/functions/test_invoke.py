@@ -208,6 +208,24 @@ async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate
     assert (await gate.item("a", "r-1")).body is None
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_slow_submission_does_not_add_to_the_time_it_may_take(gate: Gate, is_known: bool) -> None:
+    """Else Lambda ends the function before it has let its invocation go."""
+    busy = [begun(gate, "b", max_tokens=300) for n in range(2)]
+    await asyncio.sleep(0.01)
+    if is_known:
+        await invoked(gate, payload(gate), remaining_s=0.0)
+        await asyncio.sleep(0.01)
+    gate.shard.delay_s = 4.0
+    since = gate.clock.now()
+    assert (await invoked(gate, payload(gate), remaining_s=10.0))["status"] == "queued"
+    assert gate.clock.now() - since == pytest.approx(10.0)
+    gate.shard.delay_s = 0.0
+    await asyncio.gather(*busy)
+    await gate.quiet()
+    assert await execute_detached(gate.context, gate.launcher.launched[-1][0])
+
+
 async def test_its_turn_comes_while_it_waits(gate: Gate) -> None:
     busy = [begun(gate, "b", max_tokens=10) for n in range(2)]
     await asyncio.sleep(0.01)
