@@ -6,10 +6,12 @@ guesses keys cannot overload the table, and cannot push known keys out of the ca
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import math
 from collections import OrderedDict
+from functools import partial
 from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
@@ -60,6 +62,8 @@ class Directory:
         self._keys: _Cache[KeyRecord] = _Cache()
         self._unknown_keys: _Cache[None] = _Cache()
         self._tenants: _Cache[Tenant | None] = _Cache()
+        self._reading: dict[str, asyncio.Task[KeyRecord | None]] = {}
+        """The lookups that are under way, by the key's prefix."""
         self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
 
     async def tenant_of(self, api_key: str | None) -> Tenant:
@@ -86,18 +90,31 @@ class Directory:
         return cached[0] if cached else self._tenants.put(name, await self._store.get_tenant(name), now)
 
     async def _key(self, prefix: str) -> KeyRecord | None:
+        """Return the key's record. Concurrent callers with the same prefix share one lookup."""
         now = self._clock.now()
         if cached := self._keys.get(prefix, now):
             return cached[0]
         if self._unknown_keys.get(prefix, now):
             return None
-        if not self._keys.has_had(prefix):
-            self._take_lookup()
+        reading = self._reading.get(prefix)
+        if reading is None:
+            if not self._keys.has_had(prefix):
+                self._take_lookup()
+            reading = self._reading[prefix] = asyncio.ensure_future(self._read_key(prefix, now))
+            reading.add_done_callback(partial(self._forget_reading, prefix))
+        return await asyncio.shield(reading)
+
+    async def _read_key(self, prefix: str, now: float) -> KeyRecord | None:
         record = await self._store.find_key(prefix)
         if record is None:
             self._keys.drop(prefix)
             return self._unknown_keys.put(prefix, None, now)
         return self._keys.put(prefix, record, now)
+
+    def _forget_reading(self, prefix: str, reading: asyncio.Task[KeyRecord | None]) -> None:
+        del self._reading[prefix]
+        if not reading.cancelled():
+            reading.exception()  # each waiting caller raises it
 
     def _take_lookup(self) -> None:
         wait_s = self._lookups.take()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
+from dispatcher.model.errors import InvalidRequest, Refused, StoreUnavailable, Unauthorized
 from dispatcher.operations import directory as module
 from dispatcher.operations.directory import CACHE_S, key_prefix, new_key
 from dispatcher.operations.limits import LimitSettings
@@ -110,6 +110,43 @@ async def test_guessing_keys_reads_the_table_at_a_bounded_rate_and_known_keys_ar
         with pytest.raises((Unauthorized, Refused)):
             await directory.tenant_of(guessed(number))
     assert (await directory.tenant_of(gate.keys["a"])).name == "a"
+
+
+class Slow:
+    """Each request to the store takes a moment. `fails`: the store is away."""
+
+    fails = False
+
+    async def before(self, operation: str) -> None:
+        await asyncio.sleep(0.1)
+        if self.fails:
+            raise StoreUnavailable()
+
+    async def after(self, operation: str) -> None:
+        return None
+
+
+async def test_many_requests_with_one_key_at_the_start_are_one_lookup(gate: Gate) -> None:
+    directory = gate.process(LimitSettings(unknown_keys_burst=5)).directory
+    gate.store.faults = Slow()
+    reads = gate.store.requests["find_key"]
+    found = await asyncio.gather(*(directory.tenant_of(gate.keys["a"]) for _ in range(300)))
+    assert {tenant.name for tenant in found} == {"a"}
+    assert gate.store.requests["find_key"] == reads + 1
+
+
+async def test_a_lookup_that_fails_is_tried_again_by_the_next_request(gate: Gate) -> None:
+    directory = gate.process().directory
+    gate.store.faults = faults = Slow()
+    faults.fails = True
+    errors = await asyncio.gather(*(directory.tenant_of(gate.keys["a"]) for _ in range(3)), return_exceptions=True)
+    assert [type(error) for error in errors] == [StoreUnavailable] * 3
+    faults.fails = False
+    leaving = asyncio.ensure_future(directory.tenant_of(gate.keys["a"]))
+    staying = asyncio.ensure_future(directory.tenant_of(gate.keys["a"]))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    assert (await staying).name == "a"
 
 
 def test_a_key_is_kept_as_a_digest_and_has_bits_enough() -> None:
