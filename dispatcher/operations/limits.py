@@ -23,7 +23,8 @@ from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
 DURABLE_REFUSED_S = 0.25
-"""How long this process refuses a tenant's durable calls after the gate refused one: each of them costs two writes."""
+"""How long this process refuses a tenant's durable calls after the gate refused one for a reason that holds for all of
+them: each of them costs two writes."""
 QUEUE_FULL_S = 0.05
 """How long this process refuses a tenant's other calls after the gate refused one for a full queue."""
 

@@ -32,6 +32,9 @@ from dispatcher.operations.results import answer_without, is_retryable
 RETRIES_PER_KEY_MAX = 16
 """Most new tries of one key after retryable errors. Further repetitions get the last error again."""
 
+TENANT_WIDE = frozenset({"queue_full", "overloaded"})
+"""Codes of refusals that hold for all calls of a tenant. A throttled application says nothing of the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -182,7 +185,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
 
     Not if a repeat of the key put the call before the gate as well: it may be accepted. The next repeat asks again.
     """
-    if isinstance(error, RefusedError):
+    if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
         context.limits.durable_refusals.note(call.tenant.name, error, context.clock.monotonic())
     await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 

@@ -28,9 +28,11 @@ from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.limits import DURABLE_REFUSED_S
 from dispatcher.operations.submit import RETRIES_PER_KEY_MAX, Accepted, Known, latest
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.in_process import OFFER_S
-from tests.support.gate.memory_gate import Gate
+from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.store_faults import FailsOnce
 from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
 from tests.support.gate.worker_client import SHED, Act, refuses
@@ -153,6 +155,18 @@ async def test_the_bound_is_the_tenants_own_and_a_refused_key_is_free_again(gate
     await gate.quiet()
     await asyncio.sleep(DURABLE_REFUSED_S)
     assert isinstance(await followed(gate, "small", "k"), Collected)
+
+
+async def test_a_throttled_application_does_not_bar_the_others_of_its_tenant() -> None:
+    gate = await make_gate(settings=ShardSettings(throttling=Limits(user=100, app=1)))
+    gate.add_worker(kv_use=1.0)
+    batch = replace(asked(), app="batch")
+    await followed(gate, "a", "one", request=batch)
+    with pytest.raises(Refused) as caught:
+        await submitted(gate, "a", "two", request=batch)
+    assert caught.value.code == "throttled_app"
+    assert isinstance(await followed(gate, "a", "three", request=replace(asked(), app="chat")), Collected)
+    await gate.at_rest()
 
 
 async def test_the_same_key_is_known_whatever_became_of_it(gate: Gate) -> None:
