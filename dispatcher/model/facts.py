@@ -7,6 +7,7 @@ Units: costs and served in service units, rates in service units a second, times
 numbers that the shard's order keeps for a tenant (dispatcher/policies/orders); their meaning belongs to the order.
 
 Within an entry the facts stand in this order: workers, processes and tenants; ends and returns; arrivals; dispatches.
+A call that finds a place in its tenant's queue only after these dispatches follows them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides commands, and returns facts. Every fact is applied at once, so that the next decision is made after it.
 
-First come the commands that free capacity or change the fleet, then the arrivals. At last every free slot is given to
-the call that is due first. This module changes the state only through facts.
+First come the commands that free capacity or change the fleet, then the arrivals. Then every free slot is given to the
+call that is due first. This module changes the state only through facts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dispatcher.model.commands import (
     Outcome,
     Over,
     Present,
+    Refused,
     Report,
     Return,
     Saved,
@@ -53,12 +54,37 @@ def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
     for number in arrivals:
         outcomes[number] = _decide(decision, commands[number])
     if decision.state.order.is_conserving:
-        while dispatch_next(decision):
-            pass
+        _give_slots(decision)
+        _decide_again(decision, commands, outcomes)
     for number in arrivals:  # after the slots were given away
         if type(outcome := outcomes[number]) is Waiting:
             outcomes[number] = status(decision.state, outcome.id)
     return outcomes
+
+
+def _give_slots(decision: Decision) -> None:
+    while dispatch_next(decision):
+        pass
+
+
+def _decide_again(decision: Decision, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
+    """Decide again the arrivals that found their queue full, if a slot is still free.
+
+    The calls that filled the queue came in the same entry, and have their slots now.
+    """
+    slots = decision.state.slots
+    again = [
+        number
+        for number, (command, outcome) in enumerate(zip(commands, outcomes, strict=True))
+        if isinstance(command, Accept) and _is_full(outcome) and slots.first(command.model) is not None
+    ]
+    for number in again:
+        outcomes[number] = _decide(decision, commands[number])
+        _give_slots(decision)
+
+
+def _is_full(outcome: Outcome) -> bool:
+    return isinstance(outcome, Refused) and outcome.code == "queue_full"
 
 
 def _decide(decision: Decision, command: Command) -> Outcome:
