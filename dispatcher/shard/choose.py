@@ -12,7 +12,7 @@ from dispatcher.policies.orders.interface import Index
 from dispatcher.policies.orders.queues import TenantQueue
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.state import State
-from dispatcher.shard.tier_floors import owed_most
+from dispatcher.shard.tier_floors import owed_first
 
 
 def due_queue(state: State, model: str) -> tuple[TenantQueue | None, float]:
@@ -28,9 +28,9 @@ def due_queue(state: State, model: str) -> tuple[TenantQueue | None, float]:
 
 def _first_by_tier(state: State, lanes: dict[str, Index]) -> TenantQueue | None:
     tiers = state.settings.tiers
-    owed = owed_most(state.behind, tiers.slack) if tiers else None
-    if owed in lanes and (queue := lanes[owed].due(state.at)[0]) is not None:
-        return queue
+    for tier in owed_first(state.behind, tiers.slack) if tiers else ():
+        if tier in lanes and (queue := lanes[tier].due(state.at)[0]) is not None:
+            return queue
     urgent_first = sorted(lanes, key=lambda tier: Tier(tier).rank)
     for tier in urgent_first:
         if (queue := lanes[tier].guaranteed(state.at)) is not None:

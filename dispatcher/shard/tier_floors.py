@@ -7,8 +7,9 @@ began to wait, in estimates. With s_t the share of t:
     behind_t = s_t S - S_t            service units; 0 for a tier without waiting calls
     behind_t >= -slack                a larger lead is forgotten
 
-A tier is *owed* if behind_t > slack. The tier that is owed most goes first; else the most urgent tier. The bound: a
-call with B service before it in its tier is dispatched before (B + 2 slack) / s_t more service is dispatched in all.
+A tier is *owed* if behind_t > slack. Of the tiers that wait for the model of the free slot, the one that is owed most
+goes first; else the most urgent. The bound, while all tiers wait for one model: a call with B service before it in its
+tier is dispatched before (B + 2 slack) / s_t more service is dispatched in all.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Iterable, Mapping
 Behind = dict[str, float]
 
 
-def owed_most(behind: Mapping[str, float], slack: float) -> str | None:
-    """Return the tier that is owed most, or None."""
+def owed_first(behind: Mapping[str, float], slack: float) -> list[str]:
+    """Return the tiers that are owed, the one that is owed most first."""
     owed = [(lack, tier) for tier, lack in behind.items() if lack > slack]
-    return max(owed)[1] if owed else None
+    return [tier for _, tier in sorted(owed, reverse=True)]
 
 
 def after_dispatch(

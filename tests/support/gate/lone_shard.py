@@ -14,8 +14,10 @@ T0 = 1_000_000.0
 MODEL = "m"
 
 
-def report(worker: str = "w", slots: int = 1, *, kv_use: float = 0.0, capacity_per_s: float = 10.0) -> Report:
-    return Report(worker, f"http://{worker}", MODEL, slots, 0, 1.0, capacity_per_s, False, kv_use, 0, ())
+def report(
+    worker: str = "w", slots: int = 1, *, model: str = MODEL, kv_use: float = 0.0, capacity_per_s: float = 10.0
+) -> Report:
+    return Report(worker, f"http://{worker}", model, slots, 0, 1.0, capacity_per_s, False, kv_use, 0, ())
 
 
 class LoneShard:
@@ -43,6 +45,7 @@ class LoneShard:
         tenant: str = "a",
         *,
         process: str = "p",
+        model: str = MODEL,
         cost: float = 1.0,
         wait_s: float = 1e6,
         durable: bool = False,
@@ -58,7 +61,7 @@ class LoneShard:
         """Send a call. Return its id and the outcome."""
         name = call_id(process, next(self._sequences))
         command = Accept(
-            name, 0, process, tenant, MODEL, cost, self.now + wait_s, durable, app, interaction, version, weight,
+            name, 0, process, tenant, model, cost, self.now + wait_s, durable, app, interaction, version, weight,
             rate_per_s, burst, tier, waiting_max,
         )  # fmt: skip
         return name, self.do(command)

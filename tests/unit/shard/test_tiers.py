@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.shard.settings import ShardSettings, TierFloors
-from tests.support.gate.lone_shard import LoneShard
+from tests.support.gate.lone_shard import LoneShard, report
 
 ORDER = ("background", "standard", "premium")
 
@@ -58,6 +58,17 @@ def test_a_floor_is_kept_under_a_flood_of_the_more_urgent_tier() -> None:
     assert served.count("background") == pytest.approx(100, abs=8)
     assert served.count("standard") == pytest.approx(100, abs=8)
     assert served.count("premium") == pytest.approx(200, abs=16)
+
+
+def test_a_floor_is_kept_while_another_tier_is_owed_more_for_a_model_without_slots() -> None:
+    tiers = TierFloors({"standard": 0.3, "background": 0.1}, slack=4.0)
+    shard = LoneShard(ShardSettings(tiers=tiers), report("full", model="full"), report("w"))
+    for _ in range(2):  # one runs for ever, one waits
+        shard.call("stuck", tier="standard", model="full")
+    running = shard.call("blocker", tier="premium")
+    sent = {shard.call(tier, tier=tier): tier for _ in range(400) for tier in ("background", "premium")}
+    served = [sent[name] for name in shard.drain(running)][:400]
+    assert served.count("background") == pytest.approx(40, abs=8)
 
 
 def test_a_tier_that_was_away_has_saved_no_claim() -> None:
