@@ -198,7 +198,9 @@ class State:
         self._note(self.set_worker, worker_id, old)
         if old is not None:
             self.slots.left(old)
-        if worker is not None:
+        if worker is None:
+            self.kv_use.pop(worker_id, None)
+        else:
             self.workers[worker_id] = worker
             self.slots.changed(worker)
 

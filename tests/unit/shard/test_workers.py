@@ -103,3 +103,12 @@ def test_the_calls_of_a_worker_that_left_go_to_others_in_their_old_order() -> No
     shard.do(report("heir", 1))
     assert shard.worker_of(first) == "heir"
     assert shard.drain(first) == [second, third]
+
+
+def test_nothing_is_kept_of_a_worker_that_left() -> None:
+    """Each start of a worker has an id of its own."""
+    shard = LoneShard(None, report("w"))
+    for number in range(3):
+        shard.do(report(f"restarted-{number}", kv_use=0.5))
+        shard.do(Leave(f"restarted-{number}"))
+    assert list(shard.shard.state.kv_use) == list(shard.shard.state.workers) == ["w"]
