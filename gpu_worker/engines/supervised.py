@@ -115,11 +115,14 @@ class SupervisedEngine:
                     upcoming.cancel()
                     await asyncio.gather(upcoming, return_exceptions=True)
                     raise restarted()
-                yield (event := self._checked(upcoming))
+                event = self._checked(upcoming)
                 if isinstance(event, Finished):
-                    return
+                    break
+                yield event
         finally:
             self._running.pop(request_id, None)
+        # No longer among the running requests: the reader may keep this stream open while the gate cannot be reached.
+        yield event
 
     async def abort(self, request_id: str) -> None:
         await self._engine.abort(request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +21,8 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.supervised import RESTARTS_MAX, SupervisedEngine
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from headgate.simulator.virtual_time import LoopClock, run
+from headgate.simulator.virtual_time import START, LoopClock, run
+from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 
@@ -120,6 +122,22 @@ def test_slow_is_not_hung_and_idle_is_not_either() -> None:
         await clock.sleep(60.0)
         assert await outcome(engine, asked(tokens=4)) == (4, "length")
         assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_finished_request_whose_end_waits_for_the_gate_is_no_hang() -> None:
+    async def story() -> None:
+        engine = SupervisedEngine(ScriptedEngine, LoopClock(), apart=at_once)
+        await engine.start()
+        harness = WorkerHarness(engine)  # type: ignore[arg-type]
+        harness.gate.away = True
+        reading = harness.start(order(deadline_at=START + 900))
+        await asyncio.sleep(600)
+        assert engine.restarts == 0
+        harness.gate.away = False
+        assert json.loads((await reading)[-1])["event"] == "finished"
         await engine.stop()
 
     run(story())
