@@ -1,7 +1,8 @@
 """An engine that is watched, and replaced when it dies or hangs. Its progress is watched, not a health page.
 
-It hangs if it has requests, and for `hang_s` there is no event and no change of its cache, queue or batch. It is dead
-if a request ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
+It hangs if it has requests for `hang_s` in all, and meanwhile no token, no end and no change of its cache or batch shows
+progress. New and aborted requests are no progress: they come and go also while an engine hangs. It is dead if a request
+ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
 settles or tries elsewhere, and another engine is started. The service that tenants received is carried over; the
 counters of all tenants start again together, so no tenant gains by it. More than RESTARTS_MAX restarts within
 RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the worker (`hopeless`).
@@ -26,6 +27,7 @@ from gpu_worker.engines.interface import (
     EngineRequest,
     EngineStats,
     Finished,
+    Token,
 )
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 
@@ -67,7 +69,8 @@ class SupervisedEngine:
         """By request id: a future that is set when the request's engine is gone."""
         self._before = EngineStats(0, 0, 0.0, {})
         """Stats of the engines before this one."""
-        self._moved_s = 0.0
+        self._stalled_s = 0.0
+        """Seconds with requests since the last progress."""
         self._seen: tuple[float, ...] = ()
         self._ready = asyncio.Event()
         self._dead = asyncio.Event()
@@ -104,8 +107,6 @@ class SupervisedEngine:
     async def _watched(
         self, request_id: str, events: AsyncGenerator[EngineEvent, None], gone: asyncio.Future[Any]
     ) -> AsyncGenerator[EngineEvent, None]:
-        if not self._running:
-            self._moved_s = self.clock.now()
         self._running[request_id] = gone
         try:
             while True:
@@ -137,17 +138,19 @@ class SupervisedEngine:
 
     def _checked(self, upcoming: asyncio.Future[Any]) -> EngineEvent:
         """Return the event, and note the progress; raise `restarted` if the engine is dead."""
-        self._moved_s = self.clock.now()
         try:
             event: EngineEvent = upcoming.result()
-            return event
         except StopAsyncIteration:
             raise restarted() from None
         except EngineError as error:
             if error.code not in DEAD:
+                self._stalled_s = 0.0
                 raise
             self._dead.set()
             raise restarted() from None
+        if isinstance(event, Token) or (isinstance(event, Finished) and event.reason != "aborted"):
+            self._stalled_s = 0.0
+        return event
 
     async def _watch(self) -> None:
         while not self.hopeless.is_set():
@@ -160,15 +163,20 @@ class SupervisedEngine:
                 await self._replace("it is dead")
                 continue
             self._check_progress()
-            if self._running and self.clock.now() - self._moved_s > self.hang_s:
+            if self._stalled_s > self.hang_s:
                 await self._replace(f"{len(self._running)} requests made no progress for {self.hang_s:g} s")
 
     def _check_progress(self) -> None:
-        """Note progress without events: a long prompt in pieces takes more and more of the cache."""
+        """Note progress without events: a long prompt in pieces takes more and more of the cache.
+
+        Each check adds `watch_s`, so a pause of this process or a jump of the clock is no hang.
+        """
         stats = self._engine.stats()
-        seen = (stats.kv_use, stats.waiting, stats.running, sum(got.service for got in stats.tenants.values()))
+        seen = (stats.kv_use, stats.running, sum(got.service for got in stats.tenants.values()))
         if seen != self._seen:
-            self._seen, self._moved_s = seen, self.clock.now()
+            self._seen, self._stalled_s = seen, 0.0
+        elif self._running:
+            self._stalled_s += self.watch_s
 
     async def _replace(self, why: str) -> None:
         logger.error("the engine is replaced: %s", why)
@@ -190,13 +198,14 @@ class SupervisedEngine:
             self.hopeless.set()
             return
         self.restarts += 1
+        self._stalled_s = 0.0
         self._dead.clear()
         self._ready.set()
         logger.info("a new engine serves")
 
     def _count_restart(self) -> None:
         """Raises RuntimeError if there were too many restarts."""
-        now_s = self.clock.now()
+        now_s = self.clock.monotonic()
         self._restarted_s.append(now_s)
         while now_s - self._restarted_s[0] > RESTARTS_WITHIN_S:
             self._restarted_s.popleft()

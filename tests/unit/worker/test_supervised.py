@@ -143,6 +143,54 @@ def test_a_finished_request_whose_end_waits_for_the_gate_is_no_hang() -> None:
     run(story())
 
 
+class Hung(ScriptedEngine):
+    """Computes nothing. As vLLM's front end does, it takes requests and answers an abort without its core."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+        aborted = self.running[request.request_id] = asyncio.Event()
+        self.waiting += 1
+        yield Started(1)
+        await aborted.wait()
+        self.waiting -= 1
+        yield Finished("aborted", 1, 0)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self.waiting, 0, 0.0, {})
+
+
+@pytest.mark.parametrize("every_s", [10.0, 50.0])
+def test_new_and_aborted_requests_do_not_hide_a_hang(every_s: float) -> None:
+    async def story() -> None:
+        clock = LoopClock()
+        engine = SupervisedEngine(Hung, clock, hang_s=60.0, apart=at_once)
+        await engine.start()
+        for number in range(12):
+            reading = asyncio.ensure_future(outcome(engine, asked(str(number))))
+            await clock.sleep(every_s - 1)
+            await engine.abort(str(number))
+            assert (await reading)[1] in ("aborted", "engine_restarted")
+            await clock.sleep(1)
+        assert engine.restarts
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_jump_of_the_wall_clock_is_no_hang() -> None:
+    class Jumps(LoopClock):
+        def now(self) -> float:
+            return super().now() + (3600 if self.monotonic() > START + 5 else 0)
+
+    async def story() -> None:
+        engine = SupervisedEngine(lambda: ScriptedEngine(token_s=4.0), Jumps(), hang_s=5.0, apart=at_once)
+        await engine.start()
+        assert await outcome(engine, asked(tokens=4)) == (4, "length")
+        assert engine.restarts == 0
+        await engine.stop()
+
+    run(story())
+
+
 def test_what_tenants_received_is_carried_over() -> None:
     async def story() -> None:
         clock = LoopClock()
