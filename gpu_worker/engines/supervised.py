@@ -1,8 +1,8 @@
 """An engine that is watched, and replaced when it dies or hangs. Its progress is watched, not a health page.
 
-It hangs if it has requests for `hang_s` in all, and meanwhile no token, no end and no change of its cache or batch shows
-progress. New and aborted requests are no progress: they come and go also while an engine hangs. It is dead if a request
-ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
+It hangs if it has requests for `hang_s` in all, and meanwhile no token, no end and no change of its cache or batch
+shows progress. New and aborted requests are no progress: they come and go also while an engine hangs. It is dead if a
+request ends with an error of DEAD. In both cases all running requests end with `engine_restarted`, which the gate
 settles or tries elsewhere, and another engine is started. The service that tenants received is carried over; the
 counters of all tenants start again together, so no tenant gains by it. More than RESTARTS_MAX restarts within
 RESTARTS_WITHIN_S, an engine that cannot be stopped, or one that does not start, ends the worker (`hopeless`).
@@ -116,7 +116,7 @@ class SupervisedEngine:
                     upcoming.cancel()
                     await asyncio.gather(upcoming, return_exceptions=True)
                     raise restarted()
-                event = self._checked(upcoming)
+                event = self._checked(upcoming, gone)
                 if isinstance(event, Finished):
                     break
                 yield event
@@ -136,7 +136,7 @@ class SupervisedEngine:
         counts = self._before.counts + current.counts
         return replace(current, tenants=_sum(self._before.tenants, current.tenants), counts=counts)
 
-    def _checked(self, upcoming: asyncio.Future[Any]) -> EngineEvent:
+    def _checked(self, upcoming: asyncio.Future[Any], gone: asyncio.Future[Any]) -> EngineEvent:
         """Return the event, and note the progress; raise `restarted` if the engine is dead."""
         try:
             event: EngineEvent = upcoming.result()
@@ -146,7 +146,8 @@ class SupervisedEngine:
             if error.code not in DEAD:
                 self._stalled_s = 0.0
                 raise
-            self._dead.set()
+            if not gone.done():  # else a slow reader gets the error after the engine was replaced
+                self._dead.set()
             raise restarted() from None
         if isinstance(event, Token) or (isinstance(event, Finished) and event.reason != "aborted"):
             self._stalled_s = 0.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,
@@ -138,6 +139,37 @@ def test_a_finished_request_whose_end_waits_for_the_gate_is_no_hang() -> None:
         assert engine.restarts == 0
         harness.gate.away = False
         assert json.loads((await reading)[-1])["event"] == "finished"
+        await engine.stop()
+
+    run(story())
+
+
+def test_the_error_of_a_replaced_engine_does_not_end_the_next() -> None:
+    """Two requests run when the engine dies. The reader of the second is slow: it gets the error after the restart."""
+    events: list[EventQueue] = []
+
+    class Dies(ScriptedEngine):
+        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+            events.append(queue := EventQueue())
+            yield Started(1)
+            async for event in queue:
+                yield event
+
+    async def story() -> None:
+        engines = iter((Dies(), ScriptedEngine()))
+        engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=at_once)
+        await engine.start()
+        streams = [engine.generate(asked(name)) for name in "ab"]
+        for stream in streams:
+            assert isinstance(await anext(stream), Started)
+        for queue in events:
+            queue.put_nowait(EngineError("engine_failed", "dead"))
+        for stream in streams:
+            with pytest.raises(EngineError, match="restarted"):
+                await anext(stream)
+            await asyncio.sleep(5)
+            assert engine.serves()
+        assert engine.restarts == 1
         await engine.stop()
 
     run(story())
