@@ -34,6 +34,8 @@ class AnswerEvents:
     def __init__(self, *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
         """The text and counts that the last attempt delivered."""
+        self.count = 0
+        """How many events the attempts delivered."""
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
@@ -44,6 +46,11 @@ class AnswerEvents:
 
     def __len__(self) -> int:
         return self._events.qsize()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next event must wait until the reader has taken one."""
+        return len(self) >= EVENTS_AHEAD_MAX and not self._unread
 
     @property
     def is_partly_delivered(self) -> bool:
@@ -58,12 +65,13 @@ class AnswerEvents:
 
     async def put(self, event: WorkEvent) -> None:
         """Wait until there is room, then add the event."""
-        while len(self) >= EVENTS_AHEAD_MAX and not self._unread:
+        while self.is_full:
             self._room.clear()
             await self._room.wait()
         self.put_now(event)
 
     def put_now(self, event: WorkEvent) -> None:
+        self.count += 1
         self.collected.note(event)
         if not self._unread:
             self._events.put_nowait(event)

@@ -34,7 +34,8 @@ from dispatcher.operations.limits import WaitingRequest
 LATE_S = 2.0
 """A worker ends an execution at its deadline. If it has not done so this long after, the stream is closed."""
 LAST_EVENT_S = 3.0
-"""How long the task waits for the last event of the running attempt after the gate has reported its end."""
+"""How long the task waits for an event of the running attempt after the gate has reported its end. While the caller
+reads too slowly, the task reads no event, and waits on."""
 
 
 class _Signal(Enum):
@@ -242,8 +243,16 @@ class Following:
             self._end(await self._end_in_log(over))
             return
         self._over = over
-        broken = Broken(over.attempt, "", began=True)
-        self._last_wait = asyncio.get_running_loop().call_later(LAST_EVENT_S, self._inbox.put_nowait, broken)
+        self._await_last_event(over.attempt)
+
+    def _await_last_event(self, attempt: int, seen: int = -1) -> None:
+        """End the attempt's stream if no event has arrived since there were `seen`, and the caller has read enough."""
+        events = self._events
+        if events.is_full or events.count != seen:
+            timer = asyncio.get_running_loop().call_later
+            self._last_wait = timer(LAST_EVENT_S, self._await_last_event, attempt, events.count)
+        else:
+            self._inbox.put_nowait(Broken(attempt, "", began=True))
 
     async def _end_in_log(self, over: Over) -> AnsweredError | None:
         return await end_in_log(self._context, self.call, over, self._events)

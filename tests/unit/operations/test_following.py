@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from dispatcher.model.errors import (
     WorkerFailed,
 )
 from dispatcher.model.invocation import Answer
-from dispatcher.model.worker_protocol import Started, Token, WorkEvent, WorkOrder
+from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.answer_events import EVENTS_AHEAD_MAX
 from dispatcher.operations.calls import Collected, accept_of
@@ -31,7 +32,7 @@ from dispatcher.policies.tiers import Tier
 from tests.support.gate.in_process import OFFER_S
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
-from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
+from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, ScriptedWorkers, dies_after, refuses
 
 
 def lost(gate: Gate, call_id: str, attempt: int) -> None:
@@ -288,6 +289,46 @@ async def test_a_caller_that_does_not_read_holds_up_no_offer(gate: Gate) -> None
     assert ended.output_tokens <= EVENTS_AHEAD_MAX + 1
     with pytest.raises(WorkerFailed):
         await read(call)
+
+
+@dataclass
+class Buffered:
+    """ports.WorkerClient with a network between: it holds the events that the front has not read yet."""
+
+    workers: ScriptedWorkers
+
+    async def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
+        sent: asyncio.Queue[WorkEvent] = asyncio.Queue()
+
+        async def send() -> None:
+            async with aclosing(self.workers.execute(offer, order)) as events:
+                async for event in events:
+                    sent.put_nowait(event)
+
+        sending = asyncio.ensure_future(send())
+        try:
+            while not isinstance(event := await sent.get(), Finished):
+                yield event
+            yield event
+        finally:
+            sending.cancel()
+
+
+@pytest.mark.parametrize("pause_s", [1.0, 20.0])
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_a_slow_reader_gets_the_whole_answer_after_its_end_is_in_the_log(
+    gate: Gate, key: str, pause_s: float
+) -> None:
+    gate.context.workers = Buffered(gate.workers)
+    gate.workers.acts.append(Act(token_s=0.001))
+    call = await dispatched(gate, "a", key, max_tokens=200, stream=True)
+    got = Collected()
+    async for event in call.following.events():
+        got.note(event)
+        if got.output_tokens % 20 == 0:
+            await asyncio.sleep(pause_s)
+    call.leave()
+    assert got.text == "x" * 200
 
 
 @pytest.mark.parametrize("key", ["", "k"])
