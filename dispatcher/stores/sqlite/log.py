@@ -10,6 +10,9 @@ from dispatcher.stores.limits import CUT_AFTER_S, checked_entry, checked_shard, 
 from dispatcher.stores.snapshot_parts import checksum
 from dispatcher.stores.sqlite.database import Database
 
+ENTRIES_CUT_AT_ONCE = 500
+"""Deleted in some milliseconds."""
+
 
 class SqliteLog:
     """dispatcher.ports.Log."""
@@ -60,10 +63,16 @@ class SqliteLog:
         return None
 
     async def cut(self, position: int) -> None:
+        """Delete from the lowest position on, in short transactions: the appends of all processes wait for each.
+
+        It ends at the first rows that are too young. Otherwise every cut would read the entries of a whole day.
+        """
+        for table, key, at_once in (("log", "shard, position", ENTRIES_CUT_AT_ONCE), ("snapshots", "rowid", 1)):
+            lowest = f"SELECT {key} FROM {table} WHERE shard = ? AND position < ? ORDER BY position LIMIT {at_once}"  # noqa: S608
+            delete = f"DELETE FROM {table} WHERE ({key}) IN ({lowest}) AND written_at <= ?"  # noqa: S608
+            while await self._delete(delete, position) == at_once:
+                pass
+
+    async def _delete(self, delete: str, position: int) -> int:
         which = (self._shard, position, self._clock.now() - CUT_AFTER_S)
-
-        def apply(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM log WHERE shard = ? AND position < ? AND written_at <= ?", which)
-            connection.execute("DELETE FROM snapshots WHERE shard = ? AND position < ? AND written_at <= ?", which)
-
-        await self._database.write(apply, synced=False)
+        return await self._database.write(lambda db: db.execute(delete, which).rowcount, synced=False)

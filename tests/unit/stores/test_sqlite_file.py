@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
-from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.stores.sqlite import database, sync
 from dispatcher.stores.sqlite.store import SqliteStore
@@ -158,3 +158,33 @@ async def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await store.log("s").append(0, b"x")
+
+
+async def test_a_cut_does_not_read_what_is_too_young(tmp_path: Path) -> None:
+    """It is made every minute, and a day's entries stay: reading all of them would keep every append waiting."""
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    await fill(store, 20_000, written_at=RealClock().now())
+    steps: list[None] = []
+    store._database._writer.set_progress_handler(lambda: steps.append(None), 1000)
+    await store.log("s").cut(19_000)
+    assert len(steps) < 20
+    await store.close()
+
+
+async def test_a_cut_of_many_entries_lets_appends_in_between(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    await fill(store, 5_000, written_at=0.0)
+    statements: list[str] = []
+    store._database._writer.set_trace_callback(statements.append)
+    await store.log("s").cut(4_900)
+    assert statements.count("COMMIT") > 5
+    assert await store.log("s").read(4_900, 1) == [b"x"]
+    with pytest.raises(LogGap):
+        await store.log("s").read(4_899)
+    await store.close()
+
+
+async def fill(store: SqliteStore, entries: int, written_at: float) -> None:
+    rows = [("s", position, b"x", written_at) for position in range(entries)]
+    put = "INSERT INTO log VALUES (?, ?, ?, ?)"
+    await store._database.write(lambda db: db.executemany(put, rows), synced=False)
