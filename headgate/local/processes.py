@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from io import RawIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from headgate.local.guardian import MARK_VARIABLE, end_marked, marked
 
@@ -94,17 +96,17 @@ class Child:
         except (ProcessLookupError, PermissionError):
             return  # the group is empty (macOS gives EPERM if only zombies are left)
 
-    async def _copy_output(self, output: asyncio.StreamReader, log: IO[bytes]) -> None:
+    async def _copy_output(self, output: asyncio.StreamReader, log: RawIOBase) -> None:
         line = b""
         while chunk := await output.read(65536):
-            log.write(chunk)
-            log.flush()
+            with suppress(OSError):  # a full disk costs lines of the log; a pipe that is not read stops the child
+                log.write(chunk)
             if not self._announced.done():
                 *lines, line = (line + chunk).split(b"\n")
                 line = line[:ANNOUNCEMENT_BYTES_MAX]
                 self._read_announcement(lines)
 
-    async def _watch(self, output: asyncio.StreamReader, log: IO[bytes]) -> None:
+    async def _watch(self, output: asyncio.StreamReader, log: RawIOBase) -> None:
         """Wait until the child ended and its output is in the log."""
         copying = asyncio.create_task(self._copy_output(output, log))
         await self._process.wait()
@@ -231,7 +233,7 @@ class Children:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb", buffering=0)
         )
-        with child.log_path.open("ab") as log:
+        with child.log_path.open("ab", buffering=0) as log:  # no buffer, whose last flush fails on a full disk
             await child._watch(output, log)
         transport.close()
         self._children.remove(child)

@@ -1,6 +1,8 @@
 """No child outlives its stack, however the stack ends."""
 
 import asyncio
+import errno
+import io
 import json
 import os
 import signal
@@ -13,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headgate.local.processes import ChildDied, Children
+from headgate.local.processes import Child, ChildDied, Children
 from tests.support.hang_guard import HANG_S
 
 pytestmark = [pytest.mark.stack]
@@ -49,6 +51,24 @@ async def test_an_end_before_the_announcement_carries_the_log(children: Children
     child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
     with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):
         await child.announcement(HANG_S)
+
+
+class FullDisk(io.RawIOBase):
+    def write(self, _data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_its_output_is_read_although_the_disk_is_full(tmp_path: Path) -> None:
+    """A child whose pipe is not read blocks in its next write, and answers no more."""
+    child = Child("one", None, tmp_path / "one.log")  # type: ignore[arg-type]
+    output = asyncio.StreamReader()
+    output.feed_data(b"many lines\n")
+    copying = asyncio.create_task(child._copy_output(output, FullDisk()))
+    await asyncio.sleep(0)
+    output.feed_data(b'{"url": "here"}\n')
+    output.feed_eof()
+    await copying
+    assert await child.announcement(HANG_S) == {"url": "here"}
 
 
 async def test_gets_exactly_the_environment_given(children: Children) -> None:
