@@ -10,7 +10,8 @@ executor-0  python -m headgate.serve.executor: durable calls that no process hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import httpx
@@ -89,7 +90,8 @@ class Fleet:
         command = ["-m", "headgate.local.front", "--host", host, "--port", str(port)]
         child = await self._spawn(FRONT, number, command)
         url = f"http://{WILDCARDS.get(host, host)}:{port}"
-        await self._answering(f"{url}/health", child)
+        async with _ended_if_late(child):
+            await self._answering(f"{url}/health", child)
         return self._joined(Member(FRONT, number, url, child, port))
 
     async def start_gate(self, number: int) -> Member:
@@ -136,7 +138,8 @@ class Fleet:
 
     async def _announced(self, role: str, number: int, arguments: Sequence[str]) -> Member:
         child = await self._spawn(role, number, arguments)
-        announcement = await child.announcement(self._options.start_timeout_s)
+        async with _ended_if_late(child):
+            announcement = await child.announcement(self._options.start_timeout_s)
         return self._joined(Member(role, number, announcement.get("url"), child))
 
     def _alive(self) -> list[Member]:
@@ -159,3 +162,13 @@ class Fleet:
                 except httpx.TransportError:
                     await asyncio.sleep(ANSWER_EVERY_S)
         raise ChildDied(f"{child.name} ended with status {child.returncode} before it was ready: {child.log_tail()}")
+
+
+@asynccontextmanager
+async def _ended_if_late(child: Child) -> AsyncIterator[None]:
+    """End the child if it is not ready in time. Else a restart would leave it beside the process that replaces it."""
+    try:
+        yield
+    except TimeoutError:
+        await child.stop(0.0)
+        raise

@@ -15,6 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headgate.local.fleet import Fleet
+from headgate.local.options import FleetOptions
+from headgate.local.ports import usable
 from headgate.local.processes import Child, ChildDied, Children
 from tests.support.hang_guard import HANG_S
 
@@ -71,6 +74,16 @@ async def test_its_output_is_read_although_the_disk_is_full(tmp_path: Path) -> N
     assert await child.announcement(HANG_S) == {"url": "here"}
 
 
+async def test_a_process_that_is_not_ready_in_time_is_ended(children: Children, tmp_path: Path) -> None:
+    """A restart is tried again. Two workers would then load the model, and two fronts want one port."""
+    options = FleetOptions(home=tmp_path, start_timeout_s=0.001)
+    fleet = Fleet(options, children, {"PYTHONPATH": os.pathsep.join(sys.path)}, "default")
+    for starting in (fleet.start_gate(0), fleet.start_front(0, usable("127.0.0.1", 0))):
+        with pytest.raises(TimeoutError):
+            await starting
+    assert children.survivors() == []
+
+
 async def test_gets_exactly_the_environment_given(children: Children) -> None:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     child = await children.spawn("one", python(code), environment={"ONE": "1"})
@@ -122,7 +135,10 @@ STACK = textwrap.dedent(
     """
     import asyncio, json, signal, sys
     from pathlib import Path
-    from headgate.local.processes import Children
+    from headgate.local.fleet import Fleet
+from headgate.local.options import FleetOptions
+from headgate.local.ports import usable
+from headgate.local.processes import Children
 
     # A shell in the background starts its processes with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
