@@ -16,6 +16,8 @@ START_TIMEOUT_S = 90.0
 """In this time, a worker on a slow machine imports torch and builds its model."""
 DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
+LOG_BYTES_MAX = 16 * 1024 * 1024
+"""A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
 
 
 class FleetOptions(BaseModel):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from headgate.local.guardian import MARK_VARIABLE, end_marked, marked
+from headgate.local.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
+LOG_CHECKED_EVERY_S = 10.0
 
 
 class ChildDied(Exception):
@@ -106,16 +109,27 @@ class Child:
                 line = line[:ANNOUNCEMENT_BYTES_MAX]
                 self._read_announcement(lines)
 
+    async def _bound_log(self) -> None:
+        """Copy a log that is too long, and empty it: the child itself writes its standard error to the open file."""
+        while True:
+            await asyncio.sleep(LOG_CHECKED_EVERY_S)
+            with suppress(OSError):  # no space for the copy: tried again
+                if self.log_path.stat().st_size > LOG_BYTES_MAX:
+                    await asyncio.to_thread(shutil.copyfile, self.log_path, self.log_path.with_suffix(".log.1"))
+                    os.truncate(self.log_path, 0)
+                    self._log_start = 0
+
     async def _watch(self, output: asyncio.StreamReader, log: RawIOBase) -> None:
         """Wait until the child ended and its output is in the log."""
-        copying = asyncio.create_task(self._copy_output(output, log))
+        copying, bounding = asyncio.create_task(self._copy_output(output, log)), asyncio.create_task(self._bound_log())
         await self._process.wait()
+        bounding.cancel()
         # Ends grandchildren. At once: later the number may belong to another process.
         self._kill_group()
         # A grandchild in another group may hold the pipe open; the child's own output is read within this second.
         await asyncio.wait({copying}, timeout=1.0)
         copying.cancel()
-        await asyncio.gather(copying, return_exceptions=True)
+        await asyncio.gather(copying, bounding, return_exceptions=True)
         if not self._announced.done():
             self._announced.set_exception(
                 ChildDied(f"{self.name} ended with status {self.returncode} before it was ready: {self.log_tail()}")

@@ -3,7 +3,7 @@
 headgate.sqlite     log, invocations, tenants (and SQLite's own -wal and -shm beside it)
 worker-secret       signs work orders; readable by its owner only
 lock                held while `headgate serve` runs
-logs/               a log for each process; a log above LOG_BYTES_MAX at the start is moved to <name>.log.1
+logs/               a log for each process; a log above LOG_BYTES_MAX is moved to <name>.log.1
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.model.errors import ConfigurationError
+from headgate.local.options import LOG_BYTES_MAX
 
 DEFAULT_FOLDER = Path("headgate-data")
 DATABASE, SECRET, SETTINGS, LOCK, LOGS = "headgate.sqlite", "worker-secret", "gate.json", "lock", "logs"
 ORDER = "HEADGATE_ORDER"
 SECRET_BYTES = 33
-LOG_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headgate.local import processes
 from headgate.local.fleet import Fleet
 from headgate.local.options import FleetOptions
 from headgate.local.ports import usable
@@ -54,6 +55,23 @@ async def test_an_end_before_the_announcement_carries_the_log(children: Children
     child = await children.spawn("one", python("raise SystemExit('no model there')"), environment={})
     with pytest.raises(ChildDied, match=r"(?s)one ended with status 1.*no model there"):
         await child.announcement(HANG_S)
+
+
+async def test_a_log_does_not_grow_for_ever(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front writes 700 bytes a request, and serves for weeks."""
+    monkeypatch.setattr(processes, "LOG_BYTES_MAX", 1000)
+    monkeypatch.setattr(processes, "LOG_CHECKED_EVERY_S", 0.001)
+    lines = (
+        "import sys; [print('x' * 99, file=out, flush=True) for _ in range(100) for out in (sys.stdout, sys.stderr)]"
+    )
+    child = await children.spawn("one", python(f"{READY} {lines}; {FOREVER}"), environment={})
+    before = child.log_path.with_suffix(".log.1")
+    async with asyncio.timeout(HANG_S):
+        while not before.exists() or child.log_path.stat().st_size > 1000:
+            await asyncio.sleep(0.001)
+    assert "x" in before.read_text()
 
 
 class FullDisk(io.RawIOBase):
@@ -135,10 +153,7 @@ STACK = textwrap.dedent(
     """
     import asyncio, json, signal, sys
     from pathlib import Path
-    from headgate.local.fleet import Fleet
-from headgate.local.options import FleetOptions
-from headgate.local.ports import usable
-from headgate.local.processes import Children
+    from headgate.local.processes import Children
 
     # A shell in the background starts its processes with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
