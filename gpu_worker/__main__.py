@@ -80,7 +80,8 @@ async def serve(options: argparse.Namespace) -> int:
         )
         executions.recover()
         app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
-        code = await _serve(_server(app), sock, Agent(identity, link, executions, clock, real_random()), engine)
+        agent = Agent(identity, link, executions, clock, real_random(), engine_changed=engine.changed)
+        code = await _serve(_server(app), sock, agent, engine)
         await outbox.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REST_S):

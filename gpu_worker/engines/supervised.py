@@ -61,6 +61,8 @@ class SupervisedEngine:
     apart: Callable[[Callable[[], Engine]], Awaitable[Engine]] = asyncio.to_thread
     restarts: int = 0
     hopeless: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when `serves` changes. Its reader clears it."""
 
     def __post_init__(self) -> None:
         self._engine: Engine = self.make()
@@ -78,8 +80,8 @@ class SupervisedEngine:
         self._watching: asyncio.Task[None] | None = None
 
     def serves(self) -> bool:
-        """False while the engine is being replaced."""
-        return self._ready.is_set()
+        """False while the engine is dead or being replaced."""
+        return self._ready.is_set() and not self._dead.is_set()
 
     def render_chat(self, messages: list[dict[str, str]]) -> str:
         return self._engine.render_chat(messages)
@@ -97,7 +99,7 @@ class SupervisedEngine:
         await self._engine.stop()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        if not self._ready.is_set():
+        if not self.serves():
             raise restarted()
         gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         async with aclosing(self._engine.generate(request)) as events:
@@ -148,6 +150,7 @@ class SupervisedEngine:
                 raise
             if not gone.done():  # else a slow reader gets the error after the engine was replaced
                 self._dead.set()
+                self.changed.set()
             raise restarted() from None
         if isinstance(event, Token) or (isinstance(event, Finished) and event.reason != "aborted"):
             self._stalled_s = 0.0
@@ -183,6 +186,7 @@ class SupervisedEngine:
         logger.error("the engine is replaced: %s", why)
         self._before = self.stats()
         self._ready.clear()
+        self.changed.set()
         for gone in self._running.values():
             if not gone.done():
                 gone.set_result(None)
@@ -202,6 +206,7 @@ class SupervisedEngine:
         self._stalled_s = 0.0
         self._dead.clear()
         self._ready.set()
+        self.changed.set()
         logger.info("a new engine serves")
 
     def _count_restart(self) -> None:

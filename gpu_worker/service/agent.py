@@ -70,6 +70,8 @@ class Agent:
     random: Random
     settings: AgentSettings = field(default_factory=AgentSettings)
     capacity: MeasuredCapacity = field(default_factory=MeasuredCapacity)
+    engine_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the engine stops or begins to serve."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _left: bool = False
@@ -104,6 +106,7 @@ class Agent:
         """Send heartbeats, and watch the lease and the offers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heartbeat_loop())
+            tasks.create_task(self._report_changes())
             tasks.create_task(self._watch())
 
     async def heartbeat(self) -> bool:
@@ -133,6 +136,16 @@ class Agent:
     async def _heartbeat_loop(self) -> None:
         while True:
             await self.clock.sleep(self._jittered(self.settings.heartbeat_s))
+            await self.heartbeat()
+
+    async def _report_changes(self) -> None:
+        """Send a heartbeat at once when the engine stops or begins to serve.
+
+        Until the gate knows that the engine does not serve, it offers each call here again, until the call fails.
+        """
+        while True:
+            await self.engine_changed.wait()
+            self.engine_changed.clear()
             await self.heartbeat()
 
     async def _heartbeat(self) -> bool:

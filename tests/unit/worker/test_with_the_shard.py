@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,10 +14,11 @@ from dispatcher.model.commands import Accept, Command, End, Offer, Outcome, Over
 from dispatcher.model.facts import Entry, Fact, ProcessSet, Returned
 from dispatcher.model.worker_protocol import Finished, WorkOrder
 from dispatcher.shard.shard import Shard
-from gpu_worker.engines.interface import EngineError
+from gpu_worker.engines.interface import Engine, EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.held_attempts import OFFER_S
-from headgate.simulator.virtual_time import START, run
+from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.harness import SLOTS, WorkerHarness, order
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
@@ -148,6 +149,36 @@ def test_an_engine_that_fails_at_once_gives_the_call_back_and_it_is_offered_agai
             assert again.attempt == 2
             assert isinstance((await harness.execute(work(again)))[-1], Finished)
             assert used(gate) == (5, 3)
+
+    run(story())
+
+
+def test_a_call_waits_while_a_dead_engine_is_replaced() -> None:
+    class Dies(ScriptedEngine):
+        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
+            await asyncio.sleep(0.1)
+            raise EngineError("engine_failed", "dead")
+            yield
+
+    async def slowly(make: Callable[[], Engine]) -> Engine:
+        await asyncio.sleep(30)
+        return make()
+
+    async def story() -> None:
+        engines = iter((Dies(), ScriptedEngine()))
+        engine = SupervisedEngine(lambda: next(engines), LoopClock(), apart=slowly)
+        await engine.start()
+        async with serving(engine) as (harness, gate):  # type: ignore[arg-type]
+            harness.executions.engine_serves, harness.agent.engine_changed = engine.serves, engine.changed
+            gate.answers_s = 0.01
+            state = await gate.do(accept(1))
+            while not isinstance(state, Over):
+                if isinstance(state, Offer):
+                    await harness.execute(work(state))
+                await asyncio.sleep(0.01)
+                state = await gate.do(Status(f"{PROCESS}-1"))
+            assert state.outcome == "done"
+        await engine.stop()
 
     run(story())
 
