@@ -19,7 +19,9 @@ from dispatcher.worker_wire import encode_order, parse_event
 CONNECT_S = 2.0
 SILENCE_S = 10.0
 """A worker sends a line at least every 2 s. One that is silent for this long is dead or cannot be reached."""
-CONNECTIONS_MAX = 512
+CONNECTIONS_MAX = 8192
+"""More than the calls of one process: an order that waits for a connection is not begun in time, and then the gate
+suspends the process."""
 IDLE_CONNECTIONS_MAX = 64
 IDLE_S = 2.0
 """Shorter than a worker keeps an idle connection, so that an order is not sent on a connection that is closing."""

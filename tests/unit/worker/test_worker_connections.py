@@ -16,6 +16,7 @@ from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.operations.answer_events import AnswerEvents
 from dispatcher.operations.attempt import Attempts, Broken, LastEvent
 from dispatcher.operations.calls import Call
+from dispatcher.operations.limits import LimitSettings
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import LoopClock
@@ -59,6 +60,11 @@ async def one_connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
     finally:
         await client.close()
         server.close()
+
+
+def test_no_call_of_a_process_waits_for_a_connection() -> None:
+    """The order would not be begun in time, and the gate would suspend the process, with all its calls."""
+    assert LimitSettings().process_requests_max <= worker_client.CONNECTIONS_MAX
 
 
 async def cancelled_at_the_end(client: HttpWorkerClient, offer: Offer) -> None:
