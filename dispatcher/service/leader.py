@@ -19,7 +19,7 @@ from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLe
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, ignore_entry
 from dispatcher.service.group_commit import GroupCommit, no_reply
-from dispatcher.service.presence import SWEEP_S, Presence
+from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.questions import answer
 from dispatcher.service.replica import Deposed, Replica
 from dispatcher.service.sessions import Session
@@ -195,6 +195,15 @@ class Leader:
             if not self.commits.backlog_s and (silent_s > IDLE_READ_S or self.presence.must_read):
                 await self._read_tail()
             self.presence.sweep()
+            self._close_silent()
+
+    def _close_silent(self) -> None:
+        """Close the connections on which nothing arrives. If a machine vanishes, its connections do not break."""
+        now = self._clock.monotonic()
+        if not self._replica.guard.is_calm:
+            for session in self._sessions:
+                if now - session.heard_at > GONE_SILENT_S:
+                    session.close()
 
     async def _read_tail(self) -> None:
         try:

@@ -191,6 +191,26 @@ async def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) 
 
 
 @in_virtual_time()
+async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections do not break. While the leader counted it as its first heir, no process wrote snapshots."""
+    monkeypatch.setattr(snapshots, "ENTRIES", 300)
+    world = World()
+    front, worker = await running(world, "g1", "g2", "g3")
+    lost = world.link("lost")
+    await world.on("lost", lost.do(accept(lost.new_id(), "lost", world.clock.now())))
+    assert world.gates["g3"].rank == 1
+    for name in ("g2", "lost"):
+        world.network.cut("g1", name)
+        world.host(name).kill()
+    await asyncio.sleep(12)
+    assert world.gates["g3"].rank == 0
+    await traffic(world, front, worker, 0.0, 200)
+    assert len(world.network.listeners["g1:1"].connections) == 3
+    await asyncio.sleep(30)
+    assert world.gates["g3"]._snapshots.written == 1
+
+
+@in_virtual_time()
 async def test_an_older_connection_that_greets_late_and_breaks_takes_no_news_away() -> None:
     world = World()
     front, worker = await running(world, "g1")
