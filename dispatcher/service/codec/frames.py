@@ -20,7 +20,8 @@ FRAME_FULL = 250_000
 """A frame with this many bytes takes no further message."""
 
 VERSION = 1
-_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+"""Not ASCII only: escapes would make the longest answer (gpu_worker/service/execution.py) larger than a frame."""
 
 
 def _refuse_constant(name: str) -> float:

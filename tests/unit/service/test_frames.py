@@ -12,6 +12,7 @@ from dispatcher.model import commands
 from dispatcher.model.errors import BadFrame
 from dispatcher.service.codec import frames
 from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
+from gpu_worker.service.execution import ANSWER_BYTES_MAX
 
 TEXT = st.text(max_size=20)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
@@ -53,6 +54,15 @@ def test_a_frame_ends_when_it_is_full() -> None:
     messages = [frames.Reply(number, "x" * 100_000) for number in range(7)]
     sent = list(encode_frames(map(encode_message, messages)))
     assert [len(decode_frame(frame)) for frame in sent] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("character", ["a", '"', "\\", "\n", "ж", "語", "😀"])
+def test_the_longest_answer_fits_into_a_frame(character: str) -> None:
+    """A frame that is too large closes the connection, and its worker would send it again and again."""
+    answer = json.dumps(character, ensure_ascii=False)[1:-1]
+    answer *= ANSWER_BYTES_MAX // len(answer.encode())
+    sent = frames.Do(1, 0.0, commands.End("p-1", 1, "done", 10, 20, "acme", answer))
+    assert [decode_frame(frame) for frame in encode_frames([encode_message(sent)])] == [[sent]]
 
 
 @pytest.mark.parametrize(
