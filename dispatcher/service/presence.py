@@ -33,6 +33,8 @@ GONE_SILENT_S = 10.0
 LEASE_S = 10.0
 """A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
+AGAIN_S = 1.0
+"""Shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 
 
 class Presence:
@@ -53,7 +55,7 @@ class Presence:
         """When this process first saw that the log calls the worker silent."""
         self._worker_sessions: dict[str, Session] = {}
         self._asked: dict[Command, float] = {}
-        """When each command was submitted. It is not submitted again within a second."""
+        """When each command was submitted."""
 
     # Signs of life
 
@@ -64,15 +66,17 @@ class Presence:
         self.heard(session)
 
     def heard(self, session: Session) -> None:
-        """Note a frame. A process that the log calls silent is present again."""
+        """Note a frame. A process that the log calls silent, or is about to, is present again."""
         session.heard()
-        process = self._replica.shard.state.processes.get(session.process)
-        if process is not None and process.silent:
+        process, silent = self._replica.shard.state.processes.get(session.process), Silent(session.process, False)
+        if process is not None and (process.silent or silent in self._asked):
+            self._asked.pop(silent, None)
             self._ask(Present(session.process))
 
     def reported(self, worker: str, session: Session) -> None:
         self._heard_at[worker] = self._clock.monotonic()
         self._silent_since.pop(worker, None)
+        self._asked.pop(Silent(worker, True), None)
         self._worker_sessions[worker] = session
 
     def left(self, session: Session) -> None:
@@ -117,7 +121,7 @@ class Presence:
         self._replica.guard.check()
         if self._replica.guard.is_calm:
             return
-        self._asked = {command: at for command, at in self._asked.items() if at > now - 1}
+        self._asked = {command: at for command, at in self._asked.items() if at > now - AGAIN_S}
         for process in list(self._replica.shard.state.processes):
             if self._unheard_s(process) > SILENT_S:
                 self._process_silent(process)
@@ -162,8 +166,9 @@ class Presence:
         return self._clock.monotonic() - max(self._began_at, self._heard_at.get(worker, 0.0))
 
     def _process_silent(self, name: str) -> None:
-        process = self._replica.shard.state.processes.get(name)
-        if process is not None and process.calls and not process.silent:
+        process, present = self._replica.shard.state.processes.get(name), Present(name)
+        if process is not None and process.calls and (not process.silent or present in self._asked):
+            self._asked.pop(present, None)
             self._ask(Silent(name, False))
 
     def _worker_silent(self, name: str) -> None:
@@ -172,8 +177,9 @@ class Presence:
             self._ask(Silent(name, True))
 
     def _ask(self, command: Command) -> None:
-        if command not in self._asked:
-            self._asked[command] = self._clock.monotonic()
+        now = self._clock.monotonic()
+        if now - self._asked.get(command, -AGAIN_S) >= AGAIN_S:
+            self._asked[command] = now
             self._submit(command)
 
     def _forget(self) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from dispatcher.model.commands import Command, Gone, Leave, Present, Silent
+from dispatcher.model.commands import Command, Gone, Leave, Present, Return, Silent
 from dispatcher.service.clock_guard import CALM_S, ClockGuard
 from dispatcher.service.codec.frames import VERSION, Hello
 from dispatcher.service.presence import (
+    AGAIN_S,
     GONE_BROKEN_S,
     GONE_SILENT_S,
     LEASE_MARGIN_S,
@@ -142,6 +143,45 @@ async def test_a_process_that_returns_in_time() -> None:
     await watch.run(GONE_BROKEN_S - 0.5, workers=[("w1", worker)])
     again = watch.session("front")
     assert await watch.run(60, [again], [("w1", worker)]) == [Present("front")]
+
+
+@in_virtual_time()
+async def test_a_process_that_returns_before_its_silence_is_written() -> None:
+    watch = await watched()
+    watch.presence.left(watch.session("front"))
+    watch.session("front")
+    assert await watch.written() == [Silent("front", False), Present("front")]
+    assert not watch.replica.shard.state.processes["front"].silent
+
+
+@in_virtual_time()
+async def test_each_of_several_broken_connections_counts() -> None:
+    watch = await watched()
+    front, worker = watch.session("front"), watch.session("worker")
+    for _ in range(3):
+        watch.presence.reported("w1", worker)
+        await watch.replica.commit([report("w1", 1)])
+        watch.presence.left(front)
+        watch.presence.left(worker)
+        assert await watch.written() == [Silent("front", False), Silent("w1", True)]
+        front, worker = watch.session("front"), watch.session("worker")
+        watch.presence.left(front)
+        assert await watch.written() == [Present("front"), Silent("front", False)]
+        front = watch.session("front")
+        assert await watch.written() == [Present("front")]
+
+
+@in_virtual_time()
+async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> None:
+    watch = await watched()
+    watch.replica.guard.stay_calm()
+    watch.presence.left(watch.session("front"))
+    front = watch.session("front")
+    await watch.written()
+    await watch.run(AGAIN_S, [front])
+    await watch.replica.commit([Return("front-1", 1, "not_begun", "w1")])
+    assert watch.replica.shard.state.processes["front"].silent
+    assert await watch.run(SWEEP_S, [front]) == [Present("front")]
 
 
 @in_virtual_time()

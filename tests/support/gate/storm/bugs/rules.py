@@ -122,7 +122,7 @@ bug(
 bug(
     "suspended_for_ever",
     "A message from a suspended process does not resume its calls.",
-    Edit(presence.Presence, "heard", "if process is not None and process.silent:", "if False:"),
+    Edit(presence.Presence, "heard", "if process is not None and (", "if False and ("),
     Edit(presence.Presence, "reported", "self._silent_since.pop(worker, None)", "pass"),
     rule=6,
 )
