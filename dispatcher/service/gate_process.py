@@ -147,9 +147,13 @@ class GateProcess:
     def stop(self) -> None:
         """Stop leading after the entry that is being written, and end `run`, after STOP_S at the latest."""
         self._stopping.set()
-        if self._leader is not None:
+        self._end_if_stopping()
+
+    def _end_if_stopping(self) -> None:
+        """End what this process does for the shard, if `stop` was called: now, or while that was about to begin."""
+        if self._stopping.is_set() and self._leader is not None:
             self._leader.stop()
-        if self._channel is not None:
+        if self._stopping.is_set() and self._channel is not None:
             self._channel.close()
 
     def _new_replica(self) -> Replica:
@@ -188,6 +192,7 @@ class GateProcess:
         courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
         self._leader = leader = Leader(self.replica, self._clock, self._fleet.transport, courier)
         self._note(Leadership(self.address, leader.epoch, self.replica.shard.position, 0.0, by_leader=True))
+        self._end_if_stopping()
         try:
             await leader.run()
         finally:
@@ -213,6 +218,7 @@ class GateProcess:
         self._is_vacant = False
         channel = self._channel = Channel(connection, self._clock, FOLLOWER_ALIVE_S)
         channel.post(Hello(VERSION, self.replica.name, "gate", self.address))
+        self._end_if_stopping()
         try:
             await channel.run(self._received)
         finally:

@@ -179,6 +179,22 @@ async def test_a_process_ends_although_the_table_is_away() -> None:
     assert world.leaders == []
 
 
+@pytest.mark.parametrize("name", ["leader", "follower"])
+@in_virtual_time()
+async def test_a_process_that_is_stopped_while_it_starts_ends_at_once(name: str) -> None:
+    """While it takes over, or while it connects to the leader."""
+    for steps in range(30):
+        world = World(steps)
+        if name == "follower":
+            await start_gates(world, "leader")
+        gate = await world.gate(name)
+        await asyncio.sleep(0.0005 * steps)
+        gate.stop()
+        await asyncio.sleep(0.1)
+        assert gate.address not in world.network.listeners
+        assert (await world.folded()).shard.leader != gate.address
+
+
 @in_virtual_time()
 async def test_a_leader_alone_writes_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ENTRIES", 300)
