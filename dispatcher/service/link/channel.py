@@ -32,7 +32,8 @@ class Channel:
         self._unsent: list[bytes] = []
         self._without_receipt: deque[float] = deque()
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
-        self._receipts = 0
+        self.receipts = 0
+        """Receipts that came. Only a leader sends them."""
         self._heard_at = clock.monotonic()
         self._wakeup = asyncio.Event()
         self._sent = asyncio.Event()
@@ -134,6 +135,6 @@ class Channel:
         return False
 
     def _take_receipt(self, frames: int) -> None:
-        while self._without_receipt and self._receipts < frames:
+        while self._without_receipt and self.receipts < frames:
             self._without_receipt.popleft()
-            self._receipts += 1
+            self.receipts += 1

@@ -85,9 +85,9 @@ class Route:
                 await self._wakeup.wait()
                 self._searching_since = self._clock.monotonic()
             connection, may_come = (None, False) if self._has_no_leader() else await self._look()
-            if connection is not None:
-                await self._led(connection)
-            elif may_come and not self._gives_up():
+            if connection is not None and await self._led(connection):
+                continue
+            if (connection is not None or may_come) and not self._gives_up():
                 await self._clock.sleep(SEARCH_S)
             else:
                 self._given_up = self._finder.known[:2]
@@ -113,10 +113,12 @@ class Route:
 
     # With a leader
 
-    async def _led(self, connection: Connection) -> None:
-        """Repeat the commands without an outcome, then exchange messages with the leader until the connection ends."""
+    async def _led(self, connection: Connection) -> bool:
+        """Repeat the commands without an outcome, then exchange messages with the leader until the connection ends.
+
+        Return False if the other process does not lead: then it sends no receipt.
+        """
         self.channel = channel = Channel(connection, self._clock)
-        self._given_up = ("", -1)
         channel.post(self._hello())
         self._ask_status()
         for pending in self._pending:
@@ -125,7 +127,10 @@ class Route:
             await channel.run(self._take)
         finally:
             self.channel = None
+        if channel.receipts:
+            self._given_up = ("", -1)
             self._searching_since = self._clock.monotonic()
+        return channel.receipts > 0
 
     def _post(self, channel: Channel, pending: PendingCommand) -> None:
         self._pending.sent(pending.number)

@@ -5,7 +5,11 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Offer, Return, Waiting
-from tests.support.gate.service_world import World, end, in_virtual_time, new_call, start_gates, start_worker
+from dispatcher.ports import Connection
+from dispatcher.service.authentication import sign_as_server
+from dispatcher.service.codec.frames import NotLeader, encode_frames, encode_message
+from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
+from tests.support.gate.service_world import SECRET, World, end, in_virtual_time, new_call, start_gates, start_worker
 
 
 @in_virtual_time()
@@ -176,3 +180,26 @@ async def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
     await asyncio.sleep(3)
     assert isinstance(await world.on("front", front.do(new_call(world, front))), Waiting)
     assert front._route.channel is not None
+
+
+@in_virtual_time()
+async def test_a_front_does_not_wait_for_a_process_that_cannot_lead_again() -> None:
+    """The log names it, it listens again at its address, and the table does not answer it."""
+    world = World()
+    await start_gates(world, "g1")
+    await start_worker(world, slots=100)
+    front, address = world.link("front"), world.gates["g1"].address
+    await world.on("front", front.do(new_call(world, front)))
+    world.host("g1").kill()
+    greeted = []
+
+    async def redirect(connection: Connection) -> None:
+        session = await sign_as_server(connection, SECRET, "n")
+        greeted.append(await session.receive())
+        await session.send(next(encode_frames([encode_message(NotLeader("", 1))])))
+
+    await world.network.transport("g1").listen(address, redirect)
+    began = world.clock.now()
+    assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
+    assert world.clock.now() - began < ALONE_AFTER_S + 0.1
+    assert len([frame for frame in greeted if b"front" in frame]) <= ALONE_AFTER_S / SEARCH_S
