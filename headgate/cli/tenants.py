@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import sys
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -81,14 +82,12 @@ def create(settings: Settings) -> None:
     """Create a tenant and print its API key. The key is shown only once and cannot be read later."""
     name = settings.name
 
-    async def run(store: Store, config: Config) -> tuple[str, operations.Booking]:
-        tenant = settings.changed(Tenant(name))
-        key = await operations.create(store, RealIds(), RealClock(), tenant)
-        return key, await _booking(store, config)
+    async def run(store: Store, _: Config) -> str:
+        return await operations.create(store, RealIds(), RealClock(), settings.changed(Tenant(name)))
 
-    key, booked = with_store(settings.data, run)
+    key = with_store(settings.data, run)
     _print({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
-    _warn(booked)
+    _warn_if_overbooked(settings.data)
 
 
 @app.command("list")
@@ -132,13 +131,9 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
-    async def run(store: Store, config: Config) -> tuple[Tenant, operations.Booking]:
-        tenant = await operations.change(store, settings.name, settings.changed)
-        return tenant, await _booking(store, config)
-
-    tenant, booked = with_store(settings.data, run)
+    tenant = with_store(settings.data, lambda store, _: operations.change(store, settings.name, settings.changed))
     _print(_as_json(tenant), settings.json, f"{settings.name}: changed")
-    _warn(booked)
+    _warn_if_overbooked(settings.data)
 
 
 @app.command("rotate-key")
@@ -191,7 +186,13 @@ def _print(shown: dict[str, Any], json: bool, text: str) -> None:
     sys.stdout.write((json_module.dumps(shown) if json else text) + "\n")
 
 
-def _warn(booked: operations.Booking) -> None:
+def _warn_if_overbooked(data: Path | None) -> None:
+    """Compare the guarantees with the capacity, after the change was made and its key was printed."""
+    try:
+        booked = with_store(data, _booking)
+    except ConfigurationError as error:
+        sys.stderr.write(f"headgate: the change was made, but the capacity for the guarantees is unknown: {error}\n")
+        return
     if booked.is_overbooked:
         sys.stderr.write(
             f"headgate: overbooked: the guarantees add up to {booked.promised_per_s:.0f} service units per second, "

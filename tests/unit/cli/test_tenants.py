@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import boto3
@@ -147,3 +149,18 @@ class TestDataFolder:
         write_history(make_folder(tmp_path))
         assert headgate("tenants", "create", "big", "--rate", "100", "--data", str(tmp_path)) == 0
         assert "100 service units per second, the workers serve 90" in capsys.readouterr().err
+
+    def test_a_key_is_shown_although_the_log_cannot_be_read(self, capsys: Output, tmp_path: Path) -> None:
+        """It is shown only once. The log is read for the warning about overbooking alone."""
+        folder = make_folder(tmp_path)
+        write_history(folder)
+        with closing(sqlite3.connect(folder.database, isolation_level=None)) as database:
+            database.execute("DELETE FROM log WHERE position = 2")
+        data = ("--data", str(tmp_path))
+        assert headgate("tenants", "create", "new", *data) == 0
+        created = capsys.readouterr()
+        assert created.out.startswith("new: hg-")
+        assert "the change was made, but the capacity" in created.err
+        assert created.err.count("\n") == 1
+        assert headgate("tenants", "set", "new", "--weight", "2", *data) == 0
+        assert "new: changed" in capsys.readouterr().out
