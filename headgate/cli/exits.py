@@ -34,7 +34,8 @@ def exit_code(run: Callable[[], object]) -> int:
 
     Bad input prints one line on standard error and gives 2. A defect of headgate keeps its traceback.
     """
-    logging.getLogger("dispatcher").addHandler(logging.NullHandler())  # the error line below is the only message
+    for name in ("dispatcher", "headgate.store"):  # the error line below is the only message
+        logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         code = run()
         sys.stdout.flush()

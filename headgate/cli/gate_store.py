@@ -53,6 +53,7 @@ def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) 
         return asyncio.run(work())
     except StoreUnavailable as error:
         place = f"table {config.table!r}" if config.store == "dynamodb" else config.store
-        raise ConfigurationError(f"{place}: {error}") from None
+        reason = f" ({error.__cause__})" if error.__cause__ else ""
+        raise ConfigurationError(f"{place}: {error}{reason}") from None
     except LogError as error:
         raise ConfigurationError(f"the log of pool {config.pool!r} cannot be read: {error}") from None

@@ -69,7 +69,8 @@ class Server:
                 "Restore a copy of the folder, or begin a new one with --data"
             ) from None
         except StoreUnavailable as error:
-            raise ConfigurationError(f"the database in {self.options.home} cannot be used: {error}") from None
+            reason = f" ({error.__cause__})" if error.__cause__ else ""
+            raise ConfigurationError(f"the database in {self.options.home} cannot be used: {error}{reason}") from None
 
     async def stop(self) -> None:
         """Stop all processes: running requests finish, then workers and gates sign off. May be called again."""

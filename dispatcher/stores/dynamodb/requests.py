@@ -108,6 +108,7 @@ class Requests:
 
     async def _call(self, operation: str, arguments: dict[str, Any], token: str = "") -> dict[str, Any]:
         until = self.clock.monotonic() + BUDGET_S
+        cause: BaseException | None = None
         for number in range(TRIES_MAX):
             if number:
                 await self.clock.sleep(self._pause_s(number))
@@ -116,12 +117,13 @@ class Requests:
             try:
                 return await self._once(partial(self._answer, getattr(self._client, operation), arguments))
             except _Retry as retry:
+                cause = retry.__cause__
                 token = self.nonce() if token and retry.spent else token
                 if retry.throttled:
                     self._throttled_until = self.clock.monotonic() + THROTTLED_S
             if self.clock.monotonic() > until:
                 break
-        raise StoreUnavailable()
+        raise StoreUnavailable() from cause
 
     async def _once(self, call: partial[dict[str, Any]]) -> dict[str, Any]:
         if self._pending >= self._pending_max:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,3 +136,15 @@ def test_a_folder_without_a_database(capsys: Output, tmp_path: Path, command: tu
 
 def _hour() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:00:00Z")
+
+
+def test_a_damaged_database_is_one_line_with_the_reason(folder: DataFolder) -> None:
+    """In a process of its own: without pytest's handlers, the store's log line would be a second line."""
+    with closing(sqlite3.connect(folder.database)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = folder.database.read_bytes()
+    folder.database.write_bytes(data[:8192] + b"\xff" * (len(data) - 8192))
+    command = [sys.executable, "-m", "headgate.cli", "top", "--once", "--data", str(folder.path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "database disk image is malformed" in ended.stderr
