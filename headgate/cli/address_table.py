@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
 
 
 def print_json_line(addresses: BaseModel) -> None:
@@ -15,13 +13,12 @@ def print_json_line(addresses: BaseModel) -> None:
     sys.stdout.flush()
 
 
-def print_address_table(title: str, rows: Iterable[tuple[str, str]], next_steps: str) -> None:
-    """Print the rows (name, value) as a table, and below it the commands to call next."""
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")  # a key is shown once: whole, however narrow the terminal
-    for name, value in rows:
-        table.add_row(name, value)
-    console = Console()
-    console.print(table)
-    console.print(next_steps, soft_wrap=True, markup=False, highlight=False)
+def print_address_table(title: str, rows: Sequence[tuple[str, str]], next_steps: str) -> None:
+    """Print a line for each row (name, value), and below them the commands to call next.
+
+    No line is broken and none has a border, so that a key can be copied from a terminal of any width.
+    """
+    width = max(len(name) for name, _ in rows)
+    lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows), next_steps]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
