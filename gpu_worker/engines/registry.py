@@ -51,7 +51,9 @@ def make_engine(
             from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
         except ImportError as error:
             needed = f"the vllm engine needs vLLM ({error.name} is missing)"
-            raise EngineUnavailable(f"{needed}: pip install 'headgate[vllm]', or use --engine transformers") from None
+            raise EngineUnavailable(
+                f"{needed}: README.md says how to install it; or use --engine transformers"
+            ) from None
         vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
         return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)
     raise EngineUnavailable(f"unknown engine {kind!r}; there are {', '.join(ENGINES)}")
