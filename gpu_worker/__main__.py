@@ -80,7 +80,9 @@ async def serve(options: argparse.Namespace) -> int:
         )
         executions.recover()
         app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
-        agent = Agent(identity, link, executions, clock, real_random(), engine_changed=engine.changed)
+        agent = Agent(
+            identity, link, executions, clock, real_random(), engine_changed=engine.changed, connection_lost=link.lost
+        )
         code = await _serve(_server(app), sock, agent, engine)
         await outbox.close()
         with contextlib.suppress(TimeoutError):

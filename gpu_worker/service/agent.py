@@ -37,6 +37,8 @@ class AgentSettings:
     """Seconds."""
 
     heartbeat_s: float = 1.0
+    lost_pause_s: float = 0.05
+    """How long after the loss of the connection to the leader a heartbeat is sent."""
     answer_s: float = 5.0
     """How long an answer may take."""
     lease_s: float = 10.0
@@ -72,6 +74,8 @@ class Agent:
     capacity: MeasuredCapacity = field(default_factory=MeasuredCapacity)
     engine_changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the engine stops or begins to serve."""
+    connection_lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the connection to the gate's leader ends."""
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _left: bool = False
@@ -107,6 +111,7 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heartbeat_loop())
             tasks.create_task(self._report_changes())
+            tasks.create_task(self._report_after_losses())
             tasks.create_task(self._watch())
 
     async def heartbeat(self) -> bool:
@@ -146,6 +151,14 @@ class Agent:
         while True:
             await self.engine_changed.wait()
             self.engine_changed.clear()
+            await self.heartbeat()
+
+    async def _report_after_losses(self) -> None:
+        """Send a heartbeat soon after the connection is lost: till then the gate gives this worker no new work."""
+        while True:
+            await self.connection_lost.wait()
+            await self.clock.sleep(self._jittered(self.settings.lost_pause_s))
+            self.connection_lost.clear()
             await self.heartbeat()
 
     async def _heartbeat(self) -> bool:

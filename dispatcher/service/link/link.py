@@ -71,6 +71,11 @@ class Link:
             is_needed=self._is_needed,
         )
 
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when a connection to the leader ends. Its reader clears it."""
+        return self._route.lost
+
     # ports.GateLink
 
     @property

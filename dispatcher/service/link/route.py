@@ -59,6 +59,8 @@ class Route:
         self._given_up = ("", -1)
         """Address and epoch of the last leader that could not be reached."""
         self._wakeup = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set when a connection to the leader ends."""
 
     @property
     def is_found(self) -> bool:
@@ -128,6 +130,7 @@ class Route:
         finally:
             self.channel = None
         if channel.receipts:
+            self.lost.set()
             self._given_up = ("", -1)
             self._searching_since = self._clock.monotonic()
         return channel.receipts > 0

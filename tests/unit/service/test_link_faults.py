@@ -9,7 +9,20 @@ from dispatcher.ports import Connection
 from dispatcher.service.authentication import sign_as_server
 from dispatcher.service.codec.frames import NotLeader, encode_frames, encode_message
 from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
-from tests.support.gate.service_world import SECRET, World, end, in_virtual_time, new_call, start_gates, start_worker
+from gpu_worker.service.agent import Agent
+from gpu_worker.service.executions import Executions
+from gpu_worker.service.outbox import Outbox
+from tests.support.gate.service_world import (
+    SECRET,
+    World,
+    end,
+    in_virtual_time,
+    new_call,
+    report,
+    start_gates,
+    start_worker,
+)
+from tests.support.worker.scripted_engine import ScriptedEngine
 
 
 @in_virtual_time()
@@ -123,6 +136,29 @@ async def test_a_lost_worker_is_left_after_its_lease() -> None:
     state = (await world.folded()).shard.state
     assert "w1" not in state.workers
     assert not state.calls[first.id].worker
+
+
+@in_virtual_time()
+async def test_a_worker_whose_connection_breaks_reports_at_once() -> None:
+    """Not only with its next heartbeat: the leader calls it silent when its connection breaks."""
+    world = World()
+    await start_gates(world, "g1")
+    link, clock, random = world.link("worker"), world.clock, world.random
+    executions = Executions("w1", ScriptedEngine(), 4, clock, Outbox(link, clock, random))
+    agent = Agent(report("w1"), link, executions, clock, random, connection_lost=link.lost)
+    await world.on("worker", agent.join())
+    world.host("worker").spawn(agent.run())
+    shard = world.gates["g1"].replica.shard
+    for _ in range(5):
+        await asyncio.sleep(5.21)
+        for connection in world.network.listeners["g1:1"].connections:
+            connection.close()
+        await asyncio.sleep(0.25)
+        states = []
+        for _ in range(50):
+            states.append(shard.state.workers["w1"].config.state)
+            await asyncio.sleep(0.01)
+        assert set(states) == {"serving"}
 
 
 @in_virtual_time()

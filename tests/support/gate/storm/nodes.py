@@ -148,7 +148,9 @@ class WorkerNode(Node):
         identity = Report(
             self.name, listener.address, MODEL, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0, False, 0.0, 0, ()
         )
-        agent = self.agent = Agent(identity, self.link, self.executions, self.clock, self.random)
+        agent = self.agent = Agent(
+            identity, self.link, self.executions, self.clock, self.random, connection_lost=self.link.lost
+        )
         while True:
             try:
                 await agent.join()
