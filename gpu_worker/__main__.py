@@ -74,7 +74,7 @@ async def serve(options: argparse.Namespace) -> int:
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
-        outbox = Outbox(link, clock, real_random(), Journal(options.outbox, identity.worker))
+        outbox = Outbox(link, clock, real_random(), _journal(options, identity.worker))
         executions = Executions(
             identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now()
         )
@@ -144,6 +144,11 @@ def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Rep
         queue_length=0,
         live=(),
     )
+
+
+def _journal(options: argparse.Namespace, worker: str) -> Journal:
+    """Return the outbox on disk, in a folder for each pool: another pool's log does not know these reports."""
+    return Journal(options.outbox / f"pool-{options.pool}", worker)
 
 
 def _own_address(host: str) -> str:

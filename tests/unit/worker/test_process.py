@@ -128,4 +128,4 @@ async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on
     assert await worker.wait() == 0
     assert isinstance(await stack.link.do(Status(offered.id)), Over)
     assert not await stack.link.fleet()
-    assert list((stack.folder / "outbox").iterdir()) == []
+    assert list((stack.folder / "outbox" / "pool-default").iterdir()) == []

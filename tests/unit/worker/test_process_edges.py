@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from gpu_worker.__main__ import _stop_requested, bound
+from dispatcher.model.commands import Return
+from gpu_worker.__main__ import _journal, _stop_requested, bound
 from gpu_worker.service.logs import JsonLines
 from gpu_worker.service.options import parse_options
 
@@ -44,6 +48,19 @@ def test_bad_options_end_in_one_line_that_names_them(
 def test_options_have_defaults() -> None:
     options = parse_options(["--engine", "modelled", "--worker-id", "w-1"])
     assert (options.engine, options.slots, options.port, options.worker_id) == ("modelled", 8, 0, "w-1")
+
+
+def test_a_worker_delivers_only_the_reports_of_its_own_pool(tmp_path: Path) -> None:
+    def options(pool: str) -> argparse.Namespace:
+        return parse_options(["--home", str(tmp_path), "--pool", pool])
+
+    dead = _journal(options("a"), "w-1")
+    dead.recover()
+    dead.put(Return("p-1", 1, "failed", "w-1"))
+    assert dead._fd is not None
+    os.close(dead._fd)
+    assert not _journal(options("b"), "w-2").recover()
+    assert list(_journal(options("a"), "w-3").recover().values()) == [Return("p-1", 1, "failed", "w-1")]
 
 
 async def test_when_no_engine_can_be_started_the_worker_ends_by_itself() -> None:
