@@ -25,7 +25,8 @@ class MeasuredCapacity:
 
         The estimate is the highest rate between two consecutive observations within the window. Only intervals that
         start and end saturated count, and the highest rate is taken, because the worker may have been idle for a part
-        of such an interval. Without such an interval the last estimate stays.
+        of such an interval. Without such an interval, or without any service in them because the engine hangs or is
+        replaced, the last estimate stays.
         """
         self._observed.append((now, served, saturated))
         while now - self._observed[0][0] > self.window_s:
@@ -35,5 +36,5 @@ class MeasuredCapacity:
             for (start, before, was_saturated), (end, after, is_saturated) in pairwise(self._observed)
             if was_saturated and is_saturated and end > start
         ]
-        self.service_per_s = max(rates) if rates else self.service_per_s
+        self.service_per_s = max(rates, default=0.0) or self.service_per_s
         return self.service_per_s

@@ -21,3 +21,9 @@ class TestCapacity:
         assert capacity.observe(1000, 100, saturated=False) == 50
         capacity.observe(1002, 110, saturated=True)
         assert capacity.observe(1004, 120, saturated=True) == 5  # slower now, and nothing better in the window
+
+    def test_a_hung_engine_does_not_make_the_capacity_unknown(self) -> None:
+        capacity = MeasuredCapacity(window_s=10)
+        capacity.observe(0, 0, saturated=True)
+        capacity.observe(2, 100, saturated=True)
+        assert [capacity.observe(second, 100, saturated=True) for second in range(3, 100)] == [50] * 97
