@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FIRST_S, MOST_S = 0.5, 30.0
-STEADY_S = 3.0
-"""A process that served this long counts as healthy: its next restart comes after FIRST_S again."""
+STEADY_S = MOST_S
+"""A process that served this long counts as healthy: its next restart comes after FIRST_S again.
+
+It is as long as the longest delay. So a process that always crashes is soon started at most once in MOST_S, however
+long it serves in between. A worker that crashes 5 s after it was ready has ended hardly any call, and each call that
+it had begun has lost one of its three attempts. The delays keep these calls for the other workers. The time to load
+does not count, because it serves no call: an engine that loads for a minute and crashes after 5 s is started every
+95 s instead of every 65 s. A process that crashes only twice within STEADY_S waits one second.
+"""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,17 @@ def test_the_pause_doubles_up_to_its_bound() -> None:
     assert delays[-1] == MOST_S
 
 
+def test_a_process_that_crashes_some_seconds_after_it_was_ready_is_started_ever_later() -> None:
+    """For example an engine that its first calls crash: it costs every call that it begins an attempt."""
+    restarts, now, delays = Restarts(), 0.0, []
+    for _ in range(10):
+        restarts.started("worker-0", now)
+        now += 5.0
+        delays.append(restarts.delay("worker-0", now))
+        now += delays[-1] + 60.0  # until its model is loaded
+    assert delays[-1] == MOST_S
+
+
 def test_a_process_that_lived_long_starts_soon_again() -> None:
     restarts = Restarts()
     restarts.started("worker-0", 0.0)
