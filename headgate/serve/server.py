@@ -19,7 +19,7 @@ from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
 from dispatcher.ports import Store
-from headgate.local.fleet import FRONT, Fleet, Member
+from headgate.local.fleet import FRONT, WORKER, Fleet, Member
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.monitor.follower import LogFollower, open_follower
@@ -118,12 +118,12 @@ class Server:
         """Wait until the log names every worker of this start, and return their model."""
         assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")
-        urls = set(self._fleet.urls("worker"))
         async with asyncio.timeout(self.options.start_timeout_s):
             while True:
                 await follower.catch_up()
+                urls = set(self._fleet.urls(WORKER))  # a worker that died meanwhile comes back at another address
                 workers = [each for each in follower.picture(self._clock.now()).workers if each.url in urls]
-                if len(workers) == len(urls):
+                if len(workers) == self.options.workers:
                     return workers[0].model
                 await self._clock.sleep(REGISTERED_EVERY_S)
 
