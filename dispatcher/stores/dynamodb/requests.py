@@ -115,7 +115,7 @@ class Requests:
             if token:
                 arguments["ClientRequestToken"] = token
             try:
-                return await self._once(partial(self._answer, getattr(self._client, operation), arguments))
+                return await self._once(partial(self._answer, getattr(self._client, operation), arguments, until))
             except _Retry as retry:
                 cause = retry.__cause__
                 token = self.nonce() if token and retry.spent else token
@@ -145,8 +145,10 @@ class Requests:
         """Exponential, with full jitter: requests that collided do not collide again in step."""
         return self._random.uniform(0.0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**number))
 
-    def _answer(self, method: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, method: Any, arguments: dict[str, Any], until: float) -> dict[str, Any]:
         """Raises ConditionFailed, _Retry or StoreUnavailable: nothing of botocore leaves this module."""
+        if self.clock.monotonic() > until:  # it waited for a thread: those behind it wait for it
+            raise StoreUnavailable("The tenant store is too slow.")
         began = self.clock.now()
         try:
             reply = dict(method(**arguments))
