@@ -18,6 +18,7 @@ from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.ports import Store
+from dispatcher.stores.limits import USAGE_KEEP_S
 from headgate.cli.gate_store import Data, with_store
 from headgate.monitor.follower import open_follower
 from headgate.monitor.usage import usage_rows
@@ -46,6 +47,8 @@ def usage(
     hours = _hours(start, end, RealClock().now())
 
     async def run(store: Store, config: Config) -> Sequence[UsageRow]:
+        if hours[0] > hours[1]:
+            return []
         follower = open_follower(store, config, RealClock())
         return await usage_rows(store, follower, tenant, *hours)
 
@@ -60,13 +63,17 @@ def usage(
 
 
 def _hours(start: str | None, end: str | None, now: float) -> tuple[int, int]:
-    """Return the first and the last hour (Unix seconds // 3600). `now`: Unix seconds."""
+    """Return the first and the last hour (Unix seconds // 3600). `now`: Unix seconds.
+
+    Hours that cannot have usage are left out, because it was deleted or is still to come: DynamoDB's table is read day
+    by day. The last hour is below the first one if none is left.
+    """
     until = (now // HOUR_S + 1) * HOUR_S if end is None else _seconds(end, "--to")
     since = until - DEFAULT_SPAN_S if start is None else _seconds(start, "--from")
     first, last = int(since // HOUR_S), math.ceil(until / HOUR_S) - 1
     if first > last:
         raise typer.BadParameter("--from must be before --to")
-    return first, last
+    return max(first, int((now - USAGE_KEEP_S) // HOUR_S)), min(last, int(now // HOUR_S) + 1)
 
 
 def _seconds(text: str, option: str) -> float:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.usage import HOUR_S
+from headgate.cli.usage import _hours
 from headgate.serve.folder import DataFolder
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_history
@@ -108,6 +110,16 @@ class TestUsage:
         write_history(folder)
         assert usage(capsys, folder, "--from", "2020-01-01", "--to", "2020-01-02") == []
         assert len(usage(capsys, folder, "--from", datetime.now(UTC).strftime("%Y-%m-%d"))) == 1
+
+    def test_only_hours_that_can_have_usage_are_read(self, capsys: Output, folder: DataFolder) -> None:
+        """DynamoDB has a partition for each day: the span of this command has 3,652,059."""
+        now = datetime.now(UTC).timestamp()
+        first, last = _hours("0001-01-01", "9999-12-31", now)
+        assert (last - first) / 24 < 402
+        assert first * HOUR_S <= now < last * HOUR_S
+        write_history(folder)
+        assert len(usage(capsys, folder, "--from", "0001-01-01", "--to", "9999-12-31")) == 1
+        assert usage(capsys, folder, "--from", "0001-01-01", "--to", "0001-01-02") == []
 
     @pytest.mark.parametrize(
         ("options", "expected"),
