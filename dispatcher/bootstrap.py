@@ -9,11 +9,12 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
-from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 SECRET_CHARS_MIN = 16
 NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
 NAME_CHARS = 12
+SQS_CONNECT_S = 1.0
+SQS_READ_S = 3.0
+SQS_TRIES_MAX = 3
 
 
 class RealClock:
@@ -63,11 +67,15 @@ class SqsLauncher:
     threads: ThreadPoolExecutor
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
+        """Raises StoreUnavailable."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
         message = json.dumps({"id": invocation_id, "attempt": attempt})
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(
-            self.threads, lambda: self.client.send_message(QueueUrl=self.queue_url, MessageBody=message)
-        )
+        send = partial(self.client.send_message, QueueUrl=self.queue_url, MessageBody=message)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self.threads, send)
+        except (BotoCoreError, ClientError) as error:
+            raise StoreUnavailable(f"The queue cannot be used: {type(error).__name__}.") from None
 
 
 class NoLauncher:
@@ -95,11 +103,20 @@ def make_store(config: Config) -> Store:
 
 
 def make_launcher(config: Config) -> Launcher:
+    """Return the launcher. Its requests fail soon: the SDK's own limits let a connection that broke silently while it
+    was idle hold up all launches for a minute."""
     if not config.queue_url:
         return NoLauncher()
     import boto3
+    from botocore.config import Config as ClientConfig
 
-    return SqsLauncher(boto3.client("sqs"), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
+    limits = ClientConfig(
+        connect_timeout=SQS_CONNECT_S,
+        read_timeout=SQS_READ_S,
+        retries={"total_max_attempts": SQS_TRIES_MAX, "mode": "standard"},
+        tcp_keepalive=True,
+    )
+    return SqsLauncher(boto3.client("sqs", config=limits), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
 
 
 def worker_secret(config: Config) -> bytes:

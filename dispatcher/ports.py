@@ -281,5 +281,8 @@ class WorkerClient(Protocol):
 
 class Launcher(Protocol):
     async def launch(self, invocation_id: str, attempt: int) -> None:
-        """Make another process execute a durable, dispatched call that no process holds. The message is only a hint."""
+        """Make another process execute a durable, dispatched call that no process holds. The message is only a hint.
+
+        Raises StoreUnavailable.
+        """
         ...
