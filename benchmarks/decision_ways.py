@@ -1,7 +1,7 @@
-"""The ways to decide that benchmarks/bwfq_decision.py compares. Each holds a waiting call a tenant and SLOTS running.
+"""The ways to decide that benchmarks/bwfq_decision.py compares.
 
-`prepare` makes what comes off the wire, `decide` is timed: the call that has run longest ends, the prepared one
-arrives, and the next is picked.
+Each holds one waiting call for each tenant, and SLOTS running calls. `prepare` makes the next call as if it came from
+the network. `decide` is timed: the call that has run longest ends, the prepared one arrives, and the next is picked.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ that begin at once):
     decode    what an heir does with them
     fold      the facts applied to the heir's state, without inverses
 
-And a snapshot of a shard with many tenants and waiting calls: its size, the CPU of making and of loading it and of its
-projections (rows), and the longest pause that it causes: the CPU time that the thread which makes it takes without
-letting another thread run, which wants to every tenth of a millisecond as a leader's event loop does.
+Then a snapshot of a shard with many tenants and waiting calls: its size, the CPU to make and to load it, the CPU of its
+projections (rows), and its longest pause. A leader makes it in a thread of its own, and another thread wants to run
+every tenth of a millisecond, as the leader's event loop does. The pause is the longest CPU time for which the first
+thread lets no other one run.
 """
 
 from __future__ import annotations
