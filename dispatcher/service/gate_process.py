@@ -62,10 +62,6 @@ class GateStores(NamedTuple):
     launcher: Launcher
 
 
-def no_change() -> None:
-    """Do nothing at a takeover (the default of `on_lead`)."""
-
-
 class GateProcess:
     """Leads or follows. Call `listen`, then `run`.
 
@@ -80,7 +76,7 @@ class GateProcess:
         shard: str,
         *,
         offload: Offload = at_once,
-        on_lead: Callable[[], None] = no_change,
+        on_lead: Callable[[], None] = lambda: None,
     ) -> None:
         self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
         self.address = ""
@@ -240,10 +236,7 @@ class GateProcess:
                 self._channel.close()
 
     async def _succeed(self, known: Leadership, *, is_certain: bool) -> None:
-        """Take over from a leader that is gone (`is_certain`) or that sends no receipts.
-
-        Do nothing if another process has taken over, or if the leader without receipts still writes or began recently.
-        """
+        """Take over from a leader that is gone (`is_certain`), or is not new, sends no receipts and writes nothing."""
         await self._clock.sleep(self._turn_s())
         now = await read_leadership(self._fleet.log)
         if now.epoch != known.epoch:
