@@ -103,11 +103,17 @@ class DataFolder:
             self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file that only its owner can read. After a crash it is complete or absent, because it is renamed."""
+        """Write a file that only its owner can read. After a crash it is complete or absent, because it is renamed.
+
+        Raises ConfigurationError, for example if the disk is full.
+        """
         part = self.path / f"{name}.part"
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path / name)
+        try:
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path / name)
+        except OSError as error:
+            raise ConfigurationError(f"{self.path / name} cannot be written: {error.strerror}") from None

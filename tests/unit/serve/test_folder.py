@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -83,3 +84,12 @@ def test_a_large_log_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (folder.logs / "b.log").write_text("123")
     folder.prepare()
     assert sorted(path.name for path in folder.logs.iterdir()) == ["a.log.1", "b.log"]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as the system raises it: without the file's name
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigurationError, match=r"worker-secret cannot be written: No space left on device"):
+        DataFolder(tmp_path).prepare()
