@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 
-from dispatcher.model.usage import TenantRow, UsageRow
+from dispatcher.model.usage import HOUR_S, TenantRow, UsageRow
 from dispatcher.ports import Clock
-from dispatcher.stores.limits import TENANT_ROW_KEEP_S, checked_shard
+from dispatcher.stores.limits import TENANT_ROW_KEEP_S, USAGE_KEEP_S, checked_shard
 from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage, usage_record
 from dispatcher.stores.sqlite.database import Database
 
+FORGOTTEN_AT_ONCE_MAX = 1000
+"""Each projection deletes at most this many rows: more than it adds, without a long pause."""
 _IF_NEWER = "DO UPDATE SET position = excluded.position, record = excluded.record WHERE excluded.position > position"
 
 
@@ -25,7 +28,15 @@ class SqliteUsage:
         put = f"INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT {_IF_NEWER}"  # noqa: S608
         named = checked_shard(shard)
         values = [(row.hour, row.tenant, row.app, named, row.position, json.dumps(usage_record(row))) for row in rows]
-        await self._database.write(lambda db: db.executemany(put, values), synced=False)
+        old = "SELECT hour, tenant, app, shard FROM usage WHERE hour < ? LIMIT ?"
+        forget = f"DELETE FROM usage WHERE (hour, tenant, app, shard) IN ({old})"  # noqa: S608
+        oldest = int((self._clock.now() - USAGE_KEEP_S) // HOUR_S)
+
+        def apply(connection: sqlite3.Connection) -> None:
+            connection.execute(forget, (oldest, FORGOTTEN_AT_ONCE_MAX))
+            connection.executemany(put, values)
+
+        await self._database.write(apply, synced=False)
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
         chosen = "hour BETWEEN ? AND ?" + (" AND tenant = ?" if tenant is not None else "")

@@ -13,9 +13,10 @@ from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.stores.limits import USAGE_KEEP_S
 from dispatcher.stores.sqlite import database, sync
 from dispatcher.stores.sqlite.store import SqliteStore
-from tests.conformance.store_world import answer, invocation, usage_row
+from tests.conformance.store_world import FakeClock, answer, invocation, usage_row
 from tests.support.hang_guard import HANG_S
 
 
@@ -181,6 +182,19 @@ async def test_a_cut_of_many_entries_lets_appends_in_between(tmp_path: Path) -> 
     assert await store.log("s").read(4_900, 1) == [b"x"]
     with pytest.raises(LogGap):
         await store.log("s").read(4_899)
+    await store.close()
+
+
+async def test_usage_is_deleted_when_it_is_too_old(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = SqliteStore(tmp_path / "store.db", clock)
+    await store.put_usage("s", [usage_row("a"), usage_row("b")])
+    clock.time += USAGE_KEEP_S
+    await store.put_usage("s", [usage_row("c")])
+    assert len(await store.usage(None, 0, 10_000)) == 3
+    clock.time += 3600
+    await store.put_usage("s", [])
+    assert len(await store.usage(None, 0, 10_000)) == 0
     await store.close()
 
 
