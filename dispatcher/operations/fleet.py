@@ -16,10 +16,13 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.ports import Clock, GateLink
 
 FRESH_S = 2.0
+PATIENCE_S = 0.25
+"""After this time a request uses the last view, and the read of the workers goes on. If the leader dies, the read takes
+a second longer than the takeover."""
 LOOK_AGAIN_S = 0.25
 """If a model is unknown and the view is older than this, the workers are read again."""
 STALE_S = 60.0
-"""If the workers cannot be read, the last view is used up to this age."""
+"""If the workers cannot be read soon, the last view is used up to this age."""
 REMEMBERED_S = 900.0
 """A model that was served within this time counts as known, and its requests get the error "no worker"."""
 
@@ -33,12 +36,18 @@ class FleetView:
         self._seen: dict[str, tuple[float, WorkerSet]] = {}
         self._reading: asyncio.Task[Sequence[WorkerSet]] | None = None
 
-    async def workers(self, fresh_s: float = FRESH_S) -> Sequence[WorkerSet]:
-        """Return the workers, as they were at most `fresh_s` seconds ago. Raises StoreUnavailable."""
+    async def workers(self, fresh_s: float = FRESH_S, patience_s: float | None = PATIENCE_S) -> Sequence[WorkerSet]:
+        """Return the workers, as they were at most `fresh_s` seconds ago. Raises StoreUnavailable.
+
+        If they cannot be read within `patience_s` seconds, the view may be as old as STALE_S.
+        """
         if self._age_s() < fresh_s:
             return self._workers
         try:
-            return await self._read()
+            async with asyncio.timeout(patience_s if self._age_s() < STALE_S else None):
+                return await self._read()
+        except TimeoutError:
+            return self._workers
         except StoreUnavailable:
             if self._age_s() < STALE_S:
                 return self._workers
@@ -57,7 +66,7 @@ class FleetView:
         except (UnknownModel, NoWorker):
             if self._age_s() < LOOK_AGAIN_S:
                 raise
-            return self._serving(await self.workers(LOOK_AGAIN_S), model)
+            return self._serving(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
 
     def _serving(self, workers: Sequence[WorkerSet], model: str) -> WorkerSet:
         for worker in workers:

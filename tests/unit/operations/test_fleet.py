@@ -11,7 +11,7 @@ from dispatcher.model.commands import Leave, Silent
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.fleet import FRESH_S, REMEMBERED_S, STALE_S, FleetView
+from dispatcher.operations.fleet import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView
 from tests.support.gate.memory_gate import Gate
 
 A = Tenant("a")
@@ -23,10 +23,11 @@ class Counted:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.reads = 0
+        self.takes_s = 0.01
 
     async def fleet(self) -> Sequence[WorkerSet]:
         self.reads += 1
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.takes_s)
         return await self.gate.link().fleet()
 
 
@@ -71,6 +72,25 @@ async def test_it_outlives_a_gate_that_is_away_and_no_longer_than_a_while(gate: 
         await view.worker_for(A, "m")
     gate.shard.down = False
     assert await view.models() == {"m"}
+
+
+async def test_a_slow_read_holds_up_only_a_model_that_may_be_refused(
+    gate: Gate, view: FleetView, link: Counted
+) -> None:
+    """As in the second after the leader died."""
+    link.takes_s = 1.0
+    began = gate.clock.now()
+    await view.workers()
+    assert gate.clock.now() - began == pytest.approx(1.0)  # there is no view yet
+    gate.add_worker("n", model="n")
+    await asyncio.sleep(FRESH_S)
+    began = gate.clock.now()
+    new = asyncio.ensure_future(view.worker_for(A, "n"))
+    assert (await view.worker_for(A, "m")).worker == "w"
+    assert gate.clock.now() - began == pytest.approx(PATIENCE_S)
+    assert (await new).worker == "n"
+    assert gate.clock.now() - began == pytest.approx(1.0)
+    assert link.reads == 2
 
 
 async def test_calls_wait_for_a_silent_worker_and_are_refused_once_it_has_left(gate: Gate, view: FleetView) -> None:
