@@ -16,14 +16,13 @@ from dispatcher.shard.tier_floors import owed_first
 
 
 def due_queue(state: State, model: str) -> tuple[TenantQueue | None, float]:
-    """Return the waiting queue of the model that is due first, or None, and the lowest vft of all waiting tenants."""
+    """Return the queue that is due first, or None, and the lowest vft, of all that wait for the model."""
     lanes = state.lanes.of.get(model)
     if not lanes:
         return None, inf
     if state.settings.tiers is not None:
-        return _first_by_tier(state, lanes), state.lanes.lowest_vft()
-    queue, lowest_vft = lanes[""].due(state.at)
-    return queue, lowest_vft if len(state.lanes.of) == 1 else state.lanes.lowest_vft()
+        return _first_by_tier(state, lanes), state.lanes.lowest_vft(model)
+    return lanes[""].due(state.at)
 
 
 def _first_by_tier(state: State, lanes: dict[str, Index]) -> TenantQueue | None:

@@ -129,7 +129,7 @@ def _accept(decision: Decision, command: Accept) -> Outcome:
     if call.queued and not state.order.is_conserving and state.order.goes_at_once(call.tenant, state.at):
         worker = state.slots.first(call.model)
         if worker is not None:
-            dispatch(decision, call, worker, state.lanes.lowest_vft())
+            dispatch(decision, call, worker, state.lanes.lowest_vft(call.model))
     return Waiting(command.id, 0, 0.0)
 
 

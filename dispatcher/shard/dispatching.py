@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from dispatcher.model.facts import Dispatched, made
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.choose import due_queue
@@ -23,12 +25,16 @@ def dispatch_next(decision: Decision) -> bool:
 
 
 def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -> None:
-    """Dispatch the call. `first`: the first worker with a free slot. `lowest_vft`: of all waiting tenants."""
+    """Dispatch the call.
+
+    `first`: the first worker of its model with a free slot. `lowest_vft`: of the tenants that wait for this model.
+    """
     state, tenant = decision.state, call.tenant
     worker = state.slots.best_for(call, first)
     in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
-        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
-    )
+        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft,
+        behind_max=state.settings.lead_max if state.slots.models > 1 else inf,
+    )  # fmt: skip
     decision.add(
         made(
             Dispatched,

@@ -32,8 +32,9 @@ class Lanes:
             if queue.entry is not None:
                 self._index(queue).drop(queue)
 
-    def lowest_vft(self) -> float:
-        return min((index.lowest_vft() for lanes in self.of.values() for index in lanes.values()), default=inf)
+    def lowest_vft(self, model: str) -> float:
+        """Return the lowest vft of the tenants that wait for the model; infinity if none waits."""
+        return min((index.lowest_vft() for index in self.of.get(model, {}).values()), default=inf)
 
     def _index(self, queue: TenantQueue) -> Index:
         tier = queue.tenant.tier if self._by_tier else ""

@@ -39,7 +39,10 @@ class Slots:
 
     def left(self, worker: Worker) -> None:
         """The worker leaves, or its configuration is about to change."""
-        self._workers[worker.model].pop(worker.name, None)
+        workers = self._workers[worker.model]
+        workers.pop(worker.name, None)
+        if not workers:
+            del self._workers[worker.model], self._heaps[worker.model]
         self._capacity_per_s = None
 
     def first(self, model: str) -> Worker | None:
@@ -65,9 +68,14 @@ class Slots:
         others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
         return min(others, key=lambda worker: (_load(worker), worker.name), default=first)
 
+    @property
+    def models(self) -> int:
+        """The number of models that workers have."""
+        return len(self._workers)
+
     def has(self, model: str) -> bool:
         """Return whether any worker has the model, serving or not."""
-        return bool(self._workers.get(model))
+        return model in self._workers
 
     def of(self, model: str) -> list[Worker]:
         return list(self._workers.get(model, {}).values())

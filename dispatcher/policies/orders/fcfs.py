@@ -6,6 +6,8 @@ for all that came before it, of any tenant. Work conserving. A tenant has no clo
 
 from __future__ import annotations
 
+from math import inf
+
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
@@ -33,7 +35,15 @@ class FirstComeFirstServed:
         return True
 
     def charged(
-        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+        self,
+        tenant: Tenant,
+        cost: float,
+        now: float,
+        virtual_time: float,
+        scale: float,
+        lowest_vft: float,
+        *,
+        behind_max: float = inf,
     ) -> Charge:
         return False, 0.0, tenant.clocks, virtual_time
 

@@ -13,6 +13,7 @@ To add an order: one class in a file of its own, registered, and one import in r
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
@@ -45,7 +46,7 @@ class Index(Protocol):
         ...
 
     def lowest_vft(self) -> float:
-        """Return the lowest vft of the waiting tenants; infinity if none waits or the order has no such clock."""
+        """Return the lowest vft of the index's tenants; infinity if none waits or the order has no such clock."""
         ...
 
 
@@ -69,9 +70,18 @@ class Order(Protocol):
         ...
 
     def charged(
-        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+        self,
+        tenant: Tenant,
+        cost: float,
+        now: float,
+        virtual_time: float,
+        scale: float,
+        lowest_vft: float,
+        *,
+        behind_max: float = inf,
     ) -> Charge:
-        """Return the charge of a dispatch. `scale`: on guaranteed rates. `lowest_vft`: of all waiting tenants."""
+        """Return the charge of a dispatch. `scale`: on guaranteed rates. `lowest_vft`: of the tenants that wait for the
+        call's model. `behind_max`: how far the tenant may be behind V, service units a weight of 1."""
         ...
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:

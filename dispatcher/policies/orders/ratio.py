@@ -23,6 +23,7 @@ What is published has two gaps, kept here and made visible (clocks.py and two_cl
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
@@ -53,7 +54,15 @@ class Ratio:
         return earned - spent > 0
 
     def charged(
-        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+        self,
+        tenant: Tenant,
+        cost: float,
+        now: float,
+        virtual_time: float,
+        scale: float,
+        lowest_vft: float,
+        *,
+        behind_max: float = inf,
     ) -> Charge:
         earned, spent, at = _updated(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time

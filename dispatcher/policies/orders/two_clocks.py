@@ -5,8 +5,12 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
 
     order         with a free slot: waiting tenants in profile (tat <= now) first, else all waiting tenants (surplus);
                   within either the lowest vft first, ties by the arrival of the oldest waiting call
-    V             max(V, min(start stamp of the dispatched tenant, vft of the waiting tenants)) at every dispatch,
-                  max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing waits
+    V             max(V, min(start stamp of the dispatched tenant, vft of the tenants that wait for the same model)) at
+                  every dispatch; max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing
+                  waits
+    models        V is that of the model whose tenants are furthest. In a pool of several models, a dispatch begins at
+                  V - lead_max at least: so tenants that join a slower model soon get their turn, and a tenant that
+                  waits there gets no large lead at another model. Far behind V, tenants take turns call by call.
     in a tenant   first come, first served: each call is charged when it is dispatched, so the k-th call of a flood
                   waits for the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
@@ -71,7 +75,15 @@ class TwoClocks:
         return True
 
     def charged(
-        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+        self,
+        tenant: Tenant,
+        cost: float,
+        now: float,
+        virtual_time: float,
+        scale: float,
+        lowest_vft: float,
+        *,
+        behind_max: float = inf,
     ) -> Charge:
         """Charge vft always, tat if the guarantee covers the dispatch, and move V.
 
@@ -82,10 +94,14 @@ class TwoClocks:
         `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst over the unscaled
         rate, stays. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over
         one with kept clocks.
+
+        `behind_max` bounds how far a tenant of a slow model may be behind V, which follows the fastest model.
         """
         tat, start = tenant.clocks
         if start > virtual_time + self._lead_max:
             start = virtual_time + self._lead_max
+        elif start < virtual_time - behind_max:
+            start = virtual_time - behind_max
         moved = start if start < lowest_vft else lowest_vft
         if moved < virtual_time:
             moved = virtual_time

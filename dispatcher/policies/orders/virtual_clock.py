@@ -54,7 +54,15 @@ class VirtualClock:
         return True
 
     def charged(
-        self, tenant: Tenant, cost: float, now: float, virtual_time: float, scale: float, lowest_vft: float
+        self,
+        tenant: Tenant,
+        cost: float,
+        now: float,
+        virtual_time: float,
+        scale: float,
+        lowest_vft: float,
+        *,
+        behind_max: float = inf,
     ) -> Charge:
         rate, (tat,) = tenant.rate_per_s, tenant.clocks
         if not rate:
