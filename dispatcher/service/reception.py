@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dispatcher.ports import Connection
-from dispatcher.service.authentication import sign_as_server
+from dispatcher.service.authentication import HANDSHAKE_S, sign_as_server
 from dispatcher.service.codec.frames import Hello, Message, NotLeader, decode_frame
 from dispatcher.service.leader import Leader
 from dispatcher.service.link.finder import Fleet
@@ -26,7 +26,7 @@ class Reception:
     async def serve(self, unsigned: Connection) -> None:
         """Serve a connection until it is closed. Raises ConnectionLost."""
         connection = await sign_as_server(unsigned, self._fleet.secret, self._fleet.ids.secret())
-        messages = decode_frame(await connection.receive())
+        messages = await _first_messages(connection)
         if not messages or not isinstance(messages[0], Hello):
             connection.close()
             return
@@ -53,3 +53,11 @@ class Reception:
                 leader.received(session, decode_frame(await connection.receive()))
         finally:
             leader.left(session)
+
+
+async def _first_messages(connection: Connection) -> Sequence[Message]:
+    """Return the messages of the client's first frame, which proves its secret; none if it does not come in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HANDSHAKE_S):
+            return decode_frame(await connection.receive())
+    return ()

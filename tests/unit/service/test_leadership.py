@@ -7,6 +7,7 @@ import pytest
 from dispatcher.model.commands import Offer, Over, Refused
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service import snapshots
+from dispatcher.service.authentication import GREETING, HANDSHAKE_S
 from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
@@ -224,6 +225,16 @@ async def test_a_machine_that_vanishes_is_no_heir_and_no_client_any_more(monkeyp
     assert len(world.network.listeners["g1:1"].connections) == 3
     await asyncio.sleep(30)
     assert world.gates["g3"]._snapshots.written == 1
+
+
+@in_virtual_time()
+async def test_a_client_that_does_not_prove_its_secret_is_disconnected() -> None:
+    world = World()
+    await start_gates(world, "g1")
+    connection = await world.network.transport("other").connect("g1:1")
+    await connection.send(GREETING + b"nonce")
+    await asyncio.sleep(HANDSHAKE_S + 0.1)
+    assert world.network.listeners["g1:1"].connections == []
 
 
 @in_virtual_time()
