@@ -25,10 +25,13 @@ from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.questions import read_fleet, read_usage, usage
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
 
 COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
+READ_S = 5.0
+"""How long it may take to read the log's end, with a snapshot if this process has no state yet."""
 LAUNCHES_MAX = 1000
 
 
@@ -125,15 +128,13 @@ class Link:
         answered = await self._ask("fleet")
         if answered is not None:
             return read_fleet(answered)
-        await self._replica.catch_up()
-        return self._replica.shard.fleet()
+        return (await self._read_shard()).fleet()
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
         answered = await self._ask("usage", (tenant or "", str(first_hour), str(last_hour)))
         if answered is not None:
             return read_usage(answered)
-        await self._replica.catch_up()
-        return usage(self._replica.shard, tenant, first_hour, last_hour)
+        return usage(await self._read_shard(), tenant, first_hour, last_hour)
 
     async def rest(self) -> None:
         while len(self._pending):
@@ -203,3 +204,15 @@ class Link:
             return await self._questions.ask(self._route.channel, topic, arguments, ASK_S)
         finally:
             self._asking -= 1
+
+    async def _read_shard(self) -> Shard:
+        """Return this process's copy of the shard, as new as the log. Raises StoreUnavailable after READ_S.
+
+        Without the bound it would wait for an append of this process, which is repeated until the table is back.
+        """
+        try:
+            async with asyncio.timeout(READ_S):
+                await self._replica.catch_up()
+        except TimeoutError:
+            raise StoreUnavailable("The table does not answer.") from None
+        return self._replica.shard

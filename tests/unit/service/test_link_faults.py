@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Offer, Return, Waiting
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Connection
 from dispatcher.service.authentication import sign_as_server
 from dispatcher.service.codec.frames import NotLeader, encode_frames, encode_message
+from dispatcher.service.link.link import READ_S
 from dispatcher.service.link.route import ALONE_AFTER_S, SEARCH_S
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
@@ -216,6 +218,22 @@ async def test_a_front_cut_off_from_the_leader_decides_alone() -> None:
     await asyncio.sleep(3)
     assert isinstance(await world.on("front", front.do(new_call(world, front))), Waiting)
     assert front._route.channel is not None
+
+
+@in_virtual_time()
+async def test_questions_fail_while_the_table_is_away_and_an_append_is_repeated() -> None:
+    world = World()
+    await start_worker(world, slots=1)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front)))
+    world.faults["front"].away = True
+    world.host("front").spawn(front.do(new_call(world, front)))
+    await asyncio.sleep(0.1)
+    for question in (front.fleet(), front.usage("acme", 0, 1)):
+        began = world.clock.now()
+        with pytest.raises(StoreUnavailable):
+            await world.on("front", question)
+        assert world.clock.now() - began < READ_S + 0.1
 
 
 @in_virtual_time()
