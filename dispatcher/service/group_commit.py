@@ -139,7 +139,13 @@ class GroupCommit:
         return [item.command for item in self._writing[before:]]
 
     def _take(self) -> None:
-        """Move the oldest commands to the next entry. It may still contain commands of an append that failed."""
+        """Move the oldest commands to the next entry. It may still contain commands of an append that failed.
+
+        Commands that were patient long enough come first: else full entries would hold up heartbeats without a bound.
+        """
+        due = self._clock.monotonic() - PATIENT_S
+        while self._patient and self._patient[0].arrived_at <= due and len(self._writing) < COMMANDS_MAX:
+            self._writing.append(self._patient.popleft())
         for items in (self._urgent, self._patient):
             while items and len(self._writing) < COMMANDS_MAX:
                 self._writing.append(items.popleft())

@@ -6,7 +6,7 @@ from dispatcher.model.commands import Offer, Outcome, Over, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.service.follower import Delivery
 from dispatcher.service.group_commit import PATIENT_S, GroupCommit, no_reply
-from dispatcher.service.replica import Replica
+from dispatcher.service.replica import COMMANDS_MAX, Replica
 from tests.support.gate.service_world import World, accept, end, in_virtual_time, report
 
 
@@ -74,6 +74,24 @@ async def test_a_patient_command_waits_for_an_entry_that_is_written_anyway() -> 
     commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
     await asyncio.sleep(0.5)
     assert PATIENT_S < answered[1] < PATIENT_S + 0.05
+
+
+@in_virtual_time()
+async def test_a_patient_command_is_written_although_each_entry_is_full() -> None:
+    """A heartbeat without an answer for seconds would make its worker abort all of its work."""
+    world = World(latency_s=lambda random: 0.05)
+    _, commits, _, _ = await committing(world)
+    answered: list[float] = []
+    began, number = world.clock.now(), 0
+    commits.add(report("w1", 2), lambda outcome: answered.append(world.clock.now() - began), urgent=False)
+    for _ in range(100):
+        while commits.waiting <= COMMANDS_MAX:
+            number += 1
+            commits.add(accept(f"one-{number}", "one", began, waiting_max=100_000), no_reply)
+        await asyncio.sleep(0.01)
+    assert number > 10 * COMMANDS_MAX
+    assert answered
+    assert answered[0] < PATIENT_S + 2 * 0.05 + 0.01
 
 
 @in_virtual_time()
