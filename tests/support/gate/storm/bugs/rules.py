@@ -27,7 +27,7 @@ bug(
 bug(
     "answers_from_old_state",
     "A report, an end and an unknown attempt are answered without reading the tail.",
-    Edit(replica.Replica, "_commit", "if is_fresh or all(", "if True or all("),
+    Edit(replica.Replica, "_commit", "if is_fresh or (", "if True or ("),
     rule=2,
 )
 bug(
