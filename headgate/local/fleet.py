@@ -89,7 +89,7 @@ class Fleet:
         host = self._options.host
         command = ["-m", "headgate.local.front", "--host", host, "--port", str(port)]
         child = await self._spawn(FRONT, number, command)
-        url = f"http://{WILDCARDS.get(host, host)}:{port}"
+        url = f"http://{WILDCARDS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
         async with _ended_if_late(child):
             await self._answering(f"{url}/health", child)
         return self._joined(Member(FRONT, number, url, child, port))

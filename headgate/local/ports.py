@@ -27,7 +27,7 @@ def usable(host: str, port: int) -> int:
 
 
 def _bound(host: str, port: int) -> int:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -35,3 +35,13 @@ def test_the_following_ports_are_checked_too() -> None:
 def test_ports_beyond_the_last_one() -> None:
     with pytest.raises(ConfigurationError, match="--fronts 3"):
         front_ports(HOST, 65534, 3)
+
+
+def test_an_address_of_ip_version_6() -> None:
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IP version 6")
+    with listening, pytest.raises(ConfigurationError, match="in use"):
+        usable("::1", listening.getsockname()[1])
+    assert usable("::1", 0) > 0
