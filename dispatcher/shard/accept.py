@@ -6,10 +6,14 @@ import math
 
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, TenantSet, made
+from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.state import State
 
+APPS_MAX = 100
+"""Applications of a tenant that are counted apart within an hour. The client names them, and the state keeps a row of
+usage for each until it is projected."""
 RETRY_UNKNOWN_S = 5.0
 """The Retry-After while no worker serves the model."""
 
@@ -23,7 +27,8 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     if not state.slots.has(command.model):
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
     tenant = _configured(decision, command)
-    refused = _queue_full(state, tenant, command) or _throttled(state, command)
+    app = _app(state, command)
+    refused = _queue_full(state, tenant, command) or _throttled(state, command, app)
     if refused is not None:
         return refused
     clocks, priority = state.order.joined(tenant, state.at, state.virtual_time)
@@ -32,7 +37,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
             Accepted,
             (
                 command.id, command.floor, command.process, command.tenant, command.model, command.cost,
-                command.deadline_at, command.durable, command.app, command.interaction, priority, clocks,
+                command.deadline_at, command.durable, app, command.interaction, priority, clocks,
             ),
         )
     )  # fmt: skip
@@ -97,13 +102,19 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
     return Refused(command.id, "queue_full", message, float(after_s))
 
 
-def _throttled(state: State, command: Accept) -> Refused | None:
+def _app(state: State, command: Accept) -> str:
+    """Return the call's application; none for a further one of a tenant that has had APPS_MAX in this hour."""
+    tenant, app, hour = command.tenant, command.app, int(state.at // HOUR_S)
+    return app if state.apps[tenant, hour] < APPS_MAX or (tenant, app, hour) in state.usage else ""
+
+
+def _throttled(state: State, command: Accept, app: str) -> Refused | None:
     """FairServe's rule (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
     if state.throttle is None:
         return None
     under_way = bool(command.interaction) and (command.tenant, command.interaction) in state.interactions
     found = state.throttle.check(
-        command.tenant, command.app, state.at, saturated=state.is_saturated(command.model), under_way=under_way
+        command.tenant, app, state.at, saturated=state.is_saturated(command.model), under_way=under_way
     )
     if found is None:
         return None

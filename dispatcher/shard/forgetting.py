@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state import State
 
@@ -56,3 +58,4 @@ def _forget_usage(state: State) -> None:
     saved = state.usage_saved
     for key in [key for key, usage in state.usage.items() if key[2] < oldest and usage.position < saved]:
         del state.usage[key]
+    state.apps = Counter((tenant, hour) for tenant, _, hour in state.usage)

@@ -112,6 +112,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         _add_call(state, state.tenants[tenant], dict(zip(_CALL, values, strict=True)))
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals)
+        state.apps[tenant, hour] += 1
     for tenant, interaction, at in fields["interactions"]:
         state.interactions[tenant, interaction] = at
     for over in fields["ends"]:

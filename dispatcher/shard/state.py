@@ -47,6 +47,9 @@ class State:
         self.workers: dict[str, Worker] = {}
         self.processes: dict[str, Process] = {}
         self.usage: dict[tuple[str, str, int], Usage] = {}
+        """By tenant, application and hour."""
+        self.apps: Counter[tuple[str, int]] = Counter()
+        """The number of applications in `usage` by tenant and hour."""
         self.usage_saved = 0
         """Totals of usage that did not change since this position are in the projection."""
         self.interactions: dict[tuple[str, str], float] = {}

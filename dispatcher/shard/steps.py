@@ -137,6 +137,8 @@ def ended(state: State, fact: Ended) -> list[News]:
         tenant.clocks = clocks
     state.virtual_time = virtual_time
     tenant.spent += served
+    if not usage.requests:
+        state.apps[tenant.name, key[2]] += 1
     state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position)
     del state.calls[call_id]
     if call.process:
@@ -161,6 +163,7 @@ def _undo_ended(
         state.usage[key] = usage
     else:
         del state.usage[key]
+        state.apps[key[0], key[2]] -= 1
     _take_slot(state, call, worker)
     state.touch(call.tenant)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.model.commands import Saved, Tick
+from dispatcher.model.commands import End, Saved, Tick
 from dispatcher.model.errors import LogCorrupt
 from dispatcher.model.facts import Entry, UsageSaved
 from dispatcher.model.usage import HOUR_S
+from dispatcher.shard.accept import APPS_MAX
 from dispatcher.shard.codec import pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
@@ -112,3 +113,32 @@ def test_of_many_tenants_only_the_active_ones_are_held_and_saved() -> None:
     assert {row.tenant for row in shard.shard.tenant_rows()} <= {f"tenant-{number}" for number in range(20)}
     ends = len(pack([list(over) for over in shard.shard.state.ends.values()]))
     assert len(dump(shard.shard)) - ends < many / 4
+
+
+def test_a_client_that_names_ever_new_applications_does_not_grow_the_state() -> None:
+    shard = LoneShard()
+    for number in range(3 * APPS_MAX):
+        shard.end(shard.call("a", app=f"app-{number}"), 7)
+    shard.end(shard.call("a", app="app-0"), 7)
+    shard.end(shard.call("b", app="app-0"), 7)
+    rows = {(row.tenant, row.app): row.requests for row in shard.shard.usage_rows()}
+    assert len(rows) == APPS_MAX + 2
+    assert (rows["a", ""], rows["a", "app-0"], rows["b", "app-0"]) == (2 * APPS_MAX, 2, 1)
+    shard.now += HOUR_S
+    shard.end(shard.call("a", app="new"), 7)
+    assert ("a", "new") in {(row.tenant, row.app) for row in shard.shard.usage_rows()}
+
+
+def test_the_count_of_applications_is_that_of_the_usage_after_a_snapshot_an_undo_and_forgetting() -> None:
+    shard = LoneShard()
+    for app in ("x", "y"):
+        shard.end(shard.call("a", app=app), 7)
+    state = shard.shard.state
+    assert load(dump(shard.shard), state.settings).state.apps == state.apps == {("a", int(shard.now // HOUR_S)): 2}
+    name = shard.call("a", app="z")
+    shard.shard.decide([End(name, 1, "done", 7, 0)], shard.now)
+    shard.shard.rollback()
+    assert state.apps.total() == 2
+    shard.do(Saved(shard.shard.position))
+    pass_time(shard, DAY_S)
+    assert not state.apps
