@@ -86,19 +86,26 @@ class NoLauncher:
 
 
 def make_store(config: Config) -> Store:
-    """Return the store that HEADGATE_STORE names. Raises ConfigurationError if its file cannot be opened.
+    """Return the store that HEADGATE_STORE names.
 
-    The SDK reads region, credentials and endpoint from its own variables.
+    The SDK reads region, credentials and endpoint from its own variables. Raises ConfigurationError if the file cannot
+    be opened, or if there is no region or no valid endpoint.
     """
     if config.store_path:
         from dispatcher.stores.sqlite.store import SqliteStore
 
         return SqliteStore(config.store_path, RealClock())
     import boto3  # here, so that only a process that uses AWS loads it
+    from botocore.exceptions import BotoCoreError
 
     from dispatcher.stores.dynamodb.store import DynamoStore, client_config
 
-    client = boto3.client("dynamodb", config=client_config(config.store_threads))
+    try:
+        client = boto3.client("dynamodb", config=client_config(config.store_threads))
+    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
+        raise ConfigurationError(
+            f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+        ) from None
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
 
 

@@ -33,17 +33,10 @@ def gate_config(data: Path | None) -> Config:
 
 def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:
     """Run `run` with the store and its configuration, then close the store. Raises ConfigurationError."""
-    from botocore.exceptions import BotoCoreError
-
     config = gate_config(data)
 
     async def work() -> T:
-        try:
-            store = make_store(config)
-        except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
-            raise ConfigurationError(
-                f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
-            ) from None
+        store = make_store(config)
         try:
             return await run(store, config)
         finally:

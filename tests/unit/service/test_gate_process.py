@@ -85,3 +85,12 @@ def test_a_missing_secret_is_one_line_and_exit_code_2(environment: dict[str, str
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
     assert "HEADGATE_WORKER_SECRET" in ended.stderr
+
+
+def test_a_missing_region_is_one_line_and_exit_code_2(environment: dict[str, str]) -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    variables = {**own, **environment, "HEADGATE_STORE": "dynamodb", "AWS_CONFIG_FILE": os.devnull}
+    ended = subprocess.run([sys.executable, "-m", "dispatcher"], env=variables, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "AWS_DEFAULT_REGION" in ended.stderr
