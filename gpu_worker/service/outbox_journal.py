@@ -16,6 +16,7 @@ The file may hold answers of durable calls, so only its owner can read it. It is
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -100,6 +101,8 @@ class Journal:
                 os.close(copy)
         except OSError as error:
             self._fail(error)
+        except RuntimeError as error:  # no thread can be started
+            self._fail(OSError(errno.EAGAIN, str(error)))
 
     def close(self) -> None:
         """Release the file. It is deleted if nothing is pending."""

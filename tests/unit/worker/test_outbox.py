@@ -137,6 +137,23 @@ class TestOnDisk:
         assert seen == [1]
         assert [path.read_bytes() for path in tmp_path.iterdir()] == [b""]
 
+    def test_without_a_thread_for_the_sync_the_report_is_delivered_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fails(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(asyncio, "to_thread", fails)
+
+        async def story() -> None:
+            gate = Gate([StoreUnavailable()])
+            box = outbox(gate, Journal(tmp_path, "w"))
+            box.recover()
+            assert await box.post(END) == Done()
+            assert len(gate.at) == 2
+
+        run(story())
+
     def test_it_is_synced_after_the_first_try_that_failed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
