@@ -79,6 +79,8 @@ class Agent:
     _held: HeldAttempts = field(default_factory=HeldAttempts)
     _draining: bool = False
     _left: bool = False
+    _unanswered: bool = False
+    """Whether the last heartbeat was not answered."""
     _answered_s: float = 0.0
     """When the last answered heartbeat was sent, in monotonic seconds."""
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -123,6 +125,7 @@ class Agent:
             logger.warning("heartbeat not answered: %s", type(error).__name__)
         except Exception as error:  # a bug must not end the heartbeats unnoticed
             logger.error("heartbeat failed: %s", type(error).__name__)
+        self._unanswered = True
         return False
 
     async def drain(self) -> None:
@@ -172,6 +175,9 @@ class Agent:
             logger.warning("heartbeat answered from an old state")
             return False
         self._answered_s = sent_s
+        if self._unanswered:
+            self._unanswered = False
+            self.executions.outbox.gate_is_back()
         self.executions.accepting = not self._draining
         for name in self._held.unknown(now_s):
             await self.executions.abort(name, Abort.LEASE_LOST)

@@ -41,6 +41,8 @@ class Outbox:
     journal: Journal | None = None
     _deliveries: dict[str, asyncio.Task[Outcome]] = field(default_factory=dict)
     """By the execution's name."""
+    _back: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the gate answers again; then replaced."""
 
     def __len__(self) -> int:
         return len(self._deliveries)
@@ -65,6 +67,11 @@ class Outbox:
     def live(self) -> frozenset[str]:
         """Return the names of the executions with unconfirmed reports."""
         return frozenset(self._deliveries)
+
+    def gate_is_back(self) -> None:
+        """Repeat the reports at once, not after their pauses."""
+        self._back.set()
+        self._back = asyncio.Event()
 
     async def flushed(self) -> None:
         """Wait until every report is in the log."""
@@ -115,5 +122,15 @@ class Outbox:
                 logger.error("report not delivered: %s", type(error).__name__, extra={"execution": name})
             if self.journal is not None:
                 await self.journal.sync()
-            await self.clock.sleep(max(least_s, pause_s * (0.5 + 0.5 * self.random.random())))
+            await self.clock.sleep(least_s)
+            await self._pause(pause_s * (0.5 + 0.5 * self.random.random()) - least_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, at most until the gate is back."""
+        waits = (asyncio.ensure_future(self.clock.sleep(seconds)), asyncio.ensure_future(self._back.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

@@ -80,6 +80,19 @@ class TestCutOff:
 
         run(story())
 
+    @pytest.mark.parametrize("away_s", [20, 21, 22, 23, 24])
+    def test_an_end_is_reported_with_the_first_heartbeat_that_is_answered(self, away_s: float) -> None:
+        async def story() -> None:
+            async with serving(WorkerHarness()) as harness:
+                reading = harness.start(order())
+                harness.gate.away = True
+                await asyncio.sleep(away_s)
+                harness.gate.away, back_at = False, harness.clock.now()
+                assert json.loads((await reading)[-1])["event"] == "finished"
+                assert harness.clock.now() - back_at <= HEARTBEAT_S
+
+        run(story())
+
     def test_a_short_absence_costs_nothing(self) -> None:
         async def story() -> None:
             async with serving(WorkerHarness()) as harness:
