@@ -1,7 +1,8 @@
 """Finds the tenant of an API key, and caches it for at most a minute. Only the verified key names the tenant.
 
-Lookups of keys that this process has never found are limited to LimitSettings.unknown_keys_per_s. So a caller that
-guesses keys cannot overload the table, and cannot push known keys out of the cache.
+Lookups that find no key are limited to LimitSettings.unknown_keys_per_s. So a caller that guesses keys cannot overload
+the table, and cannot push known keys out of the cache. A lookup that finds a key does not count, because a process that
+has just started must find the keys of all its tenants.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Directory:
         if record is None:
             self._keys.drop(prefix)
             return self._unknown_keys.put(prefix, None, now)
+        if not self._keys.has_had(prefix):
+            self._lookups.give_back()
         return self._keys.put(prefix, record, now)
 
     def _forget_reading(self, prefix: str, reading: asyncio.Task[KeyRecord | None]) -> None:
@@ -119,7 +122,7 @@ class Directory:
     def _take_lookup(self) -> None:
         wait_s = self._lookups.take()
         if wait_s:
-            after_s = float(min(60, max(1, math.ceil(wait_s))))
+            after_s = float(math.ceil(min(60.0, max(1.0, wait_s))))
             message = (
                 "Too many unknown API keys were sent to this server. For now it looks up no others "
                 f"(limit `unknown_keys`). Try again in about {after_s:g} s."

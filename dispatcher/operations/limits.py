@@ -58,9 +58,9 @@ class LimitSettings:
     """A Lambda execution waits behind at most this many requests of its tenant. Beyond that, the request stays queued
     without it."""
     unknown_keys_per_s: float = 10.0
-    """Lookups of unknown API keys per second, in the long run."""
+    """Lookups of API keys per second that find none, in the long run."""
     unknown_keys_burst: int = 200
-    """Most such lookups at once."""
+    """Most such lookups at once, and most first lookups of keys that are under way."""
     body_s: float = 10.0
     """Longest time for a request's body to arrive."""
     send_s: float = 30.0
@@ -152,6 +152,10 @@ class TokenBucket:
             self._left -= 1
             return 0.0
         return (1 - self._left) / self._rate_per_s if self._rate_per_s > 0 else math.inf
+
+    def give_back(self) -> None:
+        """Give back a use that was taken and does not count."""
+        self._left = min(self._burst, self._left + 1)
 
 
 class Limits:

@@ -243,7 +243,7 @@ async def test_waiting_work_is_bounded_in_functions_too(gate: Gate, bound: dict[
 async def test_unknown_api_keys_are_looked_up_at_a_bounded_rate_in_functions_too(gate: Gate) -> None:
     context = front(gate, unknown_keys_per_s=1.0, unknown_keys_burst=3)
     reads = gate.store.requests["find_key"]
-    guesses = [{"api_key": f"hg-{n:012}-guess", "id": "r"} for n in range(4)]
+    guesses = [{"api_key": f"hg-unknown{n:05}-guess", "id": "r"} for n in range(4)]
     answers = [await result(context, guess) for guess in guesses[:2]]
     answers += [await invoke(context, {**BODY, "api_key": guess["api_key"]}, "r", 60.0) for guess in guesses[2:]]
     assert [answer["status"] for answer in answers] == [401, 401, 401, 429]

@@ -85,7 +85,7 @@ async def test_its_caches_are_bounded(gate: Gate, monkeypatch: pytest.MonkeyPatc
 
 
 def guessed(number: int) -> str:
-    return f"hg-{number:012d}" + "x" * 30
+    return f"hg-unknown{number:05d}" + "x" * 30
 
 
 async def test_guessing_keys_reads_the_table_at_a_bounded_rate_and_known_keys_are_served(gate: Gate) -> None:
@@ -133,6 +133,20 @@ async def test_many_requests_with_one_key_at_the_start_are_one_lookup(gate: Gate
     found = await asyncio.gather(*(directory.tenant_of(gate.keys["a"]) for _ in range(300)))
     assert {tenant.name for tenant in found} == {"a"}
     assert gate.store.requests["find_key"] == reads + 1
+
+
+async def test_after_a_restart_the_keys_of_many_tenants_are_found(gate: Gate) -> None:
+    for number in range(20):
+        await gate.add_tenant(f"t{number}")
+    directory = gate.process(LimitSettings(unknown_keys_per_s=0.0, unknown_keys_burst=5)).directory
+    for name, key in gate.keys.items():
+        assert (await directory.tenant_of(key)).name == name
+    for number in range(5):
+        with pytest.raises(Unauthorized):
+            await directory.tenant_of(guessed(number))
+    with pytest.raises(Refused) as caught:
+        await directory.tenant_of(guessed(6))
+    assert caught.value.retry_after_s == 60.0, "the rate is 0"
 
 
 async def test_a_lookup_that_fails_is_tried_again_by_the_next_request(gate: Gate) -> None:
