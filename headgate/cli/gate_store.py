@@ -28,7 +28,8 @@ def gate_config(data: Path | None) -> Config:
     if data is None:
         return load_config()
     folder = DataFolder(data).existing()
-    return load_config({**os.environ, **folder.settings(), "HEADGATE_STORE": folder.store})
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}  # as the server does
+    return load_config({**own, **folder.settings(), "HEADGATE_STORE": folder.store})
 
 
 def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:

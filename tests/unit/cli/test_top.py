@@ -50,6 +50,14 @@ def usage(capsys: Output, folder: DataFolder, *options: str) -> list[dict[str, A
 
 
 class TestTop:
+    def test_a_data_folder_does_not_depend_on_variables(
+        self, capsys: Output, folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are for a gate on AWS: the log of its pool would be empty in this folder."""
+        write_history(folder)
+        monkeypatch.setenv("HEADGATE_POOL", "production")
+        assert len(top(capsys, folder)["workers"]) == 1
+
     def test_tenants_and_workers_as_the_log_has_them(self, capsys: Output, folder: DataFolder) -> None:
         write_history(folder)
         found = top(capsys, folder)
