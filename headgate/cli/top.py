@@ -55,10 +55,14 @@ def _print(follower: LogFollower, now: float, json: bool) -> None:
 
 
 async def _stream(follower: LogFollower, clock: RealClock, every_s: float) -> None:
+    """Print lines until cancelled. While the store does not answer, print only a note on standard error."""
     while True:
         await clock.sleep(every_s)
-        await follower.catch_up()
-        _print(follower, clock.now(), json=True)
+        try:
+            await follower.catch_up()
+            _print(follower, clock.now(), json=True)
+        except StoreUnavailable as error:
+            sys.stderr.write(f"headgate: not up to date: {error}\n")
 
 
 async def _live(follower: LogFollower, clock: RealClock, every_s: float) -> None:

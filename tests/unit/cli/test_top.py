@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -15,8 +16,14 @@ from typing import Any
 
 import pytest
 
+from dispatcher.bootstrap import RealClock
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.usage import HOUR_S
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.stores.memory.store import MemoryStore
+from headgate.cli.top import _stream
 from headgate.cli.usage import _hours
+from headgate.monitor.follower import LogFollower
 from headgate.serve.folder import DataFolder
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_history
@@ -49,7 +56,29 @@ def usage(capsys: Output, folder: DataFolder, *options: str) -> list[dict[str, A
     return rows
 
 
+class AwayOnce(LogFollower):
+    """A follower of an empty log that does not answer the first time; the third reading ends the test."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(RealClock()).log("default"), ShardSettings(), RealClock(), "default")
+        self._readings = 0
+
+    async def catch_up(self) -> None:
+        self._readings += 1
+        if self._readings == 1:
+            raise StoreUnavailable()
+        if self._readings == 3:
+            raise asyncio.CancelledError
+
+
 class TestTop:
+    def test_a_stream_goes_on_when_the_store_is_back(self, capsys: Output) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(_stream(AwayOnce(), RealClock(), 0.0))
+        printed = capsys.readouterr()
+        assert set(json.loads(printed.out)) == TOP_KEYS
+        assert printed.err == "headgate: not up to date: The tenant store cannot be reached.\n"
+
     def test_a_data_folder_does_not_depend_on_variables(
         self, capsys: Output, folder: DataFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
