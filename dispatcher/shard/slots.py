@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 
 from dispatcher.policies.orders.queues import Call
@@ -81,15 +82,20 @@ class Slots:
         return list(self._workers.get(model, {}).values())
 
     def capacity_per_s(self, model: str = "") -> float:
-        """Return the measured capacity of the workers of a model ("": of all), in service units a second."""
+        """Return the capacity of the workers of a model ("": of all), in service units a second; 0 if none is measured.
+
+        A worker that was never saturated has no measured capacity. It counts as the average of the others.
+        """
         known = self._capacity_per_s
         if known is None:
-            known = self._capacity_per_s = {
-                name: sum(worker.config.service_per_s for worker in workers.values())
-                for name, workers in self._workers.items()
-            }
-            known[""] = sum(known.values())
+            known = self._capacity_per_s = {name: _capacity_per_s(its.values()) for name, its in self._workers.items()}
+            known[""] = _capacity_per_s([worker for its in self._workers.values() for worker in its.values()])
         return known.get(model, 0.0)
+
+
+def _capacity_per_s(workers: Collection[Worker]) -> float:
+    measured = [worker.config.service_per_s for worker in workers if worker.config.service_per_s]
+    return sum(measured) * (len(workers) / len(measured)) if measured else 0.0
 
 
 def _load(worker: Worker) -> float:

@@ -6,7 +6,7 @@ from dispatcher.model.commands import Leave, Over, Silent, Tick, Waiting
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.shard.records import FAILED_MOST, RECENT
 from dispatcher.shard.settings import ShardSettings
-from tests.support.gate.lone_shard import LoneShard, report
+from tests.support.gate.lone_shard import MODEL, LoneShard, report
 
 REST_S = ShardSettings().rest_s
 
@@ -112,3 +112,19 @@ def test_nothing_is_kept_of_a_worker_that_left() -> None:
         shard.do(report(f"restarted-{number}", kv_use=0.5))
         shard.do(Leave(f"restarted-{number}"))
     assert list(shard.shard.state.kv_use) == list(shard.shard.state.workers) == ["w"]
+
+
+def test_a_worker_without_a_measured_capacity_counts_as_the_average_of_the_others() -> None:
+    """Otherwise guarantees shrink, and Retry-After grows, until every worker of a new fleet was saturated once."""
+    reports = [report(f"w{number}", capacity_per_s=1000.0 if number < 2 else 0.0) for number in range(8)]
+    state = LoneShard(None, *reports, report("x", model="other", capacity_per_s=0.0)).shard.state
+    assert state.slots.capacity_per_s(MODEL) == 8000.0
+    assert state.slots.capacity_per_s("other") == 0.0
+    assert state.slots.capacity_per_s() == 9000.0
+
+
+def test_guarantees_that_the_fleet_can_keep_are_not_scaled_while_a_part_of_it_is_measured() -> None:
+    reports = [report(f"w{number}", capacity_per_s=0.0 if number else 1000.0) for number in range(8)]
+    shard = LoneShard(None, *reports)
+    shard.call("a", rate_per_s=4000.0, burst=4000.0)
+    assert shard.dispatched[-1].rate_per_s == 4000.0
