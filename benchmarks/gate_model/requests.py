@@ -73,19 +73,23 @@ class ModelledRequests(Requests):
     async def _once(self, call: partial[dict[str, Any]]) -> dict[str, Any]:
         """Send one request. As in production it goes on when its caller is cancelled."""
         await self.clock.sleep(self._process.wait_s(self.clock.monotonic()))
+        method, arguments, until = call.args
+        if self.clock.monotonic() > until:
+            return call()  # refuses it as in production, where it waited for a thread
+        call = partial(self._answer, method, arguments, inf)  # once sent it takes as long as it takes
         loop = asyncio.get_running_loop()
         answered = loop.create_task(self._travel(call), context=Context())  # outside of the host that may be paused
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 reply, error = await asyncio.shield(answered)
         except TimeoutError:
-            return self._answer(_timed_out, {})
+            return self._answer(_timed_out, {}, inf)
         if error is not None:
             raise error
         return reply
 
     async def _travel(self, call: partial[dict[str, Any]]) -> tuple[dict[str, Any], Exception | None]:
-        method, arguments = call.args
+        method, arguments = call.args[:2]
         is_put = method.__name__ in ("put_item", "update_item")
         latency_s = self._weather.latency_s(PUT_S if is_put else READ_S) * self._process.slow
         there_s = latency_s * self._weather.random.uniform(0.2, 0.9)
