@@ -261,8 +261,9 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 @pytest.fixture
 def reporting(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
-    with vllm_driver(model, figures_file=str(tmp_path / "stats.json")) as driver:
-        yield driver, tmp_path / "stats.json"
+    file = tmp_path / "stats" / "stats.json"
+    with vllm_driver(model, figures_file=str(file)) as driver:
+        yield driver, file
 
 
 def test_the_stats_file_has_the_current_stats(reporting: tuple[VllmDriver, Path]) -> None:
@@ -275,3 +276,16 @@ def test_the_stats_file_has_the_current_stats(reporting: tuple[VllmDriver, Path]
     assert stats.tenants["paying"].input_tokens == 150
     assert stats.gauges.tiers[Tier.PREMIUM].running == 1
     assert 0 < stats.kv_use <= 1
+
+
+def test_a_stats_file_that_cannot_be_written_does_not_end_the_engine(
+    reporting: tuple[VllmDriver, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    driver, file = reporting
+    file.parent.write_text("in the way of the folder, as a full disk would be")
+    crowd(driver)
+    driver.step(2)
+    assert "cannot be written" in caplog.text
+    file.parent.unlink()
+    driver.step(1)
+    assert stats_from_json(file.read_text()).running

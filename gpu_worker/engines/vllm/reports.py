@@ -6,6 +6,7 @@ and at once, a few times a second.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from gpu_worker.engines.measured.copy_rates import measure_copy_rates
 from gpu_worker.engines.measured.cost_tracker import CostTracker
 from gpu_worker.engines.stats_json import stats_to_json
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
+
+logger = logging.getLogger("headgate.engine")
 
 REPORT_EVERY_S = 0.25
 
@@ -41,6 +44,8 @@ class Reports:
         self._scheduler = scheduler
         self._file = None if file is None else Path(file)
         self._written_s = 0.0
+        self._is_failing = False
+        """Whether the last write of the file failed."""
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
@@ -97,9 +102,16 @@ class Reports:
         if self._file is None or (now_s - self._written_s < REPORT_EVERY_S and not idle):
             return
         self._written_s = now_s
-        writing = self._file.with_suffix(".writing")
-        writing.write_text(stats_to_json(self._stats()), encoding="utf-8")
-        writing.replace(self._file)
+        writing, stats = self._file.with_suffix(".writing"), stats_to_json(self._stats())
+        try:
+            writing.parent.mkdir(mode=0o700, exist_ok=True)
+            writing.write_text(stats, encoding="utf-8")
+            writing.replace(self._file)
+            self._is_failing = False
+        except OSError as error:  # a full disk, or a cleaner of temporary files, must not end the engine
+            if not self._is_failing:
+                logger.error("the engine's stats cannot be written: %s", error.strerror)
+            self._is_failing = True
 
     def _stats(self) -> EngineStats:
         scheduler = self._scheduler
