@@ -197,6 +197,7 @@ class Link:
         self._start()
         try:
             since = self._clock.monotonic()
+            self._route.close_stale()
             while not self._route.is_found and self._clock.monotonic() - since < ASK_S:
                 await self._clock.sleep(SEARCH_S)
             if self._route.channel is None:

@@ -64,17 +64,27 @@ class Route:
 
     @property
     def is_found(self) -> bool:
-        return self.channel is not None or self.alone is not None
+        return (self.channel is not None and not self.channel.closed) or self.alone is not None
 
     def wake_up(self) -> None:
         """Check again whether the shard is needed."""
         self._wakeup.set()
 
+    def close_stale(self) -> bool:
+        """Close a connection without a message for long, because this process may have been frozen.
+
+        Return False if there is none.
+        """
+        if self.channel is None or not self.channel.is_stale:
+            return False
+        self.channel.close()
+        return True
+
     def send(self, pending: PendingCommand) -> None:
         """Send a command. Without a connection it stays pending, and is sent when there is one."""
-        if self.channel is not None and self.channel.is_stale:
-            self.channel.close()
-        elif self.channel is not None:
+        if self.close_stale():
+            return
+        if self.channel is not None:
             self._post(self.channel, pending)
         elif self.alone is not None:
             self.alone.do(pending)

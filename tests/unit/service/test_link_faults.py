@@ -181,8 +181,9 @@ async def test_a_repeated_acceptance_after_a_failover_counts_once() -> None:
     assert all(each.attempt == 1 for each in state.calls.values())
 
 
+@pytest.mark.parametrize("is_question", [False, True])
 @in_virtual_time()
-async def test_a_frozen_process_reconnects() -> None:
+async def test_a_frozen_process_reconnects(is_question: bool) -> None:
     world = World()
     await start_gates(world, "g1", "g2")
     await start_worker(world, slots=100)
@@ -193,7 +194,10 @@ async def test_a_frozen_process_reconnects() -> None:
     await asyncio.sleep(600)
     world.host("front").resume()
     began = world.clock.now()
-    assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
+    if is_question:
+        assert len(await world.on("front", front.fleet())) == 1
+    else:
+        assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
     assert world.clock.now() - began < 0.4
 
 
