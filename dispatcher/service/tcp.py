@@ -101,7 +101,7 @@ class TcpTransport:
                 connection.close()
 
         try:
-            server = await asyncio.start_server(accepted, host, port, limit=FRAME_MAX)
+            server = await asyncio.start_server(accepted, host, port, limit=FRAME_MAX, backlog=CONNECTIONS_MAX)
         except OSError as error:
             raise ConfigurationError(f"cannot listen at {address}: {error.strerror or error}") from None
         listener = TcpListener(server, host)

@@ -1,6 +1,7 @@
 """Signed connections, and frames over TCP, with real sockets on this machine."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -8,7 +9,7 @@ from dispatcher.model.errors import BadFrame, ConnectionLost
 from dispatcher.ports import Connection
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
-from dispatcher.service.tcp import TcpTransport
+from dispatcher.service.tcp import TcpTransport, split_address
 
 SECRET = b"a secret of the whole fleet"
 
@@ -122,6 +123,18 @@ async def test_frames_over_tcp() -> None:
     connection.close()
     with pytest.raises(ConnectionLost):
         await connection.receive()
+    await listener.close()
+
+
+async def test_a_busy_listener_lets_many_clients_connect() -> None:
+    """After a takeover all clients come at once. One that finds the kernel's queue full tries again after a second."""
+    listener = await TcpTransport().listen("127.0.0.1:0", echo)
+    clients = [
+        socket.create_connection(split_address(listener.address), timeout=0.5)
+        for _ in range(min(300, socket.SOMAXCONN))
+    ]
+    for client in clients:
+        client.close()
     await listener.close()
 
 
