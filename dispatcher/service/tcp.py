@@ -80,7 +80,7 @@ class TcpTransport:
                 reader, writer = await asyncio.open_connection(host, port, limit=FRAME_MAX)
         except ConnectionRefusedError:
             raise ConnectionLost(f"No process listens at {address}.", refused=True) from None
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UnicodeError):  # UnicodeError: the host is no name of a host
             raise ConnectionLost(f"{address} cannot be reached.") from None
         return TcpConnection(reader, writer)
 

@@ -190,7 +190,7 @@ async def test_a_slow_reader_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
     await listener.close()
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", "host:port", "host:70000"])
+@pytest.mark.parametrize("address", ["", "host", "host:", "host:port", "host:70000", "a..b:70"])
 async def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ConnectionLost):
         await TcpTransport().connect(address)
