@@ -9,7 +9,8 @@ that move only when it is dispatched or settled, so an index ordered by them nev
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
   VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, where V is the pool's virtual time.
-  A tenant with a waiting request was lifted when it joined; its dispatch sets min(vft, V + lead_max) + cost / weight.
+  A tenant with a waiting request was lifted when it joined; its dispatch sets min(vft, V + lead_max) + cost / weight,
+  in a pool of several models from V - lead_max at least.
 
 A dispatch out of profile is surplus: it moves `vft` alone, so capacity that was guaranteed to no tenant costs its user
 nothing of its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true -
