@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from gpu_worker.__main__ import CLOSING_S, REST_S
+from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.options import parse_options
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +34,12 @@ def test_what_it_copies_is_there_and_not_left_out() -> None:
         for path in copied.split():
             assert (ROOT / path).exists(), path
             assert path in kept
+
+
+def test_it_may_drain_before_it_is_killed() -> None:
+    (timeout_s,) = re.findall(r"^# .* --stop-timeout (\d+) --gpus", DOCKERFILE, re.MULTILINE)
+    settings = AgentSettings()
+    assert settings.drain_s + 2 * settings.abort_s + CLOSING_S + REST_S < int(timeout_s)
 
 
 def test_its_command_line_is_one_that_the_worker_takes() -> None:
