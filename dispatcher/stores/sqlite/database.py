@@ -31,6 +31,11 @@ from dispatcher.stores.sqlite.sync import LateSync
 
 BUSY_S = 5.0
 """A write waits this long for the writes of other processes."""
+QUEUED_MAX_S = 5.0
+"""A request that has waited longer for the requests of its own process is refused.
+
+Otherwise all requests that wait while another process holds the lock would wait BUSY_S for it, one after another.
+"""
 PENDING_MAX = 1024
 """Most requests that wait for a thread. Others are refused at once, so that a slow store gathers no long queue."""
 
@@ -70,8 +75,9 @@ class Database:
     async def _run(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._pending >= PENDING_MAX:
             raise StoreUnavailable("Too many requests are waiting for the store.")
+        until = time.monotonic() + QUEUED_MAX_S
         try:
-            future = asyncio.get_running_loop().run_in_executor(threads, work)
+            future = asyncio.get_running_loop().run_in_executor(threads, _in_time, work, until)
         except RuntimeError:
             raise StoreUnavailable("The store is closed.") from None
         self._pending += 1
@@ -117,6 +123,13 @@ class Database:
         self._sync.close()
         self._writer.close()
         self._reader.close()
+
+
+def _in_time(work: Callable[[], T], until: float) -> T:
+    """Do the work if it begins in time. Raises StoreUnavailable."""
+    if time.monotonic() > until:
+        raise StoreUnavailable("The store is too slow.")
+    return work()
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

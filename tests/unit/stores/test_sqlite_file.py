@@ -143,6 +143,25 @@ async def test_a_file_that_another_process_keeps_locked_is_unavailable(
     await store.close()
 
 
+async def test_waiting_writes_do_not_wait_for_a_lock_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 5 s for each, the last of 1,024 would wait for an hour and a half."""
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
+    monkeypatch.setattr(database, "QUEUED_MAX_S", 0.05)
+    store = SqliteStore(tmp_path / "store.db", RealClock())
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    statements: list[str] = []
+    store._database._writer.set_trace_callback(statements.append)
+    appends = [store.log("s").append(position, b"x") for position in range(20)]
+    ended = await asyncio.gather(*appends, return_exceptions=True)
+    assert all(isinstance(error, StoreUnavailable) for error in ended)
+    assert statements.count("BEGIN IMMEDIATE") < 5
+    other.close()
+    await store.close()
+
+
 async def test_too_many_requests_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PENDING_MAX", 3)
     store = SqliteStore(tmp_path / "store.db", RealClock())
