@@ -177,7 +177,9 @@ class Journal:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             except FileExistsError:
                 continue
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _locked(fd):
+                os.close(fd)
+                continue
             _sync_folder(self.folder)
             return path, fd
         raise OSError(0, f"it has {FILES_MAX} files of this worker")
@@ -201,14 +203,24 @@ def _lock(path: Path) -> int | None:
         logger.error("the outbox file %s cannot be opened: %s; it is left as it is", path, error.strerror)
         return None
     try:
+        if _locked(fd):
+            return fd
+    except OSError as error:
+        logger.error("the outbox file %s cannot be locked: %s; it is left as it is", path, error.strerror)
+    os.close(fd)
+    return None
+
+
+def _locked(fd: int) -> bool:
+    """Lock the file. Return False if another process holds it, or took it over and deleted it in this moment.
+
+    Raises OSError.
+    """
+    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    if os.fstat(fd).st_nlink == 0:  # another worker took it over in this moment
-        os.close(fd)
-        return None
-    return fd
+    except BlockingIOError:
+        return False
+    return os.fstat(fd).st_nlink > 0
 
 
 def _read(path: Path, fd: int) -> list[AttemptReport] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -218,6 +219,32 @@ class TestDiskFaults:
             broken.setattr(os, "write", fails)
             assert opened(tmp_path)[1] == [ENDS[0]], "delivered from memory"
         assert opened(tmp_path)[1] == [ENDS[0]]
+
+    @pytest.mark.parametrize("holds", [True, False])
+    def test_a_worker_that_starts_at_the_same_time_does_not_take_the_new_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, holds: bool
+    ) -> None:
+        """Between the creation of the file and its lock, the other one locks it, and deletes it unless it `holds`."""
+        lock, others = fcntl.flock, []
+
+        def late(fd: int, operation: int) -> None:
+            monkeypatch.undo()
+            (new,) = tmp_path.iterdir()
+            others.append(os.open(new, os.O_RDWR))
+            lock(others[0], operation)
+            if not holds:
+                new.unlink()
+                os.close(others[0])
+            lock(fd, operation)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        journal, _ = opened(tmp_path)
+        journal.put(ENDS[0])
+        crash(journal)
+        assert opened(tmp_path)[1] == [ENDS[0]]
+        assert not caplog.text
+        if holds:
+            os.close(others[0])
 
     async def test_a_sync_that_fails_is_logged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
