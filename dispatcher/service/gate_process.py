@@ -186,7 +186,7 @@ class GateProcess:
         self._on_lead()
         self.rank = -1
         courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
-        self._leader = leader = Leader(self.replica, self._clock, self._fleet.transport, courier)
+        self._leader = leader = Leader(self.replica, self._clock, courier)
         self._note(Leadership(self.address, leader.epoch, self.replica.shard.position, 0.0, by_leader=True))
         self._end_if_stopping()
         try:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report, Silent
-from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import Entry
-from dispatcher.ports import Clock, Transport
+from dispatcher.ports import Clock
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, ignore_entry
@@ -37,14 +37,13 @@ HEIRS = 2
 class Leader:
     """Leads from its own takeover entry until it is deposed, steps down or is stopped."""
 
-    def __init__(self, replica: Replica, clock: Clock, transport: Transport, courier: Courier) -> None:
-        self._replica, self._clock, self._transport, self._courier = replica, clock, transport, courier
+    def __init__(self, replica: Replica, clock: Clock, courier: Courier) -> None:
+        self._replica, self._clock, self._courier = replica, clock, courier
         self.epoch = replica.shard.epoch
         self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
         self.presence = Presence(replica, clock, self.submit)
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
-        self._probes: set[asyncio.Task[None]] = set()
         replica.on_entry = self._folded
 
     async def run(self) -> None:
@@ -99,8 +98,6 @@ class Leader:
             if (other := self._other_session(session.process)) is not None:
                 self.joined(other)
         self.presence.left(session)
-        if session.address:
-            self._probe(session)
 
     def _other_session(self, process: str) -> Session | None:
         """Return another open session of the process. An older connection's greeting may arrive after a newer one's."""
@@ -156,21 +153,6 @@ class Leader:
     def _name_heirs(self) -> None:
         for rank, session in enumerate(self.heirs):
             session.post(Heir(rank if rank < HEIRS else -1))
-
-    def _probe(self, session: Session) -> None:
-        task = asyncio.create_task(self._probed(session))
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
-
-    async def _probed(self, session: Session) -> None:
-        """Connect to the process of a broken connection once, to learn whether it still listens."""
-        try:
-            connection = await self._transport.connect(session.address)
-        except ConnectionLost as error:
-            if error.refused:
-                self.presence.refused(session.process)
-        else:
-            connection.close()
 
     # The log
 

@@ -3,7 +3,7 @@
 The leader writes to the log that a process is silent (it gets no offers) and later that it is gone (its calls are
 cancelled), and that a worker is silent (it gets no new work) and later that it left (its attempts are returned):
 
-    process   if its connection breaks: silent at once, gone after 2 s, or as soon as its port refuses connections
+    process   if its connection breaks: silent at once, gone after 2 s
               if it sends nothing on an open connection: silent after 3 s, gone after 10 s
               if this leader never got a message of it: the same, counted from the begin of the leadership
     worker    if its connection breaks, or after 3 s without a message: silent
@@ -48,7 +48,6 @@ class Presence:
         self._began_at = self._swept_at = clock.monotonic()
         self._sessions: dict[str, Session] = {}
         self._broken_at: dict[str, float] = {}
-        self._refused: set[str] = set()
         self._heard_at: dict[str, float] = {}
         """When an entry last showed that a process or worker lives, or a worker's heartbeat did."""
         self._silent_since: dict[str, float] = {}
@@ -62,7 +61,6 @@ class Presence:
     def joined(self, session: Session) -> None:
         self._sessions[session.process] = session
         self._broken_at.pop(session.process, None)
-        self._refused.discard(session.process)
         self.heard(session)
 
     def heard(self, session: Session) -> None:
@@ -88,11 +86,6 @@ class Presence:
         for worker in [name for name, its in self._worker_sessions.items() if its is session]:
             del self._worker_sessions[worker]
             self._worker_silent(worker)
-
-    def refused(self, process: str) -> None:
-        """Note that the process's port refuses connections, so the process is dead."""
-        if process in self._broken_at:
-            self._refused.add(process)
 
     def entry(self, entry: Entry) -> None:
         """Note an entry of another process. Its writer lives, and so do the processes that it says are present."""
@@ -139,7 +132,7 @@ class Presence:
         for name, process in self._replica.shard.state.processes.items():
             if not process.calls or not process.silent:
                 continue
-            if name in self._refused or self._unheard_s(name) > GONE_SILENT_S:
+            if self._unheard_s(name) > GONE_SILENT_S:
                 yield name
                 continue
             broken_at = self._broken_at.get(name)
@@ -191,4 +184,3 @@ class Presence:
         known = state.processes.keys() | state.workers.keys()
         self._broken_at = {name: at for name, at in self._broken_at.items() if name in known or at > recent}
         self._heard_at = {name: at for name, at in self._heard_at.items() if name in known or at > recent}
-        self._refused &= known

@@ -18,7 +18,7 @@ class Session:
 
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
         self._connection, self._clock = connection, clock
-        self.process, self.role, self.address = hello.process, hello.role, hello.address
+        self.process, self.role = hello.process, hello.role
         self.heard_at = clock.monotonic()
         self.frames = 0
         """Frames received."""

@@ -39,7 +39,7 @@ class Hello(NamedTuple):
     process: str
     role: str
     address: str
-    """The address at which the process itself listens, or empty. If that port refuses, the process is gone."""
+    """The address at which a gate process listens; empty for other processes."""
 
 
 class Do(NamedTuple):

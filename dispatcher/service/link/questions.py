@@ -16,9 +16,6 @@ class Questions:
         self._numbers = count(1)
         self._open: dict[int, asyncio.Future[str]] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     async def ask(self, channel: Channel, topic: str, arguments: tuple[str, ...], timeout_s: float) -> str | None:
         """Return the leader's answer, or None if none arrives within `timeout_s` seconds."""
         number = next(self._numbers)

@@ -185,16 +185,6 @@ async def test_a_process_is_present_again_also_while_the_clock_is_doubtful() -> 
 
 
 @in_virtual_time()
-async def test_a_process_whose_port_refuses_is_gone_at_once() -> None:
-    watch = await watched()
-    front, worker = watch.session("front"), watch.session("worker")
-    watch.presence.left(front)
-    await watch.written()
-    watch.presence.refused("front")
-    assert await watch.run(SWEEP_S, workers=[("w1", worker)]) == [Gone("front")]
-
-
-@in_virtual_time()
 async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     watch = await watched()
     front, worker = watch.session("front"), watch.session("worker")
