@@ -15,7 +15,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import uvicorn
@@ -26,6 +26,7 @@ from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
+from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.registry import EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
@@ -68,8 +69,8 @@ async def serve(options: argparse.Namespace) -> int:
     secret = worker_secret(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
-    engine, watch = SupervisedEngine(partial(_engine, options, tiers), clock), SloWatch(clock, tiers.shedder())
-    await _start(engine)
+    watch = SloWatch(clock, tiers.shedder())
+    engine = await _started(partial(_engine, options, tiers), clock)
     try:
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
@@ -106,12 +107,18 @@ async def _serve(server: _Server, sock: socket.socket, agent: Agent, engine: Sup
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
-async def _start(engine: SupervisedEngine) -> None:
-    """Start the engine. Raises EngineUnavailable with a message of one line, whatever the engine raises."""
+async def _started(make: Callable[[], Engine], clock: Clock) -> SupervisedEngine:
+    """Make and start the engine. Raises EngineUnavailable with a message of one line, whatever the engine raises."""
+    engine = None
     try:
+        engine = SupervisedEngine(make, clock)
         await engine.start()
+        return engine
+    except EngineUnavailable:
+        raise
     except Exception as error:
-        await engine.stop()
+        if engine is not None:
+            await engine.stop()
         reason = (str(error).strip() or "no reason given").splitlines()[0]
         raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {reason}") from error
 

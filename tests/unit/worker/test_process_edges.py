@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.bootstrap import RealClock
 from dispatcher.model.commands import Return
-from gpu_worker.__main__ import _journal, _stop_requested, bound
+from gpu_worker.__main__ import _journal, _started, _stop_requested, bound
+from gpu_worker.engines.interface import Engine
+from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.service.logs import JsonLines
 from gpu_worker.service.options import parse_options
 
@@ -61,6 +64,14 @@ def test_a_worker_delivers_only_the_reports_of_its_own_pool(tmp_path: Path) -> N
     os.close(dead._fd)
     assert not _journal(options("b"), "w-2").recover()
     assert list(_journal(options("a"), "w-3").recover().values()) == [Return("p-1", 1, "failed", "w-1")]
+
+
+async def test_an_engine_that_cannot_be_made_is_one_line() -> None:
+    def make() -> Engine:
+        raise RuntimeError("No GPU is found\nin two lines")
+
+    with pytest.raises(EngineUnavailable, match=r"^the engine does not start: RuntimeError: No GPU is found$"):
+        await _started(make, RealClock())
 
 
 async def test_when_no_engine_can_be_started_the_worker_ends_by_itself() -> None:
