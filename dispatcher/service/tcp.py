@@ -51,6 +51,7 @@ class TcpConnection:
 
     def close(self) -> None:
         self._writer.close()
+        self._reader.feed_eof()  # the transport would do it after all data are sent
 
 
 class TcpListener:

@@ -190,6 +190,27 @@ async def test_a_slow_reader_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
     await listener.close()
 
 
+async def test_close_ends_a_read_although_the_other_side_reads_nothing() -> None:
+    served: asyncio.Queue[Connection] = asyncio.Queue()
+    ended = asyncio.Event()
+
+    async def serve(connection: Connection) -> None:
+        served.put_nowait(connection)
+        with pytest.raises(ConnectionLost):
+            await connection.receive()
+        ended.set()
+
+    listener = await TcpTransport().listen("127.0.0.1:0", serve)
+    with socket.create_connection(split_address(listener.address)):
+        connection = await served.get()
+        for _ in range(7):
+            await connection.send(b"x" * 1_000_000)
+        connection.close()
+        async with asyncio.timeout(5):
+            await ended.wait()
+    await listener.close()
+
+
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:port", "host:70000", "a..b:70"])
 async def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ConnectionLost):
