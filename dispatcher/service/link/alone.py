@@ -6,10 +6,11 @@ The entries leave leader and epoch as they are. News for other processes go to t
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 from dispatcher.model.commands import Offer, Outcome, Over, Present
-from dispatcher.model.errors import LogError, StoreUnavailable
+from dispatcher.model.errors import BadFrame, LogError, StoreUnavailable
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, MailboxStore
 from dispatcher.service.codec.frames import decode_news
@@ -103,7 +104,8 @@ class Alone:
             return
         for position, letter in letters:
             self._read_to = max(self._read_to, position)
-            self._waiters.put(decode_news(letter))
+            with suppress(BadFrame):  # written by a process of another version
+                self._waiters.put(decode_news(letter))
 
 
 def news_of_status(waiters: Waiters, outcome: Outcome | StoreUnavailable) -> None:

@@ -66,6 +66,21 @@ async def test_without_a_leader_a_process_decides_alone_and_polls_its_mailbox() 
 
 
 @in_virtual_time()
+async def test_a_letter_of_another_version_does_not_hold_up_the_others() -> None:
+    world = World()
+    worker = await start_worker(world, slots=1)
+    one, two = world.link("one"), world.link("two")
+    first, second = new_call(world, one), new_call(world, two)
+    await world.on("one", one.do(first))
+    await world.on("two", two.do(second))
+    await world.store("one").mailboxes.put("two", 0, [b'["another version"]'])
+    news = world.host("two").spawn(two.news(second.id, 10))
+    await asyncio.sleep(3)
+    await world.on("worker", worker.do(end(first.id, 1)))
+    assert isinstance(await news, Offer)
+
+
+@in_virtual_time()
 async def test_the_last_gate_process_resigns() -> None:
     world = World()
     await start_gates(world, "g1")
