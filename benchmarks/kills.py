@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.served_stack import LEADER, Stack, served
+from headgate.serve.restarts import STEADY_S
 
 SLOTS, WORKERS = 4, 2
 CALLERS = 2 * SLOTS * WORKERS
@@ -43,8 +44,8 @@ TOKENS_MIN, TOKENS_MAX = 20, 200
 PAUSE_S = 0.5
 ANSWER_S, SETTLE_S = 120.0, 60.0
 TURNS = ("front", LEADER, "worker", "gate", "executor")
-LIVES_S = 4.0
-"""A process serves at least so long before its next kill: else the only front would answer no call."""
+LIVES_S = STEADY_S + 1.0
+"""A process serves at least so long before its next kill: else it would be started again later each time."""
 PROGRESS_KILLS = 10
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FIRST_S, MOST_S = 0.5, 30.0
-STEADY_S = MOST_S
+STEADY_S = 10.0
 """A process that served this long counts as healthy: its next restart comes after FIRST_S again.
 
-It is as long as the longest delay. So a process that always crashes is soon started at most once in MOST_S, however
-long it serves in between. A worker that crashes 5 s after it was ready has ended hardly any call, and each call that
-it had begun has lost one of its three attempts. The delays keep these calls for the other workers. The time to load
-does not count, because it serves no call: an engine that loads for a minute and crashes after 5 s is started every
-95 s instead of every 65 s. A process that crashes only twice within STEADY_S waits one second.
+A worker that crashes 5 s after it was ready has ended hardly any call, and each call that it had begun has lost one of
+its three attempts: the growing delays keep these calls for the other workers. A process that serves longer between its
+crashes does more good than harm, so it is started again at once. The time to load does not count, because it serves no
+call.
 """
 
 
