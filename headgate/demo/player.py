@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 280.0
 LAMBDA_THREADS = 2
 """Lambda calls of one tenant at a time. Each holds a thread and a Lambda environment, so each tenant has its own."""
+UNFINISHED = ("queued", "running")
+RESULT_POLL_S = 1.0
 WORDS = ("water", "gate", "field", "share", "canal", "river", "flow", "turn", "due", "weir", "sluice", "bank")
 
 
@@ -134,10 +136,22 @@ class Player:
         return session().client("lambda", endpoint_url=self.aws_url, config=config)
 
 
-def _invoke(client: LambdaClient, payload: dict[str, Any]) -> dict[str, Any]:
+def _invoke(
+    client: LambdaClient, payload: dict[str, Any], pause: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
+    """Return the answer or the error. If many of the tenant's calls wait, invoke returns an id: ask for its result."""
     try:
-        reply = client.invoke(FunctionName="headgate-invoke", Payload=json.dumps(payload).encode())
+        answer = _call(client, "headgate-invoke", payload)
+        while answer.get("status") in UNFINISHED:
+            pause(RESULT_POLL_S)
+            answer = _call(client, "headgate-result", {"api_key": payload["api_key"], "id": answer["id"]})
     except client.exceptions.TooManyRequestsException:
         return {"errorType": "TooManyRequestsException"}
+    response: dict[str, Any] = answer.get("response", answer)
+    return response
+
+
+def _call(client: LambdaClient, function: str, payload: dict[str, Any]) -> dict[str, Any]:
+    reply = client.invoke(FunctionName=function, Payload=json.dumps(payload).encode())
     answer: dict[str, Any] = json.loads(reply["Payload"].read())
     return answer
