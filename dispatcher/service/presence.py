@@ -184,3 +184,4 @@ class Presence:
         known = state.processes.keys() | state.workers.keys()
         self._broken_at = {name: at for name, at in self._broken_at.items() if name in known or at > recent}
         self._heard_at = {name: at for name, at in self._heard_at.items() if name in known or at > recent}
+        self._silent_since = {name: at for name, at in self._silent_since.items() if name in state.workers}

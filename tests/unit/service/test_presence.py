@@ -193,6 +193,8 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     assert await watch.run(LEASE_S, [front]) == []
     assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Leave("w1")]
     assert not watch.replica.shard.state.workers
+    await watch.run(SILENT_S + 1, [front])
+    assert not watch.presence._silent_since
 
 
 @in_virtual_time()
