@@ -34,9 +34,8 @@ class Channel:
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
         self.receipts = 0
         """Receipts that came. Only a leader sends them."""
-        self._heard_at = clock.monotonic()
+        self._heard_at = self._spoke_at = clock.monotonic()
         self._wakeup = asyncio.Event()
-        self._sent = asyncio.Event()
         self._watched = asyncio.Event()
         self.closed = False
         self.is_out_of_patience = False
@@ -95,20 +94,19 @@ class Channel:
                     continue
                 unsent, self._unsent = self._unsent, []
                 for frame in encode_frames(unsent):
-                    self._without_receipt.append(self._clock.monotonic())
+                    self._spoke_at = self._clock.monotonic()
+                    self._without_receipt.append(self._spoke_at)
                     await self._connection.send(frame)
-                self._sent.set()
                 self._watched.set()
 
     async def _keep_alive(self) -> None:
         """Ask for a receipt whenever nothing was sent for `alive_s`, also while other receipts are missing."""
         while True:
-            self._sent.clear()
-            try:
-                async with asyncio.timeout(self.alive_s):
-                    await self._sent.wait()
-            except TimeoutError:
+            now_s = self._clock.monotonic()
+            if self._spoke_at + self.alive_s <= now_s:
+                self._spoke_at = now_s
                 self.post(Alive())
+            await self._clock.sleep(max(self._spoke_at + self.alive_s - now_s, MOMENT_S))
 
     async def _watch(self) -> None:
         """Return when a receipt is overdue."""

@@ -1,5 +1,6 @@
 """Hours as seconds: some constants of production are made smaller, in the same ratio, so that a run of seconds sees
-snapshots, cuts and expired positions. Heirs ask for receipts less often: a run spends most of its time on them."""
+snapshots, cuts and expired positions. Heirs ask for receipts and read the log less often: a run spends most of its time
+on them."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ SCALED = [
     (snapshots, "ENTRIES", 5),
     (gate_process, "SHADOW_S", 2.0),
     (gate_process, "HEIR_ALIVE_S", 0.5),
+    (gate_process, "FOLD_S", 1.0),
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
     (memory_log, "CUT_AFTER_S", 10.0),
