@@ -76,6 +76,8 @@ class End(NamedTuple):
     unbegun: bool = False
     """True if the attempt was never begun. The only process that could begin it ends it with the tokens that its caller
     got from an earlier attempt."""
+    kept: bool = False
+    """True if the store holds this answer. It ends the call also if the attempt was returned meanwhile."""
 
 
 class Report(NamedTuple):
@@ -95,7 +97,7 @@ class Report(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Remove a worker that signs off, or whose lease is over. Its attempts are returned or ended."""
+    """Remove a worker that signs off. Its attempts are returned or ended."""
 
     worker: str
 
@@ -106,14 +108,19 @@ class Present(NamedTuple):
     process: str
 
 
-class Gone(NamedTuple):
-    """Remove a process that signs off or is dead. Its waiting calls are cancelled, except durable ones."""
-
-    process: str
-
-
 class Silent(NamedTuple):
     """Say that a process or a worker (`is_worker`) sends no messages. It may still live, and gets no offers or work."""
+
+    name: str
+    is_worker: bool
+
+
+class Gone(NamedTuple):
+    """Remove a process or a worker (`is_worker`) that is dead. Without effect unless the log calls it silent: it may
+    have written an entry since the sender's last one.
+
+    Waiting calls of the process are cancelled, except durable ones. Attempts of the worker are returned or ended.
+    """
 
     name: str
     is_worker: bool

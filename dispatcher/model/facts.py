@@ -137,10 +137,18 @@ class Ended(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A waiting call left its queue. `outcome`: "cancelled", "expired" or "failed"."""
+    """A waiting call left its queue. `outcome`: "cancelled", "expired" or "failed".
+
+    If an earlier attempt stored its answer before it was returned, the call ends with that answer, and the other fields
+    are those of the attempt, as in Ended. The order's clocks do not change: the attempt was refunded.
+    """
 
     id: str
     outcome: str
+    attempt: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    served: float = 0.0
 
 
 class Held(NamedTuple):

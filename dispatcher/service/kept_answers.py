@@ -25,30 +25,35 @@ async def keep_answers(
     return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
 
 
-async def kept_ends(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command]) -> list[End]:
-    """Return the ends that the store holds of running calls that are about to end, or to wait again, without an answer.
+async def kept_ends(
+    store: InvocationStore, ends: Sequence[Over], lost: Sequence[Over], commands: Sequence[Command], now: float
+) -> list[End]:
+    """Return the ends that the store holds of calls that ran, and are about to end without an answer or to wait again.
 
-    The process that kept such an answer died before it wrote the end, and the worker before it reported the end again.
-    Raises StoreUnavailable.
+    The process that kept such an answer died before it wrote the end, and the worker before it reported the end again;
+    or the attempt was returned meanwhile. A call that is about to end (`ends`) gets the answer of its outcome if the
+    store holds none: a process that has not read the log yet could store another one later. `lost`: the attempts that
+    are returned as lost. Raises StoreUnavailable.
     """
-    reported = {(command.id, command.attempt) for command in commands if isinstance(command, End)}
-    lost = [over for over in ends if over.attempt and (over.id, over.attempt) not in reported]
-    items = await asyncio.gather(*(store.get(over.id) for over in lost))
+    reported = {(command.id, command.attempt) for command in commands if isinstance(command, End) and command.answer}
+    gone = [over for over in (*ends, *lost) if (over.id, over.attempt) not in reported]
+    own = [answer_of_outcome(over, now) if over in ends else None for over in gone]
+    standing = await asyncio.gather(
+        *(_standing(store, over.id, answer) for over, answer in zip(gone, own, strict=True))
+    )
     return [
-        End(over.id, over.attempt, kept.outcome, kept.input_tokens, kept.output_tokens, item.tenant, kept.body)
-        for over, item in zip(lost, items, strict=True)
-        if item is not None and (kept := item.answer) is not None and kept.attempt
+        _end_with(kept, over)
+        for over, kept, other in zip(gone, standing, own, strict=True)
+        if kept is not None and kept.attempt and kept != other
     ]
 
 
-async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], commands: Sequence[Command], now: float) -> None:
-    """Store an answer for each durable call that ended without one: while it waited, or after its last attempt.
+async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], now: float) -> None:
+    """Store the answers of durable calls that ended before they ran.
 
-    Call it when the end is in the log, because only the log decides how the call ended. Raises StoreUnavailable.
+    Call it when the ends are in the log, because only the log decides how a call ends. Raises StoreUnavailable.
     """
-    answered = {command.id for command in commands if isinstance(command, End) and command.answer}
-    missing = [over for over in ends if over.id not in answered]
-    await asyncio.gather(*(store.answer(over.id, answer_of_outcome(over, now)) for over in missing))
+    await asyncio.gather(*(store.answer(over.id, answer_of_outcome(over, now)) for over in ends))
 
 
 def ends_with_answer(command: Command, outcome: Outcome) -> bool:
@@ -58,6 +63,19 @@ def ends_with_answer(command: Command, outcome: Outcome) -> bool:
     return isinstance(outcome, Over) and outcome.attempt == command.attempt
 
 
+def _end_with(kept: Answer, over: Over) -> End:
+    tokens = (kept.input_tokens, kept.output_tokens)
+    return End(over.id, over.attempt or kept.attempt, kept.outcome, *tokens, answer=kept.body, kept=True)
+
+
+async def _standing(store: InvocationStore, call_id: str, answer: Answer | None) -> Answer | None:
+    """Store an answer, if there is one and the store has none, and return the answer that the store has now."""
+    if answer is not None:
+        return await store.answer(call_id, answer)
+    item = await store.get(call_id)
+    return None if item is None else item.answer
+
+
 async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now: float) -> Command:
     if not isinstance(command, End) or not ends_with_answer(command, outcome):
         return command
@@ -65,7 +83,7 @@ async def _kept(store: InvocationStore, command: Command, outcome: Outcome, now:
         command.id,
         Answer(command.outcome, command.attempt, command.input_tokens, command.output_tokens, command.answer, now),
     )
-    if stands is None or stands.attempt == command.attempt:
+    if stands is None:
         return command
     return command._replace(
         outcome=stands.outcome,

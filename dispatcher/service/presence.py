@@ -9,16 +9,16 @@ cancelled), and that a worker is silent (it gets no new work) and later that it 
     worker    if its connection breaks, or after 3 s without a message: silent
               a lease and one second after the log says silent: it leaves
 
-Only a process that the log calls silent becomes gone, because another gate process that still hears it would have
-written that it is present. Nothing becomes silent, gone or lost for some seconds after a takeover or a jump of the
-clock (rule 10). All times are by this process's monotonic clock.
+Only what the log calls silent at that position becomes gone: another gate process that still hears it would have
+written that it is present, and so would the worker itself. Nothing becomes silent, gone or lost for some seconds after
+a takeover or a jump of the clock (rule 10). All times are by this process's monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dispatcher.model.commands import Command, Gone, Leave, Present, Silent
+from dispatcher.model.commands import Command, Gone, Present, Silent
 from dispatcher.model.facts import Entry, ProcessSet, WorkerSet
 from dispatcher.ports import Clock
 from dispatcher.service.replica import Replica
@@ -122,9 +122,9 @@ class Presence:
             if self._worker_unheard_s(worker) > SILENT_S:
                 self._worker_silent(worker)
         for process in list(self._gone()):
-            self._ask(Gone(process))
+            self._ask(Gone(process, False))
         for worker in list(self._lost()):
-            self._ask(Leave(worker))
+            self._ask(Gone(worker, True))
         self._forget()
 
     def _gone(self) -> Iterator[str]:

@@ -123,12 +123,12 @@ class Replica(Follower):
         self._is_contested = False
         if is_fresh:
             await self._catch_up()
-        losses, kept = 0, False
+        losses, kept, now = 0, False, 0.0
         found: Sequence[Command] = ()
         while True:
             if epoch is not None and self.shard.epoch != epoch:
                 raise Deposed()
-            now = self.guard.entry_time(self.shard.at)
+            now = now if kept else self.guard.entry_time(self.shard.at)
             decided, facts = self.shard.decide([*found, *commands], now)
             outcomes = decided[len(found) :]
             if not facts:
@@ -146,7 +146,7 @@ class Replica(Follower):
                 ends = self.shard.durable_ends()
                 deliveries = await self._write(facts, now, self.shard.leader, self.shard.epoch)
                 if deliveries is not None:
-                    await self._keep_outcomes(ends, [*found, *commands], now)
+                    await self._keep_outcomes([over for over, attempt in ends if not attempt], now)
                     return Committed(outcomes, deliveries)
             except EntryTooLarge:
                 return await self._commit_split(commands, epoch)
@@ -160,8 +160,9 @@ class Replica(Follower):
 
     def _ends_durable(self, commands: list[Command], outcomes: list[Outcome]) -> bool:
         """Return whether the decision ends durable calls that ran, gives their attempts up, or repeats such an end."""
-        ends = [*self.shard.durable_ends(), *self.shard.lost_attempts()]
-        return any(over.attempt for over in ends) or any(map(ends_with_answer, commands, outcomes))
+        if self.shard.lost_attempts() or any(attempt for _, attempt in self.shard.durable_ends()):
+            return True
+        return any(map(ends_with_answer, commands, outcomes))
 
     async def _keep(
         self, answers: InvocationStore, commands: list[Command], outcomes: list[Outcome], now: float
@@ -171,17 +172,17 @@ class Replica(Follower):
         Return the ends that must be decided first, because their answers are kept, and the commands.
         """
         try:
-            ends = [*self.shard.durable_ends(), *self.shard.lost_attempts()]
-            found = await kept_ends(answers, ends, commands)
+            ran = [over for over, attempt in self.shard.durable_ends() if attempt]
+            found = await kept_ends(answers, ran, self.shard.lost_attempts(), commands, now)
             return found, await keep_answers(answers, commands, outcomes, now)
         finally:
             self.shard.rollback()
 
-    async def _keep_outcomes(self, ends: list[Over], commands: list[Command], now: float) -> None:
-        """Store the answers of durable calls that ended without one. If that fails, the next reader stores them."""
+    async def _keep_outcomes(self, ends: list[Over], now: float) -> None:
+        """Store the answers of durable calls that ended before they ran. If that fails, the next reader does it."""
         if ends and self._answers is not None:
             with suppress(StoreUnavailable):
-                await keep_outcomes(self._answers, ends, commands, now)
+                await keep_outcomes(self._answers, ends, now)
 
     async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
         if len(commands) == 1:

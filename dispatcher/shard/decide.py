@@ -34,7 +34,7 @@ from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet,
 from dispatcher.shard.accept import accept, wait_s
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
-from dispatcher.shard.running import end, leave, returned
+from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
 from dispatcher.shard.workers import report, rested, silent_worker
 
@@ -111,9 +111,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             _set_process(decision, command.process, silent=False)
         case Saved():
             _saved(decision, command)
-        case Gone():
-            if command.process in decision.state.processes:
-                decision.add(ProcessLost(command.process))
+        case Gone(name, is_worker):
+            lost_worker(decision, name) if is_worker else _lost_process(decision, name)
     return DONE
 
 
@@ -149,6 +148,12 @@ def _set_process(decision: Decision, name: str, *, silent: bool) -> None:
     process = decision.state.processes.get(name)
     if process is not None and process.silent is not silent:
         decision.add(ProcessSet(name, "silent" if silent else "present"))
+
+
+def _lost_process(decision: Decision, name: str) -> None:
+    process = decision.state.processes.get(name)
+    if process is not None and process.silent:
+        decision.add(ProcessLost(name))
 
 
 def _saved(decision: Decision, command: Saved) -> None:

@@ -95,7 +95,7 @@ def _process_lost(state: State, fact: ProcessLost) -> list[News]:
             state.set_call(call, "cancelling", True)
             _hold_by(state, call, "")
         else:
-            news += _leave(state, call, "cancelled")
+            news += _leave(state, call, Over(call.id, 0, "cancelled"))
     state.set_process(process, "silent", False)
     return news
 
@@ -121,7 +121,10 @@ def _returned(state: State, fact: Returned) -> None:
 
 
 def _dropped(state: State, fact: Dropped) -> list[News]:
-    return _leave(state, state.calls[fact.id], fact.outcome)
+    call = state.calls[fact.id]
+    if fact.attempt:
+        state.add_usage(call, fact.input_tokens, fact.output_tokens, fact.served)
+    return _leave(state, call, Over(call.id, fact.attempt, fact.outcome, fact.input_tokens, fact.output_tokens))
 
 
 def _held(state: State, fact: Held) -> None:
@@ -142,14 +145,13 @@ def _by_arrival(process: Process) -> list[Call]:
     return sorted(process.calls.values(), key=lambda call: call.arrival)
 
 
-def _leave(state: State, call: Call, outcome: str) -> list[News]:
+def _leave(state: State, call: Call, over: Over) -> list[News]:
     """Remove a waiting call."""
     if call.queued:
         state.dequeue(call)
     else:
         state.suspend(call, -1)
     state.remove_call(call)
-    over = Over(call.id, 0, outcome)
     state.remember_end(call, over)
     return news_of(call, over)
 

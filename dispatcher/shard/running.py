@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.model.commands import Done, End, Outcome, Return, Unknown
-from dispatcher.model.facts import Ended, ProcessSet, Returned, WorkerLost, made
+from dispatcher.model.facts import Dropped, Ended, ProcessSet, Returned, WorkerLost, made
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.decision import Decision
@@ -22,12 +22,25 @@ def end(decision: Decision, command: End) -> Outcome:
     """End a running call at its true service. What several processes know, only its worker ends."""
     state = decision.state
     call = _running(state, command.id, command.attempt)
+    if call is None and command.kept:
+        return _drop_with_answer(decision, command)
     if call is None:
         return _known(state, command.id, command.attempt)
     if command.unbegun and call.watchers and call.process:
         return Done()
     _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
     return state.ends[command.id]
+
+
+def _drop_with_answer(decision: Decision, command: End) -> Outcome:
+    """End a waiting call with the answer of a returned attempt."""
+    state = decision.state
+    call = state.calls.get(command.id)
+    if call is not None and not call.worker:
+        served = state.settings.service(command.input_tokens, command.output_tokens)
+        tokens = (command.input_tokens, command.output_tokens)
+        decision.add(Dropped(call.id, command.outcome, command.attempt, *tokens, served))
+    return _known(state, command.id, command.attempt)
 
 
 def returned(decision: Decision, command: Return) -> Outcome:
@@ -60,6 +73,13 @@ def leave(decision: Decision, worker_id: str) -> None:
     for call in sorted(worker.running.values(), key=lambda each: each.arrival):
         _return(decision, call, "lost")
     decision.add(WorkerLost(worker_id))
+
+
+def lost_worker(decision: Decision, worker_id: str) -> None:
+    """Remove a worker whose lease is over since the log called it silent."""
+    worker = decision.state.workers.get(worker_id)
+    if worker is not None and worker.config.state == "silent":
+        leave(decision, worker_id)
 
 
 def _return(decision: Decision, call: Call, reason: str) -> None:

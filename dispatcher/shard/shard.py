@@ -59,8 +59,9 @@ class Shard:
         outcomes = decide(self._decision, commands)
         return outcomes, tuple(self._decision.facts)
 
-    def durable_ends(self) -> list[Over]:
-        """Return the ends of durable calls in the decision that is not written yet."""
+    def durable_ends(self) -> list[tuple[Over, int]]:
+        """Return the ends of durable calls in the decision that is not written yet, each with its call's last attempt,
+        or 0."""
         return list(self.state.durable_ends)
 
     def lost_attempts(self) -> list[Over]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.policies.orders.registry import new_order
@@ -23,7 +24,7 @@ from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.activity import IdleTenants, Promises
 from dispatcher.shard.deadlines import Deadlines
 from dispatcher.shard.lanes import Lanes
-from dispatcher.shard.records import Process, Usage, Worker
+from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
 
@@ -68,8 +69,8 @@ class State:
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
-        self.durable_ends: list[Over] = []
-        """The ends of durable calls in the decision that is not written yet."""
+        self.durable_ends: list[tuple[Over, int]] = []
+        """The ends of durable calls in the decision that is not written yet, each with its call's last attempt."""
         self.undo: list[Undo] | None = None
         self.grown: set[str] = set()
         """Processes with so many accepted numbers that those below their floor are dropped (forgetting.py)."""
@@ -225,9 +226,23 @@ class State:
 
     def remember_end(self, call: Call, over: Over) -> None:
         if call.durable:
-            self.durable_ends.append(over)
+            self.durable_ends.append((over, call.attempt))
         self.ends[over.id] = over
         self._note(self.ends.pop, over.id, None)
+
+    def add_usage(self, call: Call, input_tokens: int, output_tokens: int, served: float) -> None:
+        """Charge the tenant with a call that ends while it waits."""
+        key = (call.tenant.name, call.app, int(self.at // HOUR_S))
+        usage = self.usage.get(key, NO_USAGE).plus(input_tokens, output_tokens, served, self.position)
+        self._set_usage(call.tenant, key, usage, call.tenant.spent + served)
+
+    def _set_usage(self, tenant: Tenant, key: tuple[str, str, int], usage: Usage | None, spent: float) -> None:
+        old = self.usage.pop(key, None)
+        self._note(self._set_usage, tenant, key, old, tenant.spent)
+        if usage is not None:
+            self.usage[key] = usage
+        self.apps[key[0], key[2]] += (usage is not None) - (old is not None)
+        tenant.spent = spent
 
     def _restore_interaction(self, key: tuple[str, str], at: float | None) -> None:
         if at is None:

@@ -146,7 +146,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     over = made(Over, (call_id, attempt, outcome, input_tokens, output_tokens))
     state.ends[call_id] = over
     if call.durable:
-        state.durable_ends.append(over)
+        state.durable_ends.append((over, attempt))
     state.refresh(tenant)
     return news_of(call, over)
 

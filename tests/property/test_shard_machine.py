@@ -132,18 +132,19 @@ class ShardMachine(RuleBasedStateMachine):
         commands: dict[str, Command] = {
             "silent": Silent(process, False),
             "present": Present(process),
-            "gone": Gone(process),
+            "gone": Gone(process, False),
         }
         self.write([commands[kind]], lose)
 
     @rule(
         worker=st.sampled_from(sorted(WORKERS)), lose=st.booleans(), slots=st.integers(0, 3), draining=st.booleans(),
-        kind=st.sampled_from(["report", "leave", "silent"]), capacity=st.sampled_from([0.0, 10.0, 20.0]),
+        kind=st.sampled_from(["report", "leave", "silent", "gone"]), capacity=st.sampled_from([0.0, 10.0, 20.0]),
     )  # fmt: skip
     def worker_changes(self, worker: str, lose: bool, slots: int, draining: bool, kind: str, capacity: float) -> None:
         commands: dict[str, Command] = {
             "report": report(worker, slots=slots, draining=draining, capacity=capacity),
             "leave": Leave(worker),
+            "gone": Gone(worker, True),
             "silent": Silent(worker, True),
         }
         self.write([commands[kind]], lose)

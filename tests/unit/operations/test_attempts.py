@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.model.commands import Gone
+from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
     Preempted,
@@ -140,7 +140,8 @@ async def test_a_durable_call_begins_again_though_its_front_died_as_well(gate: G
     call = await dispatched(gate, "a", "k", context=there)
     await asyncio.sleep(0.25)
     gate.link(there).cut_off = True
-    gate.shard.decide(Gone(there.link.process))
+    gate.shard.decide(Silent(there.link.process, False))
+    gate.shard.decide(Gone(there.link.process, False))
     await asyncio.sleep(2.0)
     assert gate.launcher.launched == [(call.call.id, 2)]
     assert await execute_detached(gate.context, call.call.id)

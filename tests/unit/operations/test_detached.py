@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dispatcher.model.commands import Gone
+from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
@@ -80,7 +80,8 @@ async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched
     await asyncio.sleep(0.01)
     waiting = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
-    gate.shard.decide(Gone(gate.context.link.process))
+    gate.shard.decide(Silent(gate.context.link.process, False))
+    gate.shard.decide(Gone(gate.context.link.process, False))
     await asyncio.gather(*busy)
     await gate.shard.settled()
     ((call_id, _),) = gate.launcher.launched

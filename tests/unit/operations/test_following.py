@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dispatcher.model.commands import End, Gone, Offer, Return
+from dispatcher.model.commands import End, Gone, Offer, Return, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
     WorkerFailed,
@@ -156,7 +156,8 @@ async def test_a_process_that_was_given_up_answers_its_callers(gate: Gate) -> No
     await asyncio.sleep(0.01)
     waiting = begun(gate, "a")
     await asyncio.sleep(0.01)
-    gate.shard.decide(Gone("p0"))
+    gate.shard.decide(Silent("p0", False))
+    gate.shard.decide(Gone("p0", False))
     got = await waiting
     assert isinstance(got, WorkerFailed)
     assert "no message from this server" in got.message

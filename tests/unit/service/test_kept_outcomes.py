@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dispatcher.model.commands import Cancel, Done, Leave, Over, Tick
+from dispatcher.model.commands import Cancel, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.service.replica import Replica
@@ -85,6 +85,51 @@ async def test_a_call_whose_answer_is_kept_does_not_wait_again() -> None:
     await world.store("one").answer("one-1", kept)
     await replica.commit([Leave("w1")])
     assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "done", 7, 9)
+    assert await answer_of(world) == kept
+
+
+@in_virtual_time()
+async def test_the_end_of_a_lost_attempt_stands_before_a_process_with_an_old_state_stores_another() -> None:
+    """The worker was paused for longer than its lease, and reports its end itself before it has read the log."""
+    world = World()
+    replica, late = await accepted(world, slots=1), world.replica("late")
+    await late.catch_up()
+    await world.clock.sleep(400)
+    await replica.commit([Leave("w1")])
+    await late.commit([End("one-1", 1, "expired", 7, 9, "acme", '{"text":"hel"}')])
+    assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "expired")
+    kept = await answer_of(world)
+    assert (kept.outcome, kept.input_tokens, kept.output_tokens) == ("expired", 0, 0)
+
+
+@in_virtual_time()
+async def test_a_call_that_expires_in_its_queue_ends_with_the_answer_of_a_returned_attempt() -> None:
+    """The answer was on its way to the store while another process returned the attempt."""
+    world = World()
+    replica = await accepted(world, slots=1)
+    await replica.commit([Return("one-1", 1, "failed", "w1"), report("w1", 0)])
+    kept = Answer("failed", 1, 7, 9, '{"status":500}', world.clock.now())
+    await world.store("one").answer("one-1", kept)
+    await world.clock.sleep(400)
+    await replica.commit([Tick()])
+    assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "failed", 7, 9)
+    (row,) = replica.shard.usage_rows()
+    assert (row.requests, row.input_tokens, row.output_tokens) == (1, 7, 9)
+    assert await answer_of(world) == kept
+    other = world.replica("other")
+    await other.catch_up()
+    assert other.shard.usage_rows() == [row]
+
+
+@in_virtual_time()
+async def test_a_report_ends_as_the_kept_answer_of_its_attempt() -> None:
+    """A process stored the end of the attempt as lost, and died before it wrote it to the log."""
+    world = World()
+    replica = await accepted(world, slots=1)
+    kept = Answer("expired", 1, 0, 0, '{"status":504}', world.clock.now())
+    await world.store("one").answer("one-1", kept)
+    await replica.commit([End("one-1", 1, "done", 7, 9, "acme", '{"text":"hello"}')])
+    assert replica.shard.state.ends["one-1"] == Over("one-1", 1, "expired")
     assert await answer_of(world) == kept
 
 

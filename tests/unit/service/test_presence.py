@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dispatcher.model.commands import Command, Gone, Leave, Present, Return, Silent
+from dispatcher.model.commands import Command, Gone, Present, Return, Silent
 from dispatcher.service.clock_guard import CALM_S, ClockGuard
 from dispatcher.service.codec.frames import VERSION, Hello
 from dispatcher.service.presence import (
@@ -111,7 +111,7 @@ async def test_an_open_silent_connection() -> None:
     assert await watch.run(SILENT_S, workers=reporting) == []
     assert await watch.run(1, workers=reporting) == [Silent("front", False)]
     assert await watch.run(GONE_SILENT_S - SILENT_S - 1, workers=reporting) == []
-    assert await watch.run(1, workers=reporting) == [Gone("front")]
+    assert await watch.run(1, workers=reporting) == [Gone("front", False)]
     assert list(watch.replica.shard.state.calls) == ["front-1"]
 
 
@@ -132,7 +132,7 @@ async def test_a_broken_connection() -> None:
     watch.presence.left(front)
     assert await watch.written() == [Silent("front", False)]
     assert await watch.run(GONE_BROKEN_S, workers=[("w1", worker)]) == []
-    assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front")]
+    assert await watch.run(1, workers=[("w1", worker)]) == [Gone("front", False)]
 
 
 @in_virtual_time()
@@ -191,7 +191,7 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
     watch.presence.reported("w1", worker)
     assert await watch.run(SILENT_S + 0.5, [front]) == [Silent("w1", True)]
     assert await watch.run(LEASE_S, [front]) == []
-    assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Leave("w1")]
+    assert await watch.run(LEASE_MARGIN_S + 1, [front]) == [Gone("w1", True)]
     assert not watch.replica.shard.state.workers
     await watch.run(SILENT_S + 1, [front])
     assert not watch.presence._silent_since
@@ -215,7 +215,7 @@ async def test_a_draining_worker_is_lost_too() -> None:
     front, worker = watch.session("front"), watch.session("worker")
     await watch.replica.commit([report("w1", 1)._replace(draining=True)])
     watch.presence.reported("w1", worker)
-    assert Leave("w1") in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
+    assert Gone("w1", True) in await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S + 1, [front])
 
 
 @in_virtual_time()
@@ -259,4 +259,4 @@ async def test_calls_of_a_process_that_never_came_are_not_lost_at_once() -> None
     reporting = [("w1", worker)]
     assert await watch.run(SILENT_S, workers=reporting) == []
     assert await watch.run(GONE_SILENT_S - SILENT_S - 0.5, workers=reporting) == [Silent("front", False)]
-    assert await watch.run(1, workers=reporting) == [Gone("front")]
+    assert await watch.run(1, workers=reporting) == [Gone("front", False)]

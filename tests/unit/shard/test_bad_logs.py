@@ -71,7 +71,7 @@ def test_an_entry_that_does_not_fold_is_named() -> None:
         b"znot compressed",
         pack([FORMAT, 0]),
         pack([FORMAT, 0, NOW, "p:1", "", 0, [["?", 1]]]),
-        pack([FORMAT, 0, NOW, "p:1", "", 0, [["x", "too", "many", "fields"]]]),
+        pack([FORMAT, 0, NOW, "p:1", "", 0, [["c", "too", "many", "fields"]]]),
         pack([FORMAT + 1, 0, NOW, "p:1", "", 0, []]),
     ],
 )

@@ -55,16 +55,27 @@ def test_a_dead_process_leaves_at_once_and_only_durable_calls_stay() -> None:
     plain = [shard.call("a", process="p") for _ in range(3)]
     durable = shard.call("a", process="p", durable=True)
     other = shard.call("b", process="q")
-    shard.do(Gone("p"))
+    shard.do(Silent("p", False))
+    shard.do(Gone("p", False))
     assert [outcome_of(shard, name) for name in plain] == ["cancelled"] * 3
     assert shard.shard.state.calls.keys() == {"q-1", durable, other}
     assert sorted(shard.drain("q-1")) == sorted([durable, other])
 
 
+def test_a_process_that_is_present_again_is_not_gone() -> None:
+    shard = gate()
+    waits = [shard.call("a", process="p") for _ in range(2)][1]
+    shard.do(Silent("p", False))
+    shard.do(Present("p"))
+    shard.do(Gone("p", False))
+    assert type(shard.status(waits)) is Waiting
+
+
 def test_a_running_call_of_a_dead_process_ends_when_its_worker_says_so() -> None:
     shard = gate(slots=2)
     runs = shard.call("a", process="p")
-    shard.do(Gone("p"))
+    shard.do(Silent("p", False))
+    shard.do(Gone("p", False))
     assert shard.worker_of(runs) == "w"
     shard.give_back(runs, "not_begun")
     assert outcome_of(shard, runs) == "cancelled"
@@ -74,8 +85,9 @@ def test_a_call_that_ended_stays_ended_when_its_process_is_repeated_as_gone() ->
     shard = gate(slots=2)
     runs = shard.call("a", process="p")
     shard.do(End(runs, 1, "done", 3, 4))
-    shard.do(Gone("p"))
-    shard.do(Gone("p"))
+    shard.do(Silent("p", False))
+    for _ in range(2):
+        shard.do(Gone("p", False))
     assert shard.status(runs) == Over(runs, 1, "done", 3, 4)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model.commands import Leave, Over, Silent, Tick, Waiting
+from dispatcher.model.commands import Gone, Leave, Over, Silent, Tick, Waiting
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.shard.records import FAILED_MOST, RECENT
 from dispatcher.shard.settings import ShardSettings
@@ -103,6 +103,17 @@ def test_the_calls_of_a_worker_that_left_go_to_others_in_their_old_order() -> No
     shard.do(report("heir", 1))
     assert shard.worker_of(first) == "heir"
     assert shard.drain(first) == [second, third]
+
+
+def test_a_worker_that_reports_again_is_not_gone() -> None:
+    """Its report was in an entry that the leader had not read when it gave the worker up."""
+    shard = LoneShard(None, report("w", 2))
+    runs = shard.call("a")
+    shard.do(Gone("w", True))
+    assert shard.worker_of(runs) == "w"
+    shard.do(Silent("w", True))
+    shard.do(Gone("w", True))
+    assert not shard.shard.state.workers
 
 
 def test_nothing_is_kept_of_a_worker_that_left() -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.model.facts import Ended
+from dispatcher.model.facts import Dropped, Ended
 from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.model.usage import HOUR_S
 from dispatcher.model.worker_protocol import execution_name
@@ -170,11 +170,11 @@ def one_key_one_call(world: World) -> Iterator[str]:
 
 def usage_is_the_sum_of_ends(world: World) -> Iterator[str]:
     """I2: usage rows, in the state and as projected, are the sums of the ends below their position."""
-    ends: list[tuple[int, tuple[str, str, int], Ended]] = []
+    ends: list[tuple[int, tuple[str, str, int], Ended | Dropped]] = []
     for data in world.log.history:
         entry = decode_entry(data)
         for fact in entry.facts:
-            if isinstance(fact, Ended):
+            if isinstance(fact, Ended | Dropped) and fact.attempt:
                 accepted = world.log.accepted[fact.id][0]
                 ends.append((entry.position, (accepted.tenant, accepted.app, int(entry.at // HOUR_S)), fact))
     rows = world.log.reference.usage_rows()
