@@ -9,8 +9,8 @@ that move only when it is dispatched or settled, so an index ordered by them nev
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
   VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, where V is the pool's virtual time.
-  A tenant with a waiting request was lifted when it joined; its dispatch sets min(vft, V + lead_max) + cost / weight,
-  in a pool of several models from V - lead_max at least.
+  A tenant with a waiting request was lifted when it joined; its dispatch sets clamp(vft, V - lead_max, V + lead_max) +
+  cost / weight.
 
 A dispatch out of profile is surplus: it moves `vft` alone, so capacity that was guaranteed to no tenant costs its user
 nothing of its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true -
@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from math import inf
 
 LEAD_MAX = 50_000.0
-"""Default bound on how far a tenant's vft may run ahead of V (service units a weight of 1): a tenant that enjoyed a
-large guarantee pays back at most this much when others return. 50,000 is about half a minute of one busy GPU."""
+"""Default bound on how far a tenant's vft may be from V (service units a weight of 1): a tenant that enjoyed a large
+guarantee pays back at most this much when others return, and one that was charged too much gets at most this much
+back. 50,000 is about half a minute of one busy GPU."""
 
 CAPACITY_SHARE = 0.9
 """The part of the measured capacity that guarantees may add up to before they are scaled."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from dispatcher.model.facts import Dispatched, made
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.choose import due_queue
@@ -32,9 +30,8 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     state, tenant = decision.state, call.tenant
     worker = state.slots.best_for(call, first)
     in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
-        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft,
-        behind_max=state.settings.lead_max if state.slots.models > 1 else inf,
-    )  # fmt: skip
+        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
+    )
     decision.add(
         made(
             Dispatched,

@@ -69,11 +69,6 @@ class Slots:
         others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
         return min(others, key=lambda worker: (_load(worker), worker.name), default=first)
 
-    @property
-    def models(self) -> int:
-        """The number of models that workers have."""
-        return len(self._workers)
-
     def has(self, model: str) -> bool:
         """Return whether any worker has the model, serving or not."""
         return model in self._workers

@@ -6,8 +6,6 @@ for all that came before it, of any tenant. Work conserving. A tenant has no clo
 
 from __future__ import annotations
 
-from math import inf
-
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
@@ -42,8 +40,6 @@ class FirstComeFirstServed:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
-        *,
-        behind_max: float = inf,
     ) -> Charge:
         return False, 0.0, tenant.clocks, virtual_time
 

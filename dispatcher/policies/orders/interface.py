@@ -13,7 +13,6 @@ To add an order: one class in a file of its own, registered, and one import in r
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import Protocol
 
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
@@ -77,11 +76,9 @@ class Order(Protocol):
         virtual_time: float,
         scale: float,
         lowest_vft: float,
-        *,
-        behind_max: float = inf,
     ) -> Charge:
         """Return the charge of a dispatch. `scale`: on guaranteed rates. `lowest_vft`: of the tenants that wait for the
-        call's model. `behind_max`: how far the tenant may be behind V, service units a weight of 1."""
+        call's model."""
         ...
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:

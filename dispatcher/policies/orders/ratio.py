@@ -23,7 +23,6 @@ What is published has two gaps, kept here and made visible (clocks.py and two_cl
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
@@ -61,8 +60,6 @@ class Ratio:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
-        *,
-        behind_max: float = inf,
     ) -> Charge:
         earned, spent, at = _updated(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time

@@ -8,9 +8,9 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
     V             max(V, min(start stamp of the dispatched tenant, vft of the tenants that wait for the same model)) at
                   every dispatch; max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing
                   waits
-    models        V is that of the model whose tenants are furthest. In a pool of several models, a dispatch begins at
-                  V - lead_max at least: so tenants that join a slower model soon get their turn, and a tenant that
-                  waits there gets no large lead at another model. Far behind V, tenants take turns call by call.
+    models        V is that of the model whose tenants are furthest. A dispatch begins at V - lead_max at least: so
+                  tenants that join a slower model soon get their turn, and a tenant that waits there gets no large lead
+                  at another model. Far behind V, tenants take turns call by call.
     in a tenant   first come, first served: each call is charged when it is dispatched, so the k-th call of a flood
                   waits for the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
@@ -41,7 +41,7 @@ from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
 
 
 class TwoClocks:
-    """`lead_max`: how far a tenant's vft may run ahead of V, service units a weight of 1. Raises ValueError."""
+    """`lead_max`: how far a tenant's vft may be from V, in service units a weight of 1. Raises ValueError."""
 
     new_clocks: Clocks = (0.0, 0.0)
     is_conserving = True
@@ -82,26 +82,24 @@ class TwoClocks:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
-        *,
-        behind_max: float = inf,
     ) -> Charge:
         """Charge vft always, tat if the guarantee covers the dispatch, and move V.
 
-        The tenant is not lifted again: it was lifted when it joined. If settlements have put it below V since then, it
-        was charged for service that it did not get. (With a second lift, a tenant with estimates ten times too high got
-        3 of 10 slots beside an equal tenant, not 5.)
+        The tenant is not lifted to V again: it was lifted when it joined. If settlements have put it below V since
+        then, it was charged for service that it did not get. (With a second lift, a tenant with estimates ten times too
+        high got 3 of 10 slots beside an equal tenant, not 5.) It is lifted to V - lead_max: where its vft was cut at
+        V + lead_max, settlements refund more than it was charged. (Without this bound, a tenant of weight 0.01 got
+        59 % of a minute's slots, not 1 %.)
 
         `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst over the unscaled
         rate, stays. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over
         one with kept clocks.
-
-        `behind_max` bounds how far a tenant of a slow model may be behind V, which follows the fastest model.
         """
         tat, start = tenant.clocks
         if start > virtual_time + self._lead_max:
             start = virtual_time + self._lead_max
-        elif start < virtual_time - behind_max:
-            start = virtual_time - behind_max
+        elif start < virtual_time - self._lead_max:
+            start = virtual_time - self._lead_max
         moved = start if start < lowest_vft else lowest_vft
         if moved < virtual_time:
             moved = virtual_time

@@ -61,8 +61,6 @@ class VirtualClock:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
-        *,
-        behind_max: float = inf,
     ) -> Charge:
         rate, (tat,) = tenant.rate_per_s, tenant.clocks
         if not rate:

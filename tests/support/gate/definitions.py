@@ -80,11 +80,11 @@ def debit(
     It shrinks the bucket in the same proportion: the bucket's depth in seconds, burst over the unscaled rate, stays. So
     a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over one with kept clocks.
 
-    `was_queued`: the request waited in its tenant's queue. Such a tenant was lifted when it joined and is not lifted
-    again. If settlements have put it below V since then, it was charged for service that it did not get. (With a second
-    lift, a tenant with estimates ten times too high got 3 of 10 slots beside an equal tenant, not 5.)
+    `was_queued`: the request waited in its tenant's queue. Such a tenant was lifted when it joined and is not lifted to
+    V again. If settlements have put it below V since then, it was charged for service that it did not get. (With a
+    second lift, a tenant with estimates ten times too high got 3 of 10 slots beside an equal tenant, not 5.)
     """
-    floor = -inf if was_queued else virtual_time
+    floor = virtual_time - lead_max if was_queued else virtual_time
     vft = _clamped(clocks.vft, floor, virtual_time + lead_max, cost / share.weight)
     start = clocks.vft if vft.base is None else vft.base
     rate = share.rate_per_s * rate_scale

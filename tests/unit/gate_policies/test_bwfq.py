@@ -224,6 +224,22 @@ def test_a_clock_that_runs_backward_counts_as_standing_still() -> None:
     assert gate.clocks_of("a").tat == T0 + 1.0
 
 
+def test_refunds_of_charges_that_were_cut_put_a_tenant_at_most_the_lead_behind() -> None:
+    """Four charges of 1,000 count as 1,300 together, because each begins at V + 100 at most. All are refunded."""
+    gate = full(4, small=Share(weight=0.01), other=Share(weight=1.0))
+    for number in range(4):
+        gate.settle(f"blocker-{number}", 0.0)
+        gate.arrive("small", f"s{number}", 10.0)
+    assert gate.clocks_of("small").vft - gate.state.virtual_time == 1000.0
+    for number in range(60):
+        gate.arrive("small", f"small{number}", 1.0)
+        gate.arrive("other", f"other{number}", 1.0)
+    served = [label for number in range(4) for label in gate.settle(f"s{number}", 0.0)]
+    while len(served) < 44:
+        served += gate.settle(served[len(served) - 4], 1.0)
+    assert sum(label.startswith("small") for label in served) == 5
+
+
 def test_the_lead_must_be_a_positive_number() -> None:
     for lead_max in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="lead_max must be"):
