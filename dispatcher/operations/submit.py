@@ -26,11 +26,9 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call, item_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
+from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
 from dispatcher.operations.limits import WaitingRequest
-from dispatcher.operations.results import answer_without, is_retryable
-
-RETRIES_PER_KEY_MAX = 16
-"""Most new tries of one key after retryable errors. Further repetitions get the last error again."""
+from dispatcher.operations.results import answer_without
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 """Codes of refusals that hold for all calls of a tenant. A throttled application says nothing of the others."""
@@ -78,8 +76,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     """Send the request to the gate. Return Accepted, or Known if its key was submitted before.
 
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
-    full), the request is submitted again. The new try has its own key, with `~` and a number added. A caller's key
-    cannot contain `~`.
+    full), the request is submitted again (keys.py).
 
     Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
@@ -105,11 +102,12 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
     context.limits.durable_refusals.check(call.tenant.name, context.clock.monotonic())
     body = call.request.to_json()
-    for number in range(RETRIES_PER_KEY_MAX):
+    number, tried = 0, -1
+    while number > tried:
         submitted = await _one_try(context, replace(call, key=numbered(call.key, number)), body, waiting)
-        earlier = submitted.invocation.answer if isinstance(submitted, Known) else None
-        if earlier is None or not is_retryable(earlier):
+        if not isinstance(submitted, Known) or not may_try_again(submitted.invocation):
             break
+        number, tried = await next_number(context, call.tenant.name, call.key), number
     return submitted
 
 
@@ -193,26 +191,11 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
 async def _kept(context: Context, submission: Submission) -> Known | None:
     """Return the call under the key if its answer is kept: it needs neither a worker nor a limit of now."""
     item = await latest(context, submission.tenant.name, submission.key) if submission.key else None
-    if item is None or item.answer is None or is_retryable(item.answer):
+    if item is None or item.answer is None or may_try_again(item):
         return None
     if item.fingerprint != submission.request.fingerprint():
         raise IdempotencyConflict()
     return Known(item)
-
-
-async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
-    """Return the last invocation with a caller's key, or None."""
-    found: Invocation | None = None
-    for number in range(RETRIES_PER_KEY_MAX):
-        invocation = await context.store.find(tenant, numbered(key, number))
-        found = invocation or found
-        if invocation is None or invocation.answer is None or not is_retryable(invocation.answer):
-            break
-    return found
-
-
-def numbered(key: str, number: int) -> str:
-    return f"{key}~{number}" if number else key
 
 
 async def _checked(context: Context, submission: Submission) -> Call:

@@ -13,8 +13,8 @@ from dispatcher.model.errors import InvalidRequest, TenantError, UnknownInvocati
 from dispatcher.model.invocation import Invocation
 from dispatcher.operations.answer import body_of, progress_of
 from dispatcher.operations.context import Context
+from dispatcher.operations.keys import latest
 from dispatcher.operations.results import error_of
-from dispatcher.operations.submit import latest
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import logger, metrics, tracer
 from functions.runtime import runtime

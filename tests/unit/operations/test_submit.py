@@ -25,8 +25,9 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import Collected, item_of
 from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.keys import latest
 from dispatcher.operations.limits import DURABLE_REFUSED_S
-from dispatcher.operations.submit import RETRIES_PER_KEY_MAX, Accepted, Known, latest
+from dispatcher.operations.submit import Accepted, Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
@@ -328,17 +329,6 @@ async def test_a_key_that_failed_for_good_stays_so(gate: Gate) -> None:
     with pytest.raises(TenantError) as caught:
         await result_of(gate.context, known)
     assert caught.value.code == "context_length_exceeded"
-
-
-async def test_one_key_cannot_be_shed_without_end(gate: Gate) -> None:
-    gate.workers.acts.extend([SHED] * RETRIES_PER_KEY_MAX)
-    for _ in range(RETRIES_PER_KEY_MAX):
-        assert isinstance(await followed(gate, "a", "k"), Refused)
-    known = await submitted(gate, "a", "k")
-    assert isinstance(known, Known)
-    with pytest.raises(TenantError) as caught:
-        await result_of(gate.context, known)
-    assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
 
 
 async def test_a_gate_that_cannot_be_reached_is_503_and_the_key_is_resumed_later(gate: Gate) -> None:

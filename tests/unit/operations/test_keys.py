@@ -1,0 +1,64 @@
+"""A key whose call ended with a retryable error is tried again as often as its caller asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.model.errors import Refused, TenantError
+from dispatcher.operations import keys
+from dispatcher.operations.answer import result_of
+from dispatcher.operations.calls import Collected
+from dispatcher.operations.keys import last_try, numbered
+from dispatcher.operations.submit import Known
+from tests.support.gate.memory_gate import Gate
+from tests.support.gate.story import followed, submitted
+from tests.support.gate.worker_client import SHED
+
+
+async def shed(gate: Gate, times: int) -> None:
+    gate.workers.acts.extend([SHED] * times)
+    for _ in range(times):
+        assert isinstance(await followed(gate, "a", "k"), Refused)
+
+
+async def test_a_key_that_was_refused_often_is_served_once_there_is_room(gate: Gate) -> None:
+    await shed(gate, 40)
+    assert isinstance(await followed(gate, "a", "k"), Collected)
+    number, last = await last_try(gate.context, "a", "k")
+    assert number == 40
+    assert last is not None
+    assert last.answer is not None
+    assert last.answer.outcome == "done"
+
+
+async def test_one_key_cannot_be_shed_without_end(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "TRIES_PER_KEY_MAX", 5)
+    await shed(gate, 5)
+    known = await submitted(gate, "a", "k")
+    assert isinstance(known, Known)
+    with pytest.raises(TenantError) as caught:
+        await result_of(gate.context, known)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 7.0)
+
+
+async def test_the_last_try_is_found_with_few_reads(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shed(gate, 1)
+    first = await gate.context.store.find("a", "k")
+    assert first is not None
+    tries = {"k": first}
+    reads: list[str] = []
+
+    async def find(_tenant: str, key: str) -> object:
+        reads.append(key)
+        return tries.get(key)
+
+    monkeypatch.setattr(gate.context.store, "find", find, raising=False)
+    for number in range(1, 300):
+        reads.clear()
+        assert (await last_try(gate.context, "a", "k"))[0] == number - 1
+        assert len(reads) <= 2 * number.bit_length() + 2
+        tries[numbered("k", number)] = replace(first, id=f"a-{number}")
+    running = tries[numbered("k", 299)] = replace(first, answer=None)
+    assert await last_try(gate.context, "a", "k") == (299, running)
