@@ -58,21 +58,18 @@ class FleetView:
         return {worker.model for worker in await self.workers()}
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
-        """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker."""
+        """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker.
+
+        A model that the tenant's configuration names is known, also while no worker has it.
+        """
         if tenant.models is not None and model not in tenant.models:
             raise UnknownModel(model)
-        try:
-            return self._serving(await self.workers(), model)
-        except (UnknownModel, NoWorker):
-            if self._age_s() < LOOK_AGAIN_S:
-                raise
-            return self._serving(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
-
-    def _serving(self, workers: Sequence[WorkerSet], model: str) -> WorkerSet:
-        for worker in workers:
-            if worker.model == model:
-                return worker
-        if workers and not self._was_served(model):
+        found = _of_model(await self.workers(), model)
+        if found is None and self._age_s() >= LOOK_AGAIN_S:
+            found = _of_model(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
+        if found is not None:
+            return found
+        if self._workers and tenant.models is None and not self._was_served(model):
             raise UnknownModel(model)
         raise NoWorker()
 
@@ -101,3 +98,7 @@ class FleetView:
         self._reading = None
         if not reading.cancelled():
             reading.exception()  # each waiting caller raises it
+
+
+def _of_model(workers: Sequence[WorkerSet], model: str) -> WorkerSet | None:
+    return next((worker for worker in workers if worker.model == model), None)

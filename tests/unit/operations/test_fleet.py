@@ -114,6 +114,14 @@ async def test_a_model_is_forgotten_some_time_after_its_last_worker(gate: Gate, 
         await view.worker_for(A, "n")
 
 
+async def test_a_model_of_the_tenants_configuration_is_known_without_a_worker(view: FleetView) -> None:
+    """Also in a process that has never seen a worker of it."""
+    with pytest.raises(NoWorker):
+        await view.worker_for(Tenant("a", models=("n",)), "n")
+    with pytest.raises(UnknownModel):
+        await view.worker_for(A, "n")
+
+
 async def test_a_reader_that_leaves_does_not_stop_the_others(view: FleetView) -> None:
     first, second = (asyncio.ensure_future(view.workers()) for _ in range(2))
     await asyncio.sleep(0)
