@@ -113,7 +113,7 @@ class ModelledStore:
 
     def log(self, shard: str, *, hedged: bool = True) -> Log:
         log = DynamoLog(self._requests, self._reads, shard)
-        return HedgedLog(log, self._requests.clock, self._requests.is_throttled) if hedged else log
+        return HedgedLog(log, self._requests.is_throttled) if hedged else log
 
 
 def _result(call: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Exception | None]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from dispatcher.ports import Clock, Log
+from dispatcher.ports import Log
 
 HEDGE_AFTER_S = 0.012
 """A request without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
@@ -27,10 +27,10 @@ T = TypeVar("T")
 class HedgedLog:
     """A dispatcher.ports.Log over another one."""
 
-    def __init__(self, log: Log, clock: Clock, is_throttled: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, log: Log, is_throttled: Callable[[], bool] = lambda: False) -> None:
         self.hedges = 0
         """Requests that were repeated so far."""
-        self._log, self._clock, self._is_throttled = log, clock, is_throttled
+        self._log, self._is_throttled = log, is_throttled
         self._saved = HEDGES_SAVED_MAX
         self._late: set[Future[Any]] = set()
 
@@ -41,7 +41,10 @@ class HedgedLog:
         self._saved = min(HEDGES_SAVED_MAX, self._saved + HEDGED_SHARE_MAX)
         tries = [self._begin(request)]
         try:
-            if await self._is_slow(tries[0]) and self._may_hedge():
+            await asyncio.wait(tries, timeout=HEDGE_AFTER_S)
+            if tries[0].done():
+                return tries[0].result()
+            if self._may_hedge():
                 self.hedges += 1
                 self._saved -= 1
                 tries.append(self._begin(request))
@@ -61,14 +64,6 @@ class HedgedLog:
         self._late.discard(task)
         if not task.cancelled():
             task.exception()  # retrieve the slower try's error: it has no meaning after the first reply
-
-    async def _is_slow(self, task: Future[Any]) -> bool:
-        timer: Future[Any] = asyncio.ensure_future(self._clock.sleep(HEDGE_AFTER_S))
-        try:
-            await asyncio.wait([task, timer], return_when=FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-        return not task.done()
 
     def _may_hedge(self) -> bool:
         return self._saved >= 1 and not self._is_throttled()

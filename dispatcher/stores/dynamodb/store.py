@@ -78,7 +78,7 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
 
     def log(self, shard: str) -> Log:
         log = DynamoLog(self._requests, self._reads, shard)
-        return HedgedLog(log, self._requests.clock, self._requests.is_throttled) if self._is_hedged else log
+        return HedgedLog(log, self._requests.is_throttled) if self._is_hedged else log
 
     async def close(self) -> None:
         """Let the threads go. What is under way ends by itself."""

@@ -1,10 +1,9 @@
-"""Hedged appends and reads on the memory store, in a loop with a time that the test advances."""
+"""Hedged appends and reads on the memory store, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TypeVar
 
 import pytest
 
@@ -12,44 +11,15 @@ from dispatcher.model.errors import StoreUnavailable
 from dispatcher.stores.hedged_log import HEDGE_AFTER_S, HEDGED_SHARE_MAX, HEDGES_SAVED_MAX, HedgedLog
 from dispatcher.stores.memory.log import MemoryLog
 from dispatcher.stores.memory.store import MemoryStore
-
-T = TypeVar("T")
-
-
-class StepClock:
-    """Time passes only when nothing else can happen: `sleep` waits in order of its end."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self._sleepers: list[tuple[float, asyncio.Event]] = []
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    async def sleep(self, seconds: float) -> None:
-        woken = asyncio.Event()
-        self._sleepers.append((self.time + seconds, woken))
-        await woken.wait()
-
-    async def finish(self, work: asyncio.Future[T]) -> T:
-        while not work.done():
-            for _ in range(20):
-                await asyncio.sleep(0)
-            if not work.done():
-                self._sleepers.sort(key=lambda sleeper: sleeper[0])
-                self.time, woken = self._sleepers.pop(0)
-                woken.set()
-        return work.result()
+from headgate.simulator.virtual_time import LoopClock
+from tests.support.gate.service_world import in_virtual_time
 
 
 class Delays:
     """Each request takes the next delay before it is applied, and the next after it. None: it fails."""
 
-    def __init__(self, clock: StepClock, *delays: tuple[float | None, float | None]) -> None:
-        self._clock, self._delays = clock, deque(delays)
+    def __init__(self, *delays: tuple[float | None, float | None]) -> None:
+        self._delays = deque(delays)
         self._after: dict[asyncio.Task[object] | None, float | None] = {}
 
     async def before(self, operation: str) -> None:
@@ -64,82 +34,95 @@ class Delays:
         if seconds is None:
             raise StoreUnavailable()
         if seconds:
-            await self._clock.sleep(seconds)
+            await asyncio.sleep(seconds)
 
 
 class World:
     def __init__(self, *delays: tuple[float | None, float | None], throttled: bool = False) -> None:
-        self.clock = StepClock()
+        self.clock = LoopClock()
+        self.began_at = self.clock.monotonic()
         self.store = MemoryStore(self.clock)
         self.inner: MemoryLog = self.store.log("s")
-        self.log = HedgedLog(self.inner, self.clock, lambda: throttled)
-        self.store.faults = Delays(self.clock, *delays)
+        self.log = HedgedLog(self.inner, lambda: throttled)
+        self.store.faults = Delays(*delays)
 
-    async def append(self, position: int, entry: bytes) -> bytes:
-        return await self.clock.finish(asyncio.ensure_future(self.log.append(position, entry)))
+    @property
+    def took_s(self) -> float:
+        return self.clock.monotonic() - self.began_at
 
 
+@in_virtual_time()
 async def test_a_fast_append_is_not_repeated() -> None:
     world = World((HEDGE_AFTER_S / 2, 0.0))
-    assert await world.append(0, b"x") == b"x"
-    assert (world.log.hedges, world.clock.time) == (0, HEDGE_AFTER_S / 2)
+    assert await world.log.append(0, b"x") == b"x"
+    assert world.log.hedges == 0
+    assert world.took_s == pytest.approx(HEDGE_AFTER_S / 2)
 
 
 @pytest.mark.parametrize("slow", [(1.0, 0.0), (0.0, 1.0)])
+@in_virtual_time()
 async def test_a_slow_append_is_repeated_and_the_first_answer_counts(slow: tuple[float, float]) -> None:
     world = World(slow, (0.001, 0.0))
-    assert await world.append(0, b"x") == b"x"
+    assert await world.log.append(0, b"x") == b"x"
     assert world.log.hedges == 1
-    assert world.clock.time == pytest.approx(HEDGE_AFTER_S + 0.001)
+    assert world.took_s == pytest.approx(HEDGE_AFTER_S + 0.001)
     assert list(await world.inner.read(0)) == [b"x"]
 
 
+@in_virtual_time()
 async def test_a_slow_read_is_repeated() -> None:
     world = World()
-    await world.append(0, b"x")
-    world.store.faults = Delays(world.clock, (1.0, 0.0), (0.001, 0.0))
-    entries = await world.clock.finish(asyncio.ensure_future(world.log.read(0)))
+    await world.log.append(0, b"x")
+    world.store.faults = Delays((1.0, 0.0), (0.001, 0.0))
+    entries = await world.log.read(0)
     assert list(entries) == [b"x"]
     assert world.log.hedges == 1
-    assert world.clock.time == pytest.approx(HEDGE_AFTER_S + 0.001)
+    assert world.took_s == pytest.approx(HEDGE_AFTER_S + 0.001)
 
 
+@in_virtual_time()
 async def test_a_slow_loser_gets_the_winners_entry() -> None:
     world = World()
-    await world.append(0, b"winner")
-    world.store.faults = Delays(world.clock, (0.0, 1.0), (0.001, 0.0))
-    assert await world.append(0, b"loser") == b"winner"
+    await world.log.append(0, b"winner")
+    world.store.faults = Delays((0.0, 1.0), (0.001, 0.0))
+    assert await world.log.append(0, b"loser") == b"winner"
 
 
+@in_virtual_time()
 async def test_one_failure_of_two_does_not_matter() -> None:
     for delays in ([(0.02, None), (0.02, 0.0)], [(0.05, 0.0), (None, 0.0)]):
         world = World(*delays)
-        assert await world.append(0, b"x") == b"x"
+        assert await world.log.append(0, b"x") == b"x"
         assert world.log.hedges == 1
 
 
+@in_virtual_time()
 async def test_two_failures_are_a_failure() -> None:
     world = World((0.02, None), (None, 0.0))
     with pytest.raises(StoreUnavailable):
-        await world.append(0, b"x")
+        await world.log.append(0, b"x")
 
 
+@in_virtual_time()
 async def test_nothing_is_repeated_while_the_store_throttles() -> None:
     world = World((1.0, 0.0), throttled=True)
-    assert await world.append(0, b"x") == b"x"
-    assert (world.log.hedges, world.clock.time) == (0, 1.0)
+    assert await world.log.append(0, b"x") == b"x"
+    assert world.log.hedges == 0
+    assert world.took_s == pytest.approx(1.0)
 
 
+@in_virtual_time()
 async def test_the_share_of_repeats_is_bounded() -> None:
     world = World()
     for number in range(400):
-        world.store.faults = Delays(world.clock, (0.1, 0.0), (0.1, 0.0))
-        assert await world.append(number, b"%d" % number) == b"%d" % number
+        world.store.faults = Delays((0.1, 0.0), (0.1, 0.0))
+        assert await world.log.append(number, b"%d" % number) == b"%d" % number
     world.store.faults = None  # the last append may have left a delay
     assert 400 * HEDGED_SHARE_MAX <= world.log.hedges <= 400 * HEDGED_SHARE_MAX + HEDGES_SAVED_MAX
     assert len(await world.inner.read(0)) == 400
 
 
+@in_virtual_time()
 async def test_a_cancelled_append_cancels_its_requests() -> None:
     world = World((1.0, 0.0), (1.0, 0.0))
     work = asyncio.ensure_future(world.log.append(0, b"x"))

@@ -67,7 +67,7 @@ class Node:
         log: Log = self.store.log(SHARD)
         self.hedged: HedgedLog | None = None
         if weather.hedged:
-            log = self.hedged = HedgedLog(log, self.clock)
+            log = self.hedged = HedgedLog(log)
         self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRET)
 
     @property
