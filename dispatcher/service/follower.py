@@ -35,6 +35,10 @@ def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
     """Do nothing with an entry: the default where no part of this process needs the entries of others."""
 
 
+def ignore_load() -> None:
+    """Do nothing about a loaded snapshot: the default, as for entries."""
+
+
 Offload = Callable[..., Awaitable[Any]]
 """Calls a function with arguments and returns its result, in a thread where a pause of the event loop does harm."""
 
@@ -47,14 +51,15 @@ async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
 class Follower:
     """A shard that is kept up to date with its log.
 
-    `on_entry` is called with each entry of another process and its news, after the entry was folded. `offload` decodes
-    snapshots.
+    `on_entry` is called with each entry of another process and its news, after the entry was folded. `on_load` is
+    called after a snapshot was loaded: the news of the entries up to it are not known. `offload` decodes snapshots.
     """
 
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock, offload: Offload = at_once) -> None:
         self._log, self._settings, self._clock, self._offload = log, settings, clock, offload
         self.shard = Shard(settings)
         self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
+        self.on_load: Callable[[], None] = ignore_load
         self.saved_position = 0
         """The position of the last snapshot that this replica began at or wrote."""
         self.saved_at = 0.0
@@ -133,6 +138,7 @@ class Follower:
             raise LogCorrupt(f"The snapshot of position {position} contains another position.")
         self.saved_position, self.saved_at, self.unsaved_bytes = position, self.shard.at, 0
         self._named = began
+        self.on_load()
 
     def _fold(self, data: bytes) -> None:
         try:

@@ -8,7 +8,7 @@ that a process that reaches the log can lead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from dispatcher.model.commands import Accept, Command, Outcome, Refused, Report, Silent
@@ -17,7 +17,7 @@ from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
-from dispatcher.service.follower import Delivery, ignore_entry
+from dispatcher.service.follower import Delivery, ignore_entry, ignore_load
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.questions import answer
@@ -44,7 +44,7 @@ class Leader:
         self.presence = Presence(replica, clock, self.submit)
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
-        replica.on_entry = self._folded
+        replica.on_entry, replica.on_load = self._folded, self._loaded
 
     async def run(self) -> None:
         """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
@@ -58,7 +58,7 @@ class Leader:
         finally:
             sweeps.cancel()
             commits.cancel()
-            self._replica.on_entry = ignore_entry
+            self._replica.on_entry, self._replica.on_load = ignore_entry, ignore_load
             self._dismiss()
 
     def stop(self) -> None:
@@ -143,12 +143,14 @@ class Leader:
     def _dismiss(self) -> None:
         """Redirect the clients to the leader that the log names."""
         shard = self._replica.shard
-        leader = shard.leader if shard.epoch != self.epoch else ""
-        for session in self._sessions:
-            session.post(NotLeader(leader, shard.epoch))
-            session.close_soon()
+        self._redirect(self._sessions, shard.leader if shard.epoch != self.epoch else "")
         self._courier.sessions.clear()
         self._courier.executors.clear()
+
+    def _redirect(self, sessions: Iterable[Session], leader: str) -> None:
+        for session in sessions:
+            session.post(NotLeader(leader, self._replica.shard.epoch))
+            session.close_soon()
 
     def _name_heirs(self) -> None:
         for rank, session in enumerate(self.heirs):
@@ -161,6 +163,13 @@ class Leader:
         self.presence.entry(entry)
         for delivery in deliveries:
             self._courier.push(delivery)
+
+    def _loaded(self) -> None:
+        """Have all clients connect again and ask for the status of their calls: news may be lost that they wait for.
+
+        A leader loads a snapshot if its clock jumps by an hour, because a position is known for so long (rule 1).
+        """
+        self._redirect([session for session in self._sessions if session not in self.heirs], "")
 
     def _store_failed(self, error: StoreUnavailable, commits: GroupCommit) -> None:
         if self._clock.monotonic() - commits.committed_at > STORE_PATIENCE_S and commits.backlog_s > STORE_PATIENCE_S:

@@ -11,7 +11,9 @@ from dispatcher.service.authentication import GREETING, HANDSHAKE_S
 from dispatcher.service.codec.frames import VERSION, Hello, encode_frames, encode_message
 from dispatcher.service.link.finder import connect
 from dispatcher.service.link.link import Link
+from dispatcher.shard.snapshot import dump
 from tests.support.gate.service_world import (
+    SHARD,
     World,
     accept,
     end,
@@ -263,3 +265,23 @@ async def test_a_worker_that_dies_behind_its_report_is_silent_at_once() -> None:
     world.host("worker").kill()
     await asyncio.sleep(0.5)
     assert (await world.folded()).shard.state.workers["w1"].config.state == "silent"
+
+
+@in_virtual_time()
+async def test_a_leader_that_loads_a_snapshot_leaves_no_caller_without_its_news() -> None:
+    """After a jump of its clock by an hour a leader loads its state anew, without the news of the entries before."""
+    world = World()
+    front, _ = await running(world, "g1", "g2", slots=1)
+    (leader,) = world.leaders
+    first, second = (accept(front.new_id(), front.process, world.clock.now()) for _ in range(2))
+    for call in (first, second):
+        await world.on("front", front.do(call))
+    other = world.replica("other")
+    await other.commit([end(first.id, 1)])
+    await world.store("other").log(SHARD).save_snapshot(other.shard.position, "n", dump(other.shard))
+    world.gates[leader].replica._named = None
+    over = await world.on("front", front.news(first.id, 3.0))
+    assert isinstance(over, Over)
+    offer = await world.on("front", front.news(second.id, 3.0))
+    assert isinstance(offer, Offer)
+    assert takeovers(world) == 1
