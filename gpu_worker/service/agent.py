@@ -83,6 +83,8 @@ class Agent:
     """Whether the last heartbeat was not answered."""
     _answered_s: float = 0.0
     """When the last answered heartbeat was sent, in monotonic seconds."""
+    _answered_at: float = 0.0
+    """The same by the wall clock."""
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
@@ -165,7 +167,7 @@ class Agent:
             await self.heartbeat()
 
     async def _heartbeat(self) -> bool:
-        sent_s, running = self.clock.monotonic(), self.executions.running()
+        sent_s, sent_at, running = self.clock.monotonic(), self.clock.now(), self.executions.running()
         answer = await self.gate.do(self._as_now(sent_s))
         if not isinstance(answer, Attempts):
             logger.warning("heartbeat answered by %s", type(answer).__name__)
@@ -174,7 +176,7 @@ class Agent:
         if not self._held.note(answer, running, self.executions.live(), now_s):
             logger.warning("heartbeat answered from an old state")
             return False
-        self._answered_s = sent_s
+        self._answered_s, self._answered_at = sent_s, sent_at
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()
@@ -189,9 +191,20 @@ class Agent:
             now_s = self.clock.monotonic()
             for name in self._held.overdue(now_s):
                 self.executions.fence(name, is_old=self._held.is_old(name))
-            if now_s - self._answered_s >= self.settings.lease_s - self.settings.margin_s:
+            if self._lease_ends(now_s):
                 await self._cut_off()
             await self.clock.sleep(self.settings.watch_s)
+
+    def _lease_ends(self, now_s: float) -> bool:
+        """Return whether the gate may soon give the work to another worker.
+
+        While a machine is suspended its monotonic clock may stand still. Then the wall clock decides, but only if
+        heartbeats have got no answer since: it may have been set.
+        """
+        left_s = self.settings.lease_s - self.settings.margin_s
+        silent_s = now_s - self._answered_s
+        by_wall_clock = self.clock.now() - self._answered_at >= left_s and silent_s >= 2 * self.settings.heartbeat_s
+        return silent_s >= left_s or by_wall_clock
 
     async def _cut_off(self) -> None:
         """Abort everything, because the gate may soon give the work to another worker."""

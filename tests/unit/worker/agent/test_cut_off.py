@@ -30,6 +30,21 @@ class TestCutOff:
 
         run(story())
 
+    @pytest.mark.parametrize("away", [False, True])
+    def test_after_a_suspension_the_wall_clock_counts_if_no_heartbeat_is_answered(self, away: bool) -> None:
+        """The monotonic clock stood still. With an answer, the wall clock was only set."""
+
+        async def story() -> bool:
+            async with serving(WorkerHarness()) as harness:
+                harness.start(LONG)
+                await asyncio.sleep(5)
+                harness.gate.away, now = away, harness.clock.now
+                harness.clock.now = lambda: now() + SETTINGS.lease_s  # type: ignore[method-assign]
+                await asyncio.sleep(2 * HEARTBEAT_S + SETTINGS.watch_s)
+                return bool(harness.executions.running())
+
+        assert run(story()) is not away
+
     def test_the_lease_counts_from_the_heartbeat_and_not_from_its_answer(self) -> None:
         async def story() -> None:
             async with serving(WorkerHarness()) as harness:
