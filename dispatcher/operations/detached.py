@@ -63,7 +63,7 @@ async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> No
     if isinstance(outcome, Offer):
         counts = answer.input_tokens, answer.output_tokens
         end = End(item.id, outcome.attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
-        await context.link.do(end._replace(unbegun=True))
+        await context.link.do(end._replace(unbegun=True, kept=True))
 
 
 async def _followed(following: Following) -> bool:

@@ -26,7 +26,7 @@ def end(decision: Decision, command: End) -> Outcome:
         return _drop_with_answer(decision, command)
     if call is None:
         return _known(state, command.id, command.attempt)
-    if command.unbegun and call.watchers and call.process:
+    if command.unbegun and call.watchers and (call.process or not command.kept):
         return Done()
     _end(decision, call, command.outcome, command.input_tokens, command.output_tokens, command.first_token_s)
     return state.ends[command.id]

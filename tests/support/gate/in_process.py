@@ -131,7 +131,7 @@ class InProcessGate:
 
     def _is_running(self, end: End) -> bool:
         call = self.shard.state.calls.get(end.id)
-        if call is None or (end.unbegun and call.watchers and call.process):
+        if call is None or (end.unbegun and call.watchers and (call.process or not end.kept)):
             return False
         return bool(call.worker) and call.attempt == end.attempt
 

@@ -63,6 +63,14 @@ def test_a_process_does_not_end_what_another_one_may_have_begun() -> None:
     assert isinstance(gate.do(End("p-1", 1, "done", 1, 2)), Over)
 
 
+def test_nor_after_that_one_let_the_call_go_unless_the_answer_is_kept() -> None:
+    gate = OneShard()
+    for process in ("p", "q", ""):
+        gate.accept("p-1", process)
+    assert gate.do(End("p-1", 1, "failed", 1, 1, unbegun=True)) == Done()
+    assert isinstance(gate.do(End("p-1", 1, "failed", 1, 1, unbegun=True, kept=True)), Over)
+
+
 def test_a_process_that_held_the_call_may_still_begin_what_is_launched() -> None:
     gate = OneShard()
     gate.accept("p-1", "p")
