@@ -1,4 +1,4 @@
-"""OpenAI's answers: bodies and stream chunks, from the text and the token counts of a worker. Pure."""
+"""Makes OpenAI's answers, bodies and stream chunks, from the text and the token counts of a worker. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """The fields that all parts of one answer share, and the parts."""
+    """The fields that all parts of one answer share. The methods make the parts."""
 
     id: str
     created: int

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lowest and highest value of a number, or shortest and longest length of a text or a tuple; both are allowed.
+    """Lowest and highest value of a number, or shortest and longest length of a text or a tuple, both included.
 
-    `Annotated[int, Bounds(1, 100)]` checks nothing by itself. pydantic checks it where a message is decoded
-    (dispatcher/worker_wire.py); it finds the method below by its name, so this module imports nothing of pydantic.
+    `Annotated[int, Bounds(1, 100)]` checks nothing by itself. pydantic checks it when a message is decoded
+    (dispatcher/worker_wire.py). pydantic finds the method below by its name, so this module does not import pydantic.
     """
 
     low: float

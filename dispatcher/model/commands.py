@@ -1,7 +1,9 @@
 """The commands that processes send to a shard, and their outcomes. Pure.
 
 Every command may be repeated. The shard recognizes a repeated `Accept` by its id (`process-sequence`), and most other
-commands by their attempt, and answers with the present state.
+commands by their attempt. It answers a repetition with the present state.
+
+A *call* is one invocation in the log. The process that *holds* a call holds the connection of its caller.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ class Accept(NamedTuple):
     """Put a call into its tenant's queue. `version` to `waiting_max` are the tenant's configuration.
 
     A repetition for a durable call makes `process` the holder of the call (facts.Held). The earlier holder still gets
-    the call's Over. With an empty `process` no process holds the call: if it waits, it is launched at its dispatch.
-    `floor` is used only if `id` belongs to `process`.
+    the call's Over. If `process` is empty, no process holds the call, and its dispatch starts an executor for it
+    (ports.Launcher). `floor` is the lowest sequence number that `process` may still repeat, or 0 if `id` belongs to
+    another process.
     """
 
     id: str
@@ -45,7 +48,8 @@ class Cancel(NamedTuple):
 
 
 class Return(NamedTuple):
-    """Give back an attempt that never runs (again). Its worker sends this, or the only process that could begin it.
+    """Give back an attempt that does not run and never will. The sender is its worker, or the only process that could
+    begin the attempt.
 
     `reason`: "not_begun" (the offer's time passed), "declined" (the caller left), "unreachable" (the worker could not
     be called), "refused" (the worker has no room), "failed" (the engine failed before the caller had a token).
@@ -58,7 +62,7 @@ class Return(NamedTuple):
 
 
 class End(NamedTuple):
-    """Report the end of an attempt, with the tokens that it read and generated. `outcome` as in facts.Ended.
+    """Report the end of an attempt, with its input and output tokens. `outcome` is one of those of facts.Ended.
 
     `answer`: the answer of a durable call (JSON text), which is stored before the end is written. `first_token_s`:
     seconds from the order's arrival at the worker to its first token, by the worker's clock; 0 without a token. From it
@@ -74,10 +78,10 @@ class End(NamedTuple):
     answer: str = ""
     first_token_s: float = 0.0
     unbegun: bool = False
-    """True if the attempt was never begun. The only process that could begin it ends it with the tokens that its caller
-    got from an earlier attempt."""
+    """True if the attempt was never begun. The sender is the only process that could begin it, and reports the tokens
+    that the caller got from an earlier attempt."""
     kept: bool = False
-    """True if the store holds this answer. It ends the call also if the attempt was returned meanwhile."""
+    """True if the store holds this answer. Then it ends the call even if the attempt was returned meanwhile."""
 
 
 class Report(NamedTuple):
@@ -103,23 +107,24 @@ class Leave(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Say that a process can be reached (again). Its calls get offers."""
+    """Report that a process can be reached (again). Its calls get offers."""
 
     process: str
 
 
 class Silent(NamedTuple):
-    """Say that a process or a worker (`is_worker`) sends no messages. It may still live, and gets no offers or work."""
+    """Report that a process or a worker (`is_worker`) sends no messages. It may still live, but gets no new work."""
 
     name: str
     is_worker: bool
 
 
 class Gone(NamedTuple):
-    """Remove a process or a worker (`is_worker`) that is dead. Without effect unless the log calls it silent: it may
-    have written an entry since the sender's last one.
+    """Remove a process or a worker (`is_worker`) that is dead.
 
-    Waiting calls of the process are cancelled, except durable ones. Attempts of the worker are returned or ended.
+    This has an effect only if the process or the worker is silent in the log. Otherwise it may have sent a message that
+    the sender of this command does not know yet. Waiting calls of the process are cancelled, except durable ones.
+    Attempts of the worker are returned or ended.
     """
 
     name: str
@@ -133,11 +138,15 @@ class Status(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Decide what is due by the clock: passed deadlines, workers that have rested, free slots."""
+    """Decide what depends on the time alone: drop calls after their deadline, let rested workers serve again,
+    dispatch."""
 
 
 class Saved(NamedTuple):
-    """A process that makes snapshots has projected all totals of usage that did not change since `position`."""
+    """Report that all totals of usage which did not change since `position` are in the projection, the table of usage.
+
+    The process that makes snapshots sends this.
+    """
 
     position: int
 
@@ -154,7 +163,8 @@ class Waiting(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The call has a slot on this worker. The process that holds it must begin `attempt` within OFFER_S seconds."""
+    """The call has a slot on this worker. The process that holds the call must begin `attempt` within OFFER_S seconds
+    (gpu_worker/service/held_attempts.py)."""
 
     id: str
     attempt: int
@@ -165,7 +175,7 @@ class Offer(NamedTuple):
 
 
 class Over(NamedTuple):
-    """The call has ended. `outcome` as in facts.Ended or facts.Dropped; `attempt` is 0 if none ran."""
+    """The call has ended. `outcome` is one of those of facts.Ended and facts.Dropped. `attempt` is 0 if none ran."""
 
     id: str
     attempt: int
@@ -175,13 +185,14 @@ class Over(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """The shard does not hold this call or attempt. It ended long ago, or was never accepted. Nothing was charged."""
+    """The shard does not hold this call or attempt: it ended long ago, or never existed. The command charged
+    nothing."""
 
     id: str
 
 
 class Refused(NamedTuple):
-    """The command was refused. `code` as in errors.py; `limit` names the limit that is reached."""
+    """The command was refused. `code`: machine-readable, such as "queue_full", "no_worker" or "throttled_user"."""
 
     id: str
     code: str
@@ -190,7 +201,7 @@ class Refused(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The answer to a worker's report: the attempts (`id#attempt`) that the log holds for it, as of `position`."""
+    """The answer to a worker's Report: the worker's attempts (`id#attempt`) in the log, before entry `position`."""
 
     worker: str
     position: int
@@ -198,14 +209,14 @@ class Attempts(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The command is done. It has no further answer."""
+    """The command is done. There is no other answer."""
 
 
 Outcome = Waiting | Offer | Over | Unknown | Refused | Attempts | Done
 
 
 def call_id(process: str, sequence: int) -> str:
-    """Return the id of a process's call number `sequence`."""
+    """Return the id of the call with number `sequence` of a process."""
     digits, number = "", sequence
     while number:
         number, digit = divmod(number, SEQUENCE_BASE)

@@ -1,19 +1,19 @@
 """Every error of the gate, in one tree.
 
 HeadgateError
-├── TenantError            the tenant can correct it; has OpenAI's error fields and an HTTP status
+├── TenantError            the tenant can correct it; with OpenAI's error fields and an HTTP status
 │   ├── InvalidRequest         400  malformed, out of range, unknown field
 │   │   ├── RequestTooLarge    413
-│   │   └── SlowRequest        408  its body does not arrive in time
+│   │   └── SlowRequest        408  the body does not arrive in time
 │   ├── Unauthorized           401  missing, unknown, expired or revoked key
 │   ├── UnknownModel           404
 │   ├── UnknownInvocation      404
 │   ├── IdempotencyConflict    409  the same key with another body
-│   └── Refused                429  over a limit, with the seconds to wait; also a request that a worker sheds
-├── ServiceError           headgate's own; HTTP 5xx, FunctionError for lambda.invoke
+│   └── Refused                429  over a limit, with the seconds to wait; also if a worker sheds the request
+├── ServiceError           headgate cannot serve the request; HTTP 5xx, FunctionError for lambda.invoke
 │   ├── NoWorker               503  no worker serves this model
 │   ├── WorkerFailed           502  the worker stopped before the end
-│   ├── Preempted              503  the worker ended it in favour of more urgent work
+│   ├── Preempted              503  the worker ended the request in favour of more urgent work
 │   ├── DeadlineExceeded       504
 │   └── StoreUnavailable       503  the table cannot be reached, so the request is refused
 └── ConfigurationError     the operator can correct it; exit code 2
@@ -142,7 +142,7 @@ class StoreUnavailable(ServiceError):
 
 
 class ConfigurationError(HeadgateError):
-    """Its message is one line: what is wrong and what to do."""
+    """The operator's configuration is wrong. The message is one line: what is wrong and what to do."""
 
 
 class LogError(HeadgateError):
@@ -150,7 +150,7 @@ class LogError(HeadgateError):
 
 
 class LogGap(LogError):
-    """An entry is missing although a later one exists, because it was cut or has expired. Begin at a snapshot."""
+    """An entry is missing, but a later one exists: it was deleted after a snapshot, or has expired. Load a snapshot."""
 
 
 class LogCorrupt(LogError):
@@ -158,7 +158,7 @@ class LogCorrupt(LogError):
 
 
 class EntryTooLarge(LogError):
-    """An entry is above the store's limit of an item. Write fewer commands at once."""
+    """An entry is larger than an item of the store may be. Decide fewer commands at once."""
 
 
 class ConnectionLost(HeadgateError):
@@ -167,7 +167,7 @@ class ConnectionLost(HeadgateError):
     def __init__(self, message: str = "The connection is lost.", *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """True if the host answered that no process listens there, so the process is gone."""
+        """True if the host answered that no process listens on the port. Then the process is gone."""
 
 
 class BadFrame(ConnectionLost):

@@ -1,9 +1,9 @@
 """Execution tokens: short-lived signed permissions to execute one attempt on one worker.
 
-Other processes than the gate may reach a worker's port, so a worker executes only an order that carries a token. The
+Processes that are not part of the gate may reach a worker's port, so a worker executes only an order with a token. The
 token is signed with HMAC-SHA-256 under a secret that gate and workers share. It is valid for one worker, call and
-attempt, for exactly these bytes of the order, for some seconds, and once: the worker begins no attempt a second time
-(gpu_worker/service/seen_attempts.py).
+attempt, for the exact bytes of the order, for EXECUTION_TOKEN_TTL_S seconds, and once: the worker begins no attempt a
+second time (gpu_worker/service/seen_attempts.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from dispatcher.model.worker_protocol import execution_name
 
 EXECUTION_TOKEN_TTL_S = 30.0
-"""Within this time the worker must receive the order. The execution itself may last longer."""
+"""The worker must receive the order within this time after the signing. The execution may last longer."""
 
 
 class ExecutionTokenRefused(Exception):
-    """The token is malformed, not signed by this fleet, expired, or for another order. Never repeats the token."""
+    """The token is malformed, not signed by this fleet, expired, or for another order. The message omits the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class ExecutionToken:
 
 
 def cache_salt(tenant: str, secret: bytes) -> str:
-    """Return what separates a tenant's prefixes from all others in a worker's cache.
+    """Return the salt that separates a tenant's prefixes from those of all other tenants in a worker's cache.
 
-    It is always the same for one tenant, and cannot be computed without the fleet's secret.
+    A tenant always has the same salt. It cannot be computed without the fleet's secret.
     """
     return hmac.new(secret, b"cache" + tenant.encode(), hashlib.sha256).hexdigest()
 

@@ -1,13 +1,13 @@
 """The facts of a shard's log, and the entries that hold them. Each entry is written once. Pure.
 
-A fact says what happened, and which values are valid after it. Replay assigns these values and decides nothing, so two
+A fact states an event and the values that are valid after it. Replay assigns these values and decides nothing, so two
 versions of the code agree about every past entry. An entry holds no prompt, no answer and no key.
 
-Units: costs and served in service units, rates in service units a second, times in Unix seconds. `clocks` are the
-numbers that the shard's order keeps for a tenant (dispatcher/policies/orders); their meaning belongs to the order.
+Units: costs and `served` in service units, rates in service units a second, times in Unix seconds. `clocks` are the
+numbers that the shard's order keeps for a tenant. Only the order knows their meaning (dispatcher/policies/orders).
 
-Within an entry the facts stand in this order: workers, processes and tenants; ends and returns; arrivals; dispatches.
-A call that finds a place in its tenant's queue only after these dispatches follows them.
+An entry's facts follow the order in which the shard decides (shard/decide.py): first all commands but arrivals, then
+arrivals, then dispatches, then the arrivals whose tenant's queue was full before these dispatches.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 made = tuple.__new__
-"""`made(Offer, (...))` is `Offer(...)` in half the time, because the class calls a Python function. It does not count
-the fields, so it is only for the named tuples that the shard makes of every call."""
+"""`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
+number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
 FORMAT = 2
-"""The version of the facts below. A reader refuses an entry with a higher one. Version 2 has UsageSaved."""
+"""The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved."""
 
 
 class OrderSet(NamedTuple):
-    """The order under which the whole log is written; the log's first fact. Another order cannot read these clocks."""
+    """The order of the whole log, and the log's first fact. Another order cannot use these clocks."""
 
     order: str
 
@@ -43,7 +43,7 @@ class WorkerSet(NamedTuple):
     """"serving"; "draining"; "silent" (it sends no heartbeats; its attempts are kept); "resting" (too many of its
     attempts failed)."""
     until: float = 0.0
-    """When "resting" ends."""
+    """The time at which "resting" ends."""
 
 
 class WorkerLost(NamedTuple):
@@ -53,20 +53,21 @@ class WorkerLost(NamedTuple):
 
 
 class ProcessSet(NamedTuple):
-    """A process that holds callers. `state`: "present", or "silent" (its waiting calls are suspended)."""
+    """The state of a process that holds callers: "present", or "silent" (its waiting calls are suspended)."""
 
     process: str
     state: str
 
 
 class ProcessLost(NamedTuple):
-    """A process is gone. All its waiting calls are cancelled, except durable ones."""
+    """A process is gone. Its durable calls have no holder from here on, its other waiting calls are cancelled, and its
+    other running calls end when their attempts do."""
 
     process: str
 
 
 class TenantSet(NamedTuple):
-    """A tenant's share and limits, as of version `version` of its configuration."""
+    """A tenant's share and limits from here on, of version `version` of its configuration."""
 
     tenant: str
     version: int
@@ -85,7 +86,7 @@ class Accepted(NamedTuple):
     floor: int
     """The lowest sequence number that the process of `id` may still repeat."""
     process: str
-    """The process that holds the caller; empty if no caller waits (the call is then durable)."""
+    """The process that holds the caller; empty if no process does (then the call is durable)."""
     tenant: str
     model: str
     cost: float
@@ -111,7 +112,8 @@ class Dispatched(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """An attempt was returned, and its call has its place in the queue again. `counted`: it counts as an attempt."""
+    """An attempt was returned, and its call has its old place in the queue. `counted`: the attempt counts towards
+    ATTEMPTS_MAX."""
 
     id: str
     attempt: int
@@ -133,14 +135,15 @@ class Ended(NamedTuple):
     clocks: tuple[float, ...]
     virtual_time: float
     first_token_s: float = 0.0
-    """As End.first_token_s says."""
+    """See commands.End."""
 
 
 class Dropped(NamedTuple):
     """A waiting call left its queue. `outcome`: "cancelled", "expired" or "failed".
 
-    If an earlier attempt stored its answer before it was returned, the call ends with that answer, and the other fields
-    are those of the attempt, as in Ended. The order's clocks do not change: the attempt was refunded.
+    If an earlier attempt stored its answer before it was returned, the call ends with that answer. Then `outcome` and
+    the other fields are those of the attempt, as in Ended. The tenant's clocks do not change, because the attempt was
+    refunded.
     """
 
     id: str
@@ -152,7 +155,7 @@ class Dropped(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Another process now holds a durable call, or none if empty. The earlier holder still gets the call's end."""
+    """`process` now holds a durable call (empty: no process does). The earlier holder still gets the call's end."""
 
     id: str
     process: str
@@ -165,7 +168,7 @@ class Cancelling(NamedTuple):
 
 
 class UsageSaved(NamedTuple):
-    """Totals of usage that did not change since `position` are in the projection: old ones may leave the state."""
+    """The totals of usage that did not change since `position` are in the projection. Old ones may leave the state."""
 
     position: int
 
@@ -183,7 +186,7 @@ class Entry(NamedTuple):
     at: float
     """The time of its decisions in Unix seconds, never below that of the entry before."""
     writer: str
-    """The process that wrote the entry, and its count of entries. No other entry has the same writer."""
+    """The process that wrote the entry, and the number of entries that it has written. Each entry has another value."""
     leader: str
     """The address of the process that decides for the others; empty if there is none."""
     epoch: int

@@ -1,7 +1,7 @@
 """A durable invocation. It survives the process that accepted it, because its caller may fetch the answer later. Pure.
 
-`Event` invocations and calls with an idempotency key are durable. The item is written before the call is accepted in
-the log, and the answer before its end. A plain request has no item, only its facts in the log.
+Every `lambda.invoke` and every HTTP request with an idempotency key is durable. Its item is written to the store before
+the log accepts the call, and its answer before the log has its end. A plain request has no item, only facts in the log.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ATTEMPTS_MAX = 3
-"""Most attempts of one call that count (an offer that was not begun does not)."""
+"""The most attempts of one call that count. An offer that was not begun does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Answer:
     outcome: str
     """"done", "failed", "cancelled" or "expired"."""
     attempt: int
-    """The attempt that gave it; 0 if none ran."""
+    """The attempt that gave the answer; 0 if none ran."""
     input_tokens: int
     output_tokens: int
     body: str
-    """JSON: {"text", "reason"} of a done one, else {"error": …, "status": …, "retry_after_s"?: …}."""
+    """JSON: {"text", "reason"} if `outcome` is "done", otherwise {"error": …, "status": …, "retry_after_s"?: …}."""
     ended_at: float
 
 
@@ -32,10 +32,10 @@ class Invocation:
     """Times are Unix seconds, costs service units."""
 
     id: str
-    """The id of its call in the log: short, made at acceptance, never from a caller's key."""
+    """The id of its call in the log: a process and a sequence number, never made from the caller's key."""
     tenant: str
     key: str
-    """The caller's idempotency key, or the Lambda request id of event work. Looked up, never part of an id."""
+    """The caller's idempotency key, or the Lambda request id. It is used for look-ups, and is no part of `id`."""
     pool: str
     model: str
     fingerprint: str
@@ -44,7 +44,7 @@ class Invocation:
     deadline_at: float
     chat: bool
     body: str | None
-    """The request (Request.to_json); None once it is answered."""
+    """The request (Request.to_json); None after the answer was stored."""
     answer: Answer | None = None
     shared: bool = False
-    """A repeat of its key also put the call before the gate: a refusal of the first try is not its end."""
+    """True if a repetition of the key sent the call to the gate too. Then the refusal of one of them is not its end."""

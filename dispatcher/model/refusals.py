@@ -1,4 +1,4 @@
-"""The error that a worker's refusal means for the caller, and its form as the answer of a durable call. Pure."""
+"""Turns a worker's refusal into the caller's error, and an error into the answer of a durable call. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dispatcher.model.worker_protocol import WorkRefused
 
 TOO_MANY_REQUESTS = 429
 PREEMPTED_CODES = frozenset({"preempted", "preempted_too_often"})
-"""The worker works as configured. A new try at once would end the same way."""
+"""The worker has not failed. A new try at once would end in the same way."""
 DEADLINE_EXCEEDED = "deadline_exceeded"
 RESULT_TOO_LARGE = "result_too_large"
 
 
 def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
-    """Return the error that ends the call. The refusal is final."""
+    """Return the error that ends the call. The refusal must be final."""
     if refusal.code in PREEMPTED_CODES:
         return Preempted(refusal.message, refusal.code, refusal.retry_after_s)
     if refusal.code == DEADLINE_EXCEEDED:
@@ -38,5 +38,5 @@ def error_of_refusal(refusal: WorkRefused) -> AnsweredError:
 
 
 def error_body(error: AnsweredError) -> str:
-    """Return the JSON text that keeps `error` as the answer of a durable call (invocation.Answer.body)."""
+    """Return the error as the JSON text that is stored as the answer of a durable call (invocation.Answer.body)."""
     return json.dumps({**error.body_with_retry(), "status": error.status}, separators=(",", ":"))

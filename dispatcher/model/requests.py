@@ -24,9 +24,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Either `prompt` (a completion) or `messages` (a chat) is not None.
+    """A validated request. Either `prompt` (a completion) or `messages` (a chat) is not None.
 
-    The tenant sets `app`, `stage` and `interaction`; they order its own requests among each other.
+    The client sets `app`, `stage` and `interaction`. They affect only the order of its tenant's own requests, and
+    throttling.
     """
 
     model: str
@@ -50,17 +51,18 @@ class Request:
         return sum(len(message.role.encode()) + len(message.content.encode()) for message in self.messages or ())
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the fields that decide the answer: the same with and without streaming."""
+        """Return the SHA-256 of the fields that decide the answer. It is the same with and without streaming."""
         deciding = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_THE_FINGERPRINT}
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
-        # Not escaped: the store bounds the bytes that it keeps, and an escape makes six bytes of two.
+        # Without ensure_ascii: the store limits the bytes, and an escape turns two bytes into six.
         return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 def request_from_json(text: str) -> Request:
-    """Decode what `Request.to_json` wrote. A version that lacked one of today's optional fields may have written it."""
+    """Decode the text of `Request.to_json`. An older version, without some of today's optional fields, may have written
+    it."""
     raw: dict[str, Any] = json.loads(text)
     raw["stop"] = tuple(raw["stop"])
     raw["messages"] = None if raw["messages"] is None else tuple(Message(**each) for each in raw["messages"])

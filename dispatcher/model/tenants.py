@@ -17,11 +17,11 @@ class Tenant:
     share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD
     models: tuple[str, ...] | None = None
-    """The models that it may use; None means all of the pool."""
+    """The models that the tenant may use; None: all models of the pool."""
     queue_items_max: int = 1000
-    """Most invocations that may wait in its queue."""
+    """The most invocations that may wait in its queue."""
     max_tokens_max: int = 4096
-    """Highest max_tokens of a request."""
+    """The highest `max_tokens` that a request may have."""
     version: int = 1
 
 
@@ -35,4 +35,4 @@ class KeyRecord:
     tenant: str
     expires_at: float | None = None
     created_at: float = 0.0
-    """Unix seconds. Orders two keys while one replaces the other."""
+    """Unix seconds. While one key replaces another, it shows which of the two is newer."""

@@ -1,4 +1,4 @@
-"""Makes the answer of a durable call that ended without one: an error that depends on the call's outcome. Pure."""
+"""Makes an answer for a durable call that ended without one. It is an error, chosen by the call's outcome. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANSWER_LOST = "The connection to the worker broke at the end of the answer."
 
 
 def error_of_outcome(outcome: str) -> AnsweredError:
-    """Return the error of a call that ended with `outcome`, for a caller that did not get its answer."""
+    """Return the error that a caller gets if its call ended with `outcome` and without an answer for it."""
     if outcome == "expired":
         return DeadlineExceeded()
     if outcome == "cancelled":
@@ -20,13 +20,13 @@ def error_of_outcome(outcome: str) -> AnsweredError:
 
 
 def answer_of_outcome(over: Over, now: float) -> Answer:
-    """Return the answer of a durable call that ended without one: in its queue, or after its last attempt was lost."""
+    """Return an answer for a durable call that ended in its queue, or after its last attempt was lost."""
     body = error_body(error_of_outcome(over.outcome))
     outcome = "failed" if over.outcome == "done" else over.outcome
     return Answer(outcome, over.attempt, over.input_tokens, over.output_tokens, body, now)
 
 
 def _cancelled() -> TenantError:
-    """Return the error for a later request for its result: its caller disconnected, and no answer was kept."""
+    """Return the error for a later request of the result. The caller had disconnected, and no answer was kept."""
     message = "This invocation was cancelled when its caller hung up. Send the request again under another key."
     return TenantError(message, "cancelled", None, 409, "invalid_request_error")

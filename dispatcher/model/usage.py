@@ -25,7 +25,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """What the log says of an active tenant. Costs and service in service units, times in Unix seconds."""
+    """The state of an active tenant, from the log. Costs and service in service units, times in Unix seconds."""
 
     tenant: str
     version: int
@@ -39,13 +39,13 @@ class TenantRow:
     running: int
     """Calls that hold a slot."""
     reserved: float
-    """The estimates of the calls that hold a slot."""
+    """The sum of the estimates of the calls that hold a slot."""
     spent: float
     """The true service of its calls that ended since it became active."""
     clocks: tuple[float, ...]
     """The numbers that the shard's order keeps for it."""
     credit: float | None
-    """The rest of its bucket, below zero if it used more than its guarantee; None without a guarantee."""
+    """The service units left in its bucket, below zero if it used more than its guarantee; None without a guarantee."""
     at: float
     """The time for which `credit` is computed."""
     position: int

@@ -1,6 +1,6 @@
 """The protocol between gate and worker: a work order, and the events that answer it. Pure.
 
-dispatcher/worker_wire.py encodes and decodes these types for both sides; the bounds are checked there.
+dispatcher/worker_wire.py encodes and decodes these types for both sides, and checks the bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOPS_MAX = 16
 STOP_CHARS_MAX = 1000
 SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
-"""Far above the attempts that count: an offer that is not begun uses up a number too."""
+"""Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
 RETRY_AFTER_MAX_S = 86_400.0
 ABOVE_ZERO = ulp(0.0)
 """The smallest positive float."""
@@ -43,8 +43,8 @@ def parse_execution(name: str) -> tuple[str, int]:
 class WorkOrder:
     """One execution that the gate orders from a worker. Exactly one of `prompt` and `messages` is not None.
 
-    The gate sets `weight` (of the tenant's share) and `tier`, never the client. The client sets `app`, `stage` and
-    `interaction`: they order the tenant's own requests among each other, and no other tenant's.
+    The gate sets `weight` (of the tenant's share) and `tier`; a client cannot. The client sets `app`, `stage` and
+    `interaction`: on the worker they order the tenant's own requests, and affect no other tenant.
     """
 
     tenant: Name
@@ -66,11 +66,12 @@ class WorkOrder:
     stage: Annotated[int, Bounds(0, 10_000)]
     interaction: Label
     durable: bool
-    """The answer is kept for the caller: the worker reports it with the end, and a closed stream does not abort it."""
+    """True if the answer is kept for the caller. Then the worker reports the answer with the end, and goes on when the
+    stream is closed."""
     streamed: bool
-    """The caller gets each token at once. Otherwise it has nothing of an attempt that does not come to its end."""
+    """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
     cache_salt: Label
-    """Separates the tenant's prefixes in the worker's cache from all others. The worker client sets it at signing."""
+    """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
 
     @property
     def execution(self) -> str:
@@ -97,7 +98,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. `reason` is "stop", "length" or "aborted"."""
+    """The execution has ended. `reason` is "stop", "length" or "aborted"."""
 
     reason: str
     input_tokens: int
@@ -109,9 +110,9 @@ class Finished:
 class WorkRefused:
     """The worker does not execute this order, or ends it early. `status` is an HTTP status.
 
-    `final`: the call ended with this error, and the log says so; below 500 the error is the tenant's. Otherwise the
-    attempt goes back to the gate, which may offer the call again. `retry_after_s`: seconds until a new try makes sense;
-    None if unknown.
+    If `final`, the log has the end of the call, and this error is its answer (refusals.py). Otherwise the attempt goes
+    back to the gate, which may offer the call again. `retry_after_s`: seconds until a new try makes sense; None if
+    unknown.
     """
 
     status: int
@@ -124,7 +125,7 @@ class WorkRefused:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The worker has nothing to report, and still works. The worker client drops it."""
+    """The worker still works on the order and has nothing else to report. The worker client drops this event."""
 
     event: Literal["alive"] = field(default="alive", kw_only=True)
 

@@ -1,4 +1,4 @@
-"""The two clocks of a tenant: one for its guarantee, one for its part of the surplus.
+"""The two clocks of a tenant: a wall clock for its guarantee, a virtual clock for its part of the surplus.
 
 Source: BWFQ (2025), section 3.1, in a form whose order can be kept in an index (orders/two_clocks.py has the moves).
 The paper keeps two counters that grow for ever, credits earned and credits spent. Here each tenant carries two numbers
@@ -7,15 +7,14 @@ that move only when it is dispatched or settled, so an index ordered by them nev
 - `tat` (wall clock, seconds): the theoretical arrival time of the generic cell rate algorithm (ITU-T I.371). A tenant
   is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
   paper's bucket, with the burst limit that the paper lacks.
-- `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing, the counterpart at the gate of
-  VTC's counter. A dispatch moves it to clamp(vft, V, V + lead_max) + cost / weight, where V is the pool's virtual time.
-  A tenant with a waiting request was lifted when it joined; its dispatch sets clamp(vft, V - lead_max, V + lead_max) +
-  cost / weight.
+- `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing. It is for the gate what VTC's
+  counter is for the worker. V is the pool's virtual time. A request that arrives while none of its tenant's waits moves
+  vft to clamp(vft, V, V + lead_max). A dispatch moves it to clamp(vft, V - lead_max, V + lead_max) + cost / weight.
 
-A dispatch out of profile is surplus: it moves `vft` alone, so capacity that was guaranteed to no tenant costs its user
-nothing of its guarantee later. Settlement moves `vft` always and `tat` only if it was charged, each by (true -
-estimated) service over the rate and the weight *recorded at the dispatch*: a change of a tenant's share never distorts
-the requests in flight.
+A dispatch out of profile is surplus. It moves `vft` alone: a tenant that uses capacity which no guarantee claims
+does not pay for it with its own guarantee later. A settlement moves `vft` always, and `tat` only if the dispatch moved
+it. `vft` moves by (true - estimated) service / weight, `tat` by the same / rate, with the weight and the rate that were
+*recorded at the dispatch*. So a change of a tenant's share never distorts the requests in flight.
 
 Units: cost in service units (policies/service.py), rate in service units a second, burst in service units, weight
 without dimension. Rate 0 means no guarantee: such a tenant is never in profile and lives on the surplus.
@@ -27,9 +26,9 @@ from dataclasses import dataclass
 from math import inf
 
 LEAD_MAX = 50_000.0
-"""Default bound on how far a tenant's vft may be from V (service units a weight of 1): a tenant that enjoyed a large
-guarantee pays back at most this much when others return, and one that was charged too much gets at most this much
-back. 50,000 is about half a minute of one busy GPU."""
+"""Default bound on the distance between a tenant's vft and V, in service units for a weight of 1. A tenant that
+received a large guarantee pays back at most this much when others return. A tenant that was charged too much gets at
+most this much back. 50,000 is about half a minute of one busy GPU."""
 
 CAPACITY_SHARE = 0.9
 """The part of the measured capacity that guarantees may add up to before they are scaled."""
@@ -53,10 +52,11 @@ class Share:
 
 
 def rate_scale(promised_per_s: float, capacity_per_s: float | None) -> float:
-    """Return the factor on guaranteed rates, 0 < factor <= 1, for the sum of the active tenants' rates.
+    """Return the factor by which guaranteed rates are multiplied, 0 < factor <= 1.
 
-    Both in service units a second. 1 if nothing is promised or no capacity has been measured (None or 0). A tenth of
-    the capacity is kept back for wrong estimates and the gaps between dispatches.
+    `promised_per_s`: the sum of the active tenants' guaranteed rates. Both parameters are in service units a second.
+    The factor is 1 if nothing is promised or no capacity has been measured (None or 0). A tenth of the capacity is kept
+    back for wrong estimates and the gaps between dispatches.
     """
     if promised_per_s <= 0 or not capacity_per_s:
         return 1.0

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import ceil
 
 ROUNDING = 1e-9
-"""0.07 x 100 is 7.000000000000001 in floating point, and its rank is 7."""
+"""Subtracted before rounding up: 0.07 x 100 is 7.000000000000001 in floating point, but its rank is 7, not 8."""
 
 
 def percentile(values: Sequence[float], fraction: float) -> float | None:
-    """Return the smallest value that at least `fraction` (0 to 1) of the values do not exceed; None of no values."""
+    """Return the smallest value that at least `fraction` (0 to 1) of the values do not exceed; None without values."""
     if not values:
         return None
     rank = max(1, ceil(fraction * len(values) - ROUNDING))

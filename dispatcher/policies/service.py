@@ -1,9 +1,9 @@
 """Service: the unit in which every layer charges.
 
-Source: VTC (OSDI 2024), section 3.1 and 4.2: service is h(input tokens, output tokens); the paper's default is
+Source: VTC (OSDI 2024), sections 3.1 and 4.2. Service is h(input tokens, output tokens). The paper's default is
 weighted tokens, w_p = 1 for an input token and w_q = 2 for an output token, after the price lists of hosted models.
-Any h that never falls in either argument works. The charge of a token is the difference of two values of h, so the
-charges of one request always add up to h of its final lengths.
+Every h works that does not decrease when an argument grows. The charge of a token is the difference of two values of h,
+so the charges of one request always add up to h of its final lengths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class ServiceFunction(Protocol):
-    """h(input_tokens, output_tokens) in service units; never falling in either argument."""
+    """h(input_tokens, output_tokens) in service units. It does not decrease when an argument grows."""
 
     def __call__(self, input_tokens: int, output_tokens: int) -> float: ...
 
@@ -33,9 +33,9 @@ class WeightedTokens:
 class Flops:
     """h(p, q) = (2 N n + 2 L d n (n + 1)) / 10^9 in GFLOP, n = p + q (VTC section 3.1, "number of FLOPs").
 
-    Of a decoder-only transformer with N parameters, L layers and hidden size d: each token costs 2 N in the matrix
+    For a decoder-only transformer with N parameters, L layers and hidden size d: each token costs 2 N in the matrix
     products, and 4 L d for each token that it attends to, itself included. The defaults are those of Llama-2-7b.
-    The last output token is counted like the others, though nothing is computed from it.
+    The last output token is counted like the others, although the model never reads it.
     """
 
     parameters: float = 6.74e9
@@ -52,8 +52,8 @@ class Flops:
 class Profiled:
     """h(p, q) = 2.1 p + q + 0.04 p q + 0.032 q^2 + 11.46 (VTC Appendix B.2).
 
-    The time that a request takes of a full batch of Llama-2-7b on an A10G, fitted to a profile; the paper gives no
-    unit. The constant is charged with the prompt.
+    A fit to the measured time that a request takes in a full batch of Llama-2-7b on an A10G. The paper gives no unit.
+    The constant is charged with the prompt.
     """
 
     def __call__(self, input_tokens: int, output_tokens: int) -> float:
@@ -62,7 +62,7 @@ class Profiled:
 
 
 CACHED_FRACTION = 0.1
-"""Price of a prompt token from the prefix cache, as a part of a computed one's: the ratio of hosted models."""
+"""Price of a prompt token from the prefix cache, divided by that of a computed one. Hosted models have this ratio."""
 
 WEIGHTED_TOKENS = WeightedTokens()
 TOKENS = WeightedTokens(1.0, 1.0)

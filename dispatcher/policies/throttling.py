@@ -1,20 +1,22 @@
 """Overload and interaction-driven throttling (OIT): which requests are refused while the KV cache is full.
 
 Source: FairServe (arXiv 2411.15997), section 4.2 and Algorithm 1, lines 19 to 24. Units: seconds; a limit counts the
-requests admitted within a trailing window. A request of user u and application a is decided like this:
+requests admitted within a trailing window. The paper's user is the gate's tenant. The first line that applies decides
+about a request of user u and application a:
 
-    not saturated                                       admitted
-    saturated, in the middle of an interaction          admitted: a refusal would waste the interaction's earlier calls
-    saturated, u or a at its limit                      refused
-    else                                                admitted
+    the cache is not full (not saturated)               admitted
+    it belongs to an interaction that has begun         admitted: a refusal would waste the interaction's earlier calls
+    u or a is at its limit                              refused
+    otherwise                                           admitted
 
 Invariants: no request is refused while the cache has space. No later call of an admitted interaction is refused. While
 the cache is full, no user and no application begins more interactions than its limit within any window.
 
-Deviations: the paper counts each arrival, also the refused ones, so a client that retries is never admitted again; here
-only admitted requests count. The paper says "block"; here a refusal names the limit and the seconds until it is free.
-Memory is bounded: the last `limit` admission times of each of the KEPT_MAX users and applications that were admitted
-most recently. The others start with an empty window.
+Deviations: the paper counts each arrival, also the refused ones, so a client that retries is never admitted again. Here
+only admitted requests count. The paper says "block". Here a refusal names the limit and the seconds until a new request
+would be within it. Memory is bounded: each user and application keeps its last `limit` admission times, and only the
+KEPT_MAX users and KEPT_MAX applications that were admitted most recently are kept. The others start with an empty
+window.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ KEPT_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most requests within a window: of a user over all applications, and of an application over all users.
+    """The most requests within a window: `user` for a user in all applications, `app` for an application of all users.
 
-    An application that is named in `apps` has its own limit there, the others have `app`. Raises ValueError for a limit
-    below 1 or a window of 0 s.
+    `apps` gives single applications another limit than `app`. Raises ValueError for a limit below 1, or for a window
+    that is not longer than 0 s.
     """
 
     user: int
@@ -51,9 +53,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """The refusal of a request. `limit`: of the limits that are reached, the one that is free last.
+    """The refusal of a request. `limit`: the limit that is reached. If both are, the one that allows a request later.
 
-    `retry_after_s`: seconds until it is free, above 0 and at most the window. It assumes no other admission until then.
+    `retry_after_s`: seconds until it allows a request, if no other is admitted until then; above 0, at most the window.
     """
 
     limit: Literal["user", "app"]
@@ -62,7 +64,7 @@ class Throttled:
 
 
 Kept = tuple[str, str, tuple[float, ...] | None, tuple[float, ...] | None]
-"""A user, an application, and the admission times of each as they were; None: it was not known."""
+"""A user, an application, and the earlier admission times of each; None if it was not known."""
 
 
 class Throttle:
@@ -117,7 +119,8 @@ class Throttle:
     def _full(
         self, limit: Literal["user", "app"], times: deque[float] | None, most: int, now_s: float
     ) -> Throttled | None:
-        # Compares the age, not the window's end: with rounding the end may be more than a window away.
+        # The age is compared with the window, not `now_s` with times[0] + window: rounded, that sum can be further away
+        # than a window.
         if times is None or len(times) < most:
             return None
         age_s = now_s - times[0]
@@ -136,7 +139,7 @@ def _restore(kept: OrderedDict[str, deque[float]], name: str, times: tuple[float
 
 
 def _note_admission(kept: OrderedDict[str, deque[float]], name: str, most: int, now_s: float) -> None:
-    """Keep the last `most` admission times. The oldest of them gives the time at which the limit is free."""
+    """Keep the last `most` admission times. The limit allows a request again when the oldest leaves the window."""
     times = kept.get(name)
     if times is None:
         times = kept[name] = deque(maxlen=most)

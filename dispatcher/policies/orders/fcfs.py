@@ -1,7 +1,7 @@
-"""First come, first served: the baseline, fair to calls and to no tenant.
+"""First come, first served: the baseline. It is fair between calls, not between tenants.
 
-Source: the baseline of BWFQ (2025), section 4.1. A call goes at once if a slot is free (then none waits); else it waits
-for all that came before it, of any tenant. Work conserving. A tenant has no clocks.
+Source: the baseline of BWFQ (2025), section 4.1. A call is dispatched at once if a slot is free (then no call waits).
+Otherwise it waits for all earlier calls of all tenants. Work conserving. A tenant has no clocks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The interface of the gate's orders, and their registry.
 
 An order decides three things: when an arriving tenant's clocks are lifted, which of the waiting queues is due first,
-and what a dispatch or a settlement does to the clocks. It computes and changes nothing: the shard writes the values
-into its log as facts and assigns them when it folds the facts. Only an Index keeps state: where the waiting queues
-stand now. The shard tells it of every change of a queue or of its tenant's clocks.
+and what a dispatch or a settlement does to the clocks. It returns new values and changes none: the shard writes them
+into its log as facts, and assigns them when it folds the facts. Only an Index keeps state, the present positions of the
+waiting queues. The shard calls it after every change of a queue or of its tenant's clocks.
 
 Units: cost in service units (service.py), `now` in Unix seconds; it never falls.
 
@@ -18,19 +18,19 @@ from typing import Protocol
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
 
 Charge = tuple[bool, float, Clocks, float]
-"""What a dispatch does: whether the guarantee covers it, the effective rate, the tenant's clocks and V after it. A
-plain tuple: a named one takes several times as long to make."""
+"""The effects of a dispatch: whether the guarantee covers it, the effective rate, the tenant's clocks and V after it. A
+plain tuple, because a named one takes several times as long to make."""
 
 
 class Index(Protocol):
     """The waiting queues of one model (and tier), found by the order's key."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
-        """Take note of the queue, or of a change of its head or of its tenant's clocks. Something waits in it."""
+        """Add the queue, or update it after a change of its head or of its tenant's clocks. It must not be empty."""
         ...
 
     def drop(self, queue: TenantQueue) -> None:
-        """Nothing waits in the queue any more."""
+        """Remove the queue: it is empty, or its tenant's tier or share is about to change."""
         ...
 
     def due(self, now: float) -> tuple[TenantQueue | None, float]:
@@ -50,22 +50,23 @@ class Index(Protocol):
 
 
 class Order(Protocol):
-    """Stateless, but for its settings."""
+    """An order. It keeps no state but its settings."""
 
     name: str
     new_clocks: Clocks
     """The clocks of a new tenant."""
     is_conserving: bool
-    """Whether a free slot never stays free while a call waits. If not, only `goes_at_once` and an end dispatch."""
+    """True (work conserving): no slot stays free while a call waits that may use it. False: a call is dispatched only
+    at its arrival (`goes_at_once`), or when another call ends or is returned."""
 
     def make_index(self) -> Index: ...
 
     def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
-        """Return the tenant's clocks as a call of it arrives, and the call's priority in its queue, lowest first."""
+        """Return the tenant's clocks after a call's arrival, and the call's priority in its queue, lowest first."""
         ...
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
-        """Return whether an arrival takes a free slot before all calls that wait. Not called of a conserving order."""
+        """Return whether an arriving call takes a free slot before all waiting calls. Unused by conserving orders."""
         ...
 
     def charged(
@@ -77,16 +78,18 @@ class Order(Protocol):
         scale: float,
         lowest_vft: float,
     ) -> Charge:
-        """Return the charge of a dispatch. `scale`: on guaranteed rates. `lowest_vft`: of the tenants that wait for the
-        call's model."""
+        """Return the charge of a dispatch.
+
+        `scale`: the factor on guaranteed rates. `lowest_vft`: the lowest of the tenants that wait for the call's model.
+        """
         ...
 
     def settled(self, tenant: Tenant, call: Call, served: float) -> Clocks:
-        """Return the tenant's clocks after the true service of a running call replaced its estimate (0: a refund)."""
+        """Return the tenant's clocks after `served` has replaced the estimate of a running call. 0 is a refund."""
         ...
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
-        """Return V after a settlement that leaves a slot free while nothing waits. `clocks`: after it."""
+        """Return V after a settlement that leaves a slot free while no call waits. `clocks`: those after it."""
         ...
 
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:

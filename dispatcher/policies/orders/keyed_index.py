@@ -15,7 +15,7 @@ Key = Callable[[Call], float]
 
 
 class KeyedIndex:
-    """Lowest key first, then the arrival of the oldest call. `key`: of a queue's head."""
+    """Lowest key first, then the earliest arrival of a queue's head. `key` computes the key from the head."""
 
     def __init__(self, key: Key) -> None:
         self._key = key

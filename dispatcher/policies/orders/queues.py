@@ -1,10 +1,10 @@
 """A shard's tenants, their queues and their calls, as the orders see them.
 
-A tenant has one queue for each model. A queue is a heap of (priority, arrival): with the same priority for all calls it
-is first come, first served. Entries are lazy: a call that leaves is only marked, and its entry is dropped when it comes
-up or when dead entries outnumber the others. A call that returns gets its old place.
+A tenant has one queue for each model. A queue is a heap of (priority, arrival). If all calls have the same priority, it
+is first come, first served. Entries are lazy: a call that leaves is only marked, and its entry is dropped when it gets
+to the front, or when there are too many dead entries. A call that returns gets its old place.
 
-Plain slots, no dataclasses: one object is made for each call.
+These are plain classes with slots, not dataclasses, because an object is made for each call.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 SLACK = 64
-"""Dead entries kept in a queue, beyond as many as wait, before they are swept out."""
+"""Beside n waiting calls, a queue keeps about n + SLACK dead entries before it drops them all."""
 
 Clocks = tuple[float, ...]
 """The numbers that an order keeps for a tenant. Their meaning belongs to the order."""
 
 Entry = tuple[float, int, "TenantQueue"]
-"""In an index: a key, the arrival of the queue's head, and the queue."""
+"""An entry of an index: a key, the arrival of the queue's head, and the queue."""
 
 
 class Call:
@@ -44,7 +44,7 @@ class Call:
         """Attempts that count towards ATTEMPTS_MAX."""
         self.worker = ""
         self.lost_on = ""
-        """The worker of its last attempt that counted and was returned: another one is tried first."""
+        """The worker of its last attempt that counted and was returned. The next attempt prefers another worker."""
         self.charge_in_profile = False
         self.charge_rate_per_s = 0.0
         self.charge_weight = 1.0
@@ -53,17 +53,17 @@ class Call:
         self.durable = False
         self.process = self.app = self.interaction = ""
         self.watchers: tuple[str, ...] = ()
-        """Processes that held its caller before, and still want to know its end. Any of them may know its attempt, so
-        no process alone can promise that the attempt does not begin."""
+        """Processes that held its caller before and still get its end. Each of them may know its attempt, so no single
+        process can promise that the attempt does not begin."""
 
     def __lt__(self, other: Call) -> bool:
         return False  # a call may have several entries in its queue's heap
 
 
 class TenantQueue:
-    """What one tenant has waiting for one model. `entry`, `later_entry`: its live entries in an index.
+    """The waiting calls of one tenant for one model. `entry`, `later_entry`: its live entries in an index.
 
-    `indexed`: the tenant's clocks as of its entry; None if the entry must be made again.
+    `indexed`: the tenant's clocks when `entry` was made; None if it was never made.
     """
 
     __slots__ = ("calls", "count", "entry", "indexed", "later_entry", "model", "tenant")
@@ -78,7 +78,7 @@ class TenantQueue:
         self.later_entry: Entry | None = None
 
     def __lt__(self, other: TenantQueue) -> bool:
-        return False  # entries of equal keys keep their order of insertion
+        return False  # a heap compares queues only if key and arrival are equal
 
     def add(self, call: Call) -> None:
         call.queued = True
@@ -95,7 +95,7 @@ class TenantQueue:
             heapify(self.calls)
 
     def head(self) -> Call:
-        """Return the call that is next. Raises IndexError if none waits."""
+        """Return the first waiting call. Raises IndexError if none waits."""
         calls = self.calls
         while not calls[0][2].queued:
             heappop(calls)
@@ -103,7 +103,7 @@ class TenantQueue:
 
 
 class Tenant:
-    """A tenant with its share, its clocks, and what it has waiting and running."""
+    """A tenant with its share, its clocks, its queues, and the numbers of its calls."""
 
     __slots__ = (
         "burst", "clocks", "is_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
@@ -129,7 +129,7 @@ class Tenant:
         self.is_idle = False
         """Whether it is among the shard's idle tenants."""
         self.promised_per_s = 0.0
-        """The part of the shard's sum of promised rates that is this tenant's: its rate while it is active."""
+        """What this tenant adds to the shard's sum of promised rates: its rate while it is active, otherwise 0."""
 
     @property
     def is_active(self) -> bool:

@@ -1,4 +1,4 @@
-"""BWFQ exactly as published: credits earned, credits spent, and a heap by their ratio. For reproduction.
+"""BWFQ exactly as published, for reproduction: credits earned, credits spent, and a heap ordered by their ratio.
 
 Source: BWFQ (2025), sections 3.1 and 3.2, equations 1 to 3, Algorithms 1 and 2. A tenant i with base rate r_i:
 
@@ -7,17 +7,19 @@ Source: BWFQ (2025), sections 3.1 and 3.2, equations 1 to 3, Algorithms 1 and 2.
     else it waits at priority p_i = spent_i / max(earned_i, 1), lowest first         (equation 3)
     on completion the head of the queue is dispatched; spent_i += 1, no credit test  (section 3.4, worker pool)
 
-Units: earned and spent in requests ("tokens" in the paper, credits here), r_i = rate_per_s in requests a second.
-Weight, burst and cost are unknown to the paper and not used. Ties go by arrival. The priority is the one at the time of
-queueing. A tenant starts with earned = spent = 0 when first seen, so its first priority is 0. Its clocks are (earned,
-spent, time of the last update).
+Units: earned and spent in requests ("tokens" in the paper, credits here), r_i = rate_per_s in requests a second. The
+paper has no weight, burst and cost, so they are not used. Ties go by arrival. A request keeps the priority that it had
+when it was queued. A tenant starts with earned = spent = 0 at its first request, so its first priority is 0. Its clocks
+are (earned, spent, time of the last update).
 
-What is published has two gaps, kept here and made visible (clocks.py and two_clocks.py close them):
-- A new tenant's first request queues, 0 > 0 being false, and so does any beyond the credits earned; only a completion
-  takes from the queue. So a request can wait at an idle fleet with nothing to wake it: it is *stranded*. The order
-  `ratio+wake` also drains on arrival and when slots are added: it is work conserving, and no request is stranded.
-- Nothing is ever forgotten: earned and spent grow for ever, and a tenant that is gone keeps its entry (forgetting one
-  would give it a new tenant's priority).
+The published algorithm has two gaps. They are kept here, so that they can be measured; clocks.py and two_clocks.py
+close them:
+- The first request of a new tenant is queued, because 0 > 0 is false. So is every request beyond the earned credits.
+  Only a completion takes a request from the queue. So a request can wait for ever while the fleet is idle: it is
+  *stranded*. The order `ratio+wake` also dispatches on arrival and when slots are added. It is work conserving, and no
+  request is stranded.
+- A tenant is never forgotten: earned and spent grow for ever, and a tenant that sends nothing more keeps its numbers.
+  (If it were forgotten, it would return with a new tenant's priority.)
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 
 
 class Ratio:
-    """All orders take `lead_max`; this one does not use it. `wake`: drain also on arrival."""
+    """All orders take `lead_max`; this one does not use it. `wake`: dispatch also on arrival (work conserving)."""
 
     new_clocks: Clocks = ()
-    """A tenant that was never seen: its credits begin to count with its first call."""
+    """No numbers yet. A tenant's credits begin to grow at its first call."""
 
     def __init__(self, *, lead_max: float = LEAD_MAX, wake: bool = False) -> None:
         self.name = "ratio+wake" if wake else "ratio"
@@ -48,7 +50,7 @@ class Ratio:
         return clocks, spent / max(earned, 1.0)
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
-        """Algorithm 1, line 3."""
+        """Return whether the tenant has credit left (Algorithm 1, line 3)."""
         earned, spent, _ = _updated(tenant, now)
         return earned - spent > 0
 
@@ -75,7 +77,7 @@ class Ratio:
 
 
 def _updated(tenant: Tenant, now: float) -> tuple[float, float, float]:
-    """Algorithm 2."""
+    """Return (earned, spent, now), with the credits earned until now (Algorithm 2)."""
     if not tenant.clocks:
         return 0.0, 0.0, now
     earned, spent, at = tenant.clocks

@@ -10,7 +10,7 @@ __all__ = ["DEFAULT_ORDER", "ORDERS", "fcfs", "new_order", "ratio", "two_clocks"
 
 
 def new_order(name: str = DEFAULT_ORDER, *, lead_max: float = LEAD_MAX) -> Order:
-    """Return the order. `lead_max` in service units a weight of 1. Raises ValueError for an unknown order."""
+    """Return the order. `lead_max` in service units for a weight of 1. Raises ValueError for an unknown order."""
     maker = ORDERS.get(name)
     if maker is None:
         raise ValueError(f"unknown order {name!r}; there are: {', '.join(sorted(ORDERS))}")

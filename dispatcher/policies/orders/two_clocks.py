@@ -1,32 +1,35 @@
-"""BWFQ with two clocks, the gate's default order, and start-time fair queueing, which is its second clock alone.
+"""BWFQ with two clocks (`bwfq`), the gate's default order; and start-time fair queueing (`sfq`), its vft alone.
 
 Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units and the reasons. A tenant's clocks are
-(tat, vft). tests/support/gate/definitions.py has the same moves one at a time, and a test compares them.
+(tat, vft). tests/support/gate/definitions.py has the same moves as separate functions, and a test compares them.
 
-    order         with a free slot: waiting tenants in profile (tat <= now) first, else all waiting tenants (surplus);
-                  within either the lowest vft first, ties by the arrival of the oldest waiting call
+    order         a free slot goes to a waiting tenant in profile (tat <= now); if there is none, to any waiting tenant
+                  (surplus). Among several the lowest vft goes first, then the one whose oldest call arrived first
     V             max(V, min(start stamp of the dispatched tenant, vft of the tenants that wait for the same model)) at
                   every dispatch; max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing
                   waits
-    models        V is that of the model whose tenants are furthest. A dispatch begins at V - lead_max at least: so
-                  tenants that join a slower model soon get their turn, and a tenant that waits there gets no large lead
-                  at another model. Far behind V, tenants take turns call by call.
+    models        all models share one V: it follows the model whose tenants have the highest stamps. A dispatch starts
+                  at V - lead_max at least. So tenants that join a slower model soon get their turn, and a tenant that
+                  waits there gets no large advantage at another model. Tenants that are further behind V take turns
+                  call by call
     in a tenant   first come, first served: each call is charged when it is dispatched, so the k-th call of a flood
                   waits for the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
 
-Invariants: no more calls run than there are slots (except after a reduction of the slots); a slot is free only while no
-call waits that it may serve. O(log waiting tenants) a decision, amortized (two_clocks_index.py).
+Invariants: no more calls run than there are slots (except after a reduction of the slots). A slot is free only while no
+call waits that may use it. A decision takes O(log waiting tenants), amortized (two_clocks_index.py).
 
-The second rule for V does at once what that tenant's next dispatch would do: while a slot is free, its lead delays no
-other tenant. It is start-time fair queueing's rule for the end of a busy period, for each slot. Without it V would not
-move under tenants that come only once, and all of them would have to be kept.
+The second rule for V, at a settlement, raises V at once to where the settled tenant's next dispatch would raise it.
+This harms no other tenant: while a slot is free, a lead delays none. Start-time fair queueing has this rule for the end
+of a busy period of the whole server; here it applies to each slot. Without the rule V would stand still while many
+tenants send one call each, and the shard would have to remember all of them.
 
-`sfq`: Goyal, Vin and Cheng, Start-time Fair Queueing (SIGCOMM 1996), section 2: a request's start tag is max(V, finish
-tag of the one before it), its finish tag the start tag + cost / weight, the lowest start tag goes first, and V is the
-start tag of the one dispatched. No tenant has a guarantee, so vft decides alone; a lead has no bound, because only a
-guarantee puts a tenant far ahead of V. One difference from the source: V also rises at a settlement that leaves a slot
-free, where the source waits until all are idle.
+`sfq`: Goyal, Vin and Cheng, Start-time Fair Queueing (SIGCOMM 1996), section 2. The start tag of a request is max(V,
+finish tag of the tenant's request before), its finish tag is its start tag + cost / weight. The request with the lowest
+start tag is dispatched first, and V is its start tag. No tenant has a guarantee, so vft decides alone. lead_max does
+not apply, because only a guarantee puts a tenant far ahead of V. There is one difference from the source: V also rises
+at a settlement that leaves a slot free; in the source a request's end raises it only when the whole server becomes
+idle.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
 
 
 class TwoClocks:
-    """`lead_max`: how far a tenant's vft may be from V, in service units a weight of 1. Raises ValueError."""
+    """`lead_max`: the bound on the distance of a tenant's vft from V, in service units for a weight of 1, above 0.
+
+    `guarantees`: False for start-time fair queueing. Raises ValueError.
+    """
 
     new_clocks: Clocks = (0.0, 0.0)
     is_conserving = True
@@ -57,7 +63,8 @@ class TwoClocks:
         return TwoClocksIndex(guarantees=self._guarantees)
 
     def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
-        """Lift the tenant to V if nothing of it waits. Its bucket stays at most full if its share changes."""
+        """Lift the tenant to V if no call of it waits. If none runs either, cut its bucket to full: its share may have
+        changed."""
         clocks = tenant.clocks
         if tenant.waiting or tenant.suspended:
             return clocks, 0.0
@@ -87,13 +94,13 @@ class TwoClocks:
 
         The tenant is not lifted to V again: it was lifted when it joined. If settlements have put it below V since
         then, it was charged for service that it did not get. (With a second lift, a tenant with estimates ten times too
-        high got 3 of 10 slots beside an equal tenant, not 5.) It is lifted to V - lead_max: where its vft was cut at
-        V + lead_max, settlements refund more than it was charged. (Without this bound, a tenant of weight 0.01 got
-        59 % of a minute's slots, not 1 %.)
+        high got 3 of 10 slots beside an equal tenant, not 5.) But it is lifted to V - lead_max, because a settlement
+        refunds the whole charge, also the part that an earlier cut at V + lead_max has removed. (Without this bound, a
+        tenant of weight 0.01 got 59 % of a minute's slots, not 1 %.)
 
-        `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst over the unscaled
-        rate, stays. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would gain over
-        one with kept clocks.
+        `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst / unscaled rate,
+        stays the same. So a full bucket is full at every scale. Otherwise a tenant whose clocks were forgotten would
+        gain over a tenant whose clocks were kept.
         """
         tat, start = tenant.clocks
         if start > virtual_time + self._lead_max:
@@ -126,7 +133,7 @@ class TwoClocks:
         return max(virtual_time, clocks[1])
 
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:
-        """Whether its bucket is full and its vft leads nothing."""
+        """Return whether the tenant's bucket is full and its vft is not ahead of V."""
         tat, vft = tenant.clocks
         rate = tenant.rate_per_s
         return vft <= virtual_time and (not rate or not self._guarantees or tat <= now - tenant.burst / rate)

@@ -1,13 +1,14 @@
 """The index of the two-clock order: three heaps of (clock, arrival, queue).
 
-`_ready` and `_surplus` share the waiting queues between them by vft: those of tenants in profile, and the rest.
-`_later` holds those of the surplus with a guarantee, by tat, until the guarantee covers them again.
+`_ready` holds the waiting queues of tenants in profile, `_surplus` all other waiting queues, both by vft. `_later`
+holds the queues of `_surplus` whose tenant has a guarantee a second time, by tat, until the guarantee covers them
+again.
 
-Invariant: every queue with a waiting call has exactly one live entry in one of the two vft heaps, and one in `_later`
-if its tenant's bucket will fill. Entries are lazy: a queue knows its live ones; others are dropped when they come up,
-or all at once when they outnumber the rest.
+Invariant: every queue with a waiting call has exactly one live entry in `_ready` or `_surplus`, and one in `_later` if
+its tenant has a guarantee that does not cover it now. Entries are lazy: a queue knows its live ones. A dead entry is
+dropped when it gets to the head of its heap, or with all others when there are too many.
 
-Every dispatch and every settlement comes here, so `place` and `first` are longer than usual, and call nothing but the
+Every dispatch and every settlement runs this code. So `place` and `due` are longer than usual, and call little but the
 heap's own functions.
 """
 
@@ -19,7 +20,7 @@ from math import inf
 from dispatcher.policies.orders.queues import Entry, TenantQueue
 
 SLACK = 64
-"""Dead entries kept in the heaps, beyond four times as many as queues, before they are swept out."""
+"""The heaps may hold four entries for each queue, and SLACK more, before all dead entries are dropped."""
 
 
 class TwoClocksIndex:
@@ -32,7 +33,7 @@ class TwoClocksIndex:
         self._surplus: list[Entry] = []
         self._later: list[Entry] = []
         self._places_left = SLACK // 2
-        """Places until the heaps are next looked at; each place adds at most two entries."""
+        """Calls of `place` until the sizes of the heaps are next checked. Each call adds at most two entries."""
 
     def place(self, queue: TenantQueue, now: float) -> None:
         tenant = queue.tenant
@@ -53,7 +54,7 @@ class TwoClocksIndex:
             queue.later_entry = later = (tat, arrival, queue)
             heappush(self._later, later)
         if heap and heap[0] is old:
-            heapreplace(heap, entry)  # of the queue that was due first: one move instead of two
+            heapreplace(heap, entry)  # the queue was at the head: one move in the heap instead of two
         else:
             heappush(heap, entry)
         self._places_left -= 1
@@ -87,7 +88,7 @@ class TwoClocksIndex:
         return min(heap[0][0] if _cleaned(heap) else inf for heap in (self._ready, self._surplus))
 
     def _fill_buckets(self, now: float) -> None:
-        """Move queues of tenants with a bucket that has filled meanwhile to those in profile."""
+        """Move the queues of tenants that are in profile again to `_ready`."""
         due = self._later
         while due and due[0][0] <= now:
             entry = heappop(due)

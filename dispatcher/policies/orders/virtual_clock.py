@@ -1,21 +1,21 @@
-"""Virtual Clock: a tenant's theoretical arrival time alone decides, for its guarantee and for the surplus.
+"""Virtual Clock: a tenant's theoretical arrival time (tat) alone decides, for its guarantee and for the surplus.
 
-Source: Zhang, Virtual Clock (SIGCOMM 1990), with the bucket of the generic cell rate algorithm (ITU-T I.371), so that
-it is the first of the gate's two clocks (clocks.py) and nothing else:
+Source: Zhang, Virtual Clock (SIGCOMM 1990), with the bucket of the generic cell rate algorithm (ITU-T I.371). So it is
+the first of the gate's two clocks (clocks.py), without the second:
 
     order          the waiting tenant with the lowest tat, ties by the arrival of the oldest call
     a dispatch     tat = max(tat, now - burst / rate) + cost / rate, whether in profile or not
     settlement     tat += (true - estimate) / the rate recorded at the dispatch
     `+cap`         the same, but tat never more than DEBT_MAX_S ahead of now after a dispatch
 
-Units: cost in service units, rate in service units a second, burst in service units, tat in seconds; a weight is not
-used. A tenant's clocks are (tat,). Deviations: the source stamps a request as it arrives and has no bucket; here tat
-moves at the dispatch, as the gate's does, so what waits can be cancelled and corrected. A tenant without a rate has no
-clock: it goes after all that have one, first come, first served among its like.
+Units: cost in service units, rate in service units a second, burst in service units, tat in seconds. The weight is not
+used. A tenant's clocks are (tat,). Deviations: the source stamps a request when it arrives, and has no bucket. Here tat
+moves at the dispatch, as in the gate's default order, so that a waiting request can be cancelled without a correction.
+A tenant without a rate has no clock: its requests go after those of all tenants with a rate, first come, first served.
 
-For comparison, not for use. A tenant pays later for what it borrowed of an idle pool, for as long as it borrowed. With
-the cap, tenants that are always at the cap take turns request by request, at any cost. If the guarantees exceed the
-capacity, the deepest bucket takes everything. Work conserving.
+This order is for comparison, not for use. A tenant that used an idle pool beyond its rate pays for it later, for as
+long as it did so. With the cap, tenants that are always at the cap take turns request by request, whatever the requests
+cost. If the guarantees exceed the capacity, the tenant with the deepest bucket gets everything. Work conserving.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dispatcher.policies.orders.keyed_index import KeyedIndex
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 
 DEBT_MAX_S = 5.0
-"""How far ahead of now the capped variant lets a tenant's clock run."""
+"""The most that a tenant's tat may be ahead of now in the capped variant."""
 
 
 class VirtualClock:
-    """`lead_max` is taken as every order takes it, and not used. `debt_max_s` in seconds. Raises ValueError."""
+    """All orders take `lead_max`; this one does not use it. `debt_max_s` in seconds, above 0. Raises ValueError."""
 
     new_clocks: Clocks = (0.0,)
     is_conserving = True
