@@ -1,4 +1,4 @@
-"""Accepts or refuses a call. A refusal is no fact: it is not charged, and a repeated command is decided again."""
+"""Accepts or refuses a call. A refusal is not a fact: it costs nothing, and a repetition of it is decided anew."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dispatcher.shard.decision import Decision
 from dispatcher.shard.state import State
 
 APPS_MAX = 100
-"""Applications of a tenant that are counted apart within an hour. The client names them, and the state keeps a row of
-usage for each until it is projected."""
+"""The most applications of a tenant with usage of their own within an hour. A bound is needed because clients choose
+the names, and the state keeps a row of usage for each until it is projected."""
 RETRY_UNKNOWN_S = 5.0
-"""The Retry-After while no worker serves the model."""
+"""The Retry-After while no worker has the model."""
 
 
 def accept(decision: Decision, command: Accept) -> Refused | None:
@@ -45,13 +45,16 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
 
 
 def wait_s(state: State, call: Call, position: int) -> float:
-    """Return the tenant's own backlog over the measured capacity: a lower bound while other tenants wait too."""
+    """Return the estimated seconds until the call's dispatch: `position` calls of its cost at the model's capacity.
+
+    The estimate ignores other tenants, so it is low while they wait too. Without a measured capacity it is 1 s a call.
+    """
     capacity = state.slots.capacity_per_s(call.model)
     return position * call.cost / capacity if capacity > 0 else float(position)
 
 
 def _was_accepted(state: State, call_id: str) -> bool:
-    """Whether a call that is over has this id: its process's window shows it."""
+    """Return whether a call with this id was accepted before. The accepted numbers of its process show it."""
     name, sequence = parse_call_id(call_id)
     process = state.processes.get(name)
     return process is not None and (sequence < process.floor or sequence in process.accepted)
@@ -64,7 +67,8 @@ def _hold(decision: Decision, command: Accept) -> None:
 
 
 def _configured(decision: Decision, command: Accept) -> Tenant:
-    """Return the tenant. A newer version of its configuration is a fact; an older one, of a slow cache, is ignored."""
+    """Return the tenant. Log the command's configuration if its version is newer; an older one, from a cache, is
+    ignored."""
     tenant = decision.state.tenants.get(command.tenant)
     if tenant is not None and tenant.version >= command.version:
         return tenant
@@ -79,7 +83,7 @@ def _configured(decision: Decision, command: Accept) -> Tenant:
 
 
 def _clocks_before_change(state: State, tenant: Tenant | None) -> Clocks:
-    """Return the tenant's clocks as of now, under the share that it has had until now."""
+    """Return the tenant's clocks at this moment, computed with its old share."""
     if tenant is None or _is_fresh(state, tenant):
         return state.order.new_clocks
     return state.order.joined(tenant, state.at, state.virtual_time)[0]
@@ -103,13 +107,14 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
 
 
 def _app(state: State, command: Accept) -> str:
-    """Return the call's application; none for a further one of a tenant that has had APPS_MAX in this hour."""
+    """Return the call's application, or "" if it is a new one and the tenant has had APPS_MAX in this hour."""
     tenant, app, hour = command.tenant, command.app, int(state.at // HOUR_S)
     return app if state.apps[tenant, hour] < APPS_MAX or (tenant, app, hour) in state.usage else ""
 
 
 def _throttled(state: State, command: Accept, app: str) -> Refused | None:
-    """FairServe's rule (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
+    """Apply FairServe's rule (policies/throttling.py): refuse only while the fleet is saturated, and never within an
+    interaction that has begun."""
     if state.throttle is None:
         return None
     under_way = bool(command.interaction) and (command.tenant, command.interaction) in state.interactions

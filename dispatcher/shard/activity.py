@@ -1,4 +1,4 @@
-"""Tracks which tenants are active (have calls): the sum of their promised rates, and the idle ones to be forgotten."""
+"""Tracks which tenants have calls: the sum of the active ones' guaranteed rates, and the idle ones to be forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Promises:
         self._tenants = 0
 
     def update(self, tenant: Tenant) -> None:
-        """Count the tenant's rate while it is active."""
+        """Add or remove the tenant's rate after a change of its rate or of its activity."""
         rate_per_s = tenant.rate_per_s if tenant.is_active else 0.0
         if rate_per_s != tenant.promised_per_s:
             self._tenants += (rate_per_s > 0) - (tenant.promised_per_s > 0)
@@ -28,7 +28,7 @@ class Promises:
 
 
 class IdleTenants:
-    """Tenants that are not active, in groups by their names. Each group is looked at once in GROUPS seconds."""
+    """Tenants without calls, in groups by their names. Each group is checked once in GROUPS seconds."""
 
     def __init__(self) -> None:
         self._groups: list[set[str]] = [set() for _ in range(GROUPS)]
@@ -37,7 +37,7 @@ class IdleTenants:
         return sum(map(len, self._groups))
 
     def update(self, tenant: Tenant, *, is_known: bool) -> None:
-        """Take note of a tenant's activity. `is_known`: the shard holds it."""
+        """Add or remove the tenant after a change of its activity. `is_known`: the shard holds the tenant."""
         is_idle = is_known and not tenant.is_active
         if is_idle is tenant.is_idle:
             return
@@ -49,6 +49,7 @@ class IdleTenants:
             group.discard(tenant.name)
 
     def due(self, before: float, now: float) -> Iterator[set[str]]:
-        """Yield the groups that are due between two entries, each at most once. The caller drops what it forgets."""
+        """Yield the groups that are due between two entries, each at most once. The caller removes forgotten
+        tenants."""
         for second in range(int(before) + 1, min(int(now), int(before) + GROUPS) + 1):
             yield self._groups[second % GROUPS]

@@ -1,7 +1,10 @@
-"""The choice of the queue that gets a free slot (slots.py chooses the slot).
+"""Chooses the queue that gets a free slot (slots.py chooses the slot).
 
-Without tiers: the order's first. With tiers: of a tier that is owed its floor, else the most urgent tier with a
-guarantee that covers a dispatch now, else the most urgent tier; within a tier the order's first.
+Without tiers it is the order's first queue. With tiers, the first of these that exists:
+
+1. the order's first queue of the tier that is owed most of its floor (tier_floors.py);
+2. the first queue in profile of the most urgent tier that has one;
+3. the order's first queue of the most urgent tier.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from dispatcher.shard.tier_floors import owed_first
 
 
 def due_queue(state: State, model: str) -> tuple[TenantQueue | None, float]:
-    """Return the queue that is due first, or None, and the lowest vft, of all that wait for the model."""
+    """Return the model's queue that is due first, or None, and the lowest vft of all tenants that wait for the
+    model."""
     lanes = state.lanes.of.get(model)
     if not lanes:
         return None, inf

@@ -46,7 +46,7 @@ KINDS: dict[str, type[Any]] = {
     "c": Cancelling,
     "u": UsageSaved,
 }
-"""A new kind needs a new FORMAT, so that older readers stop instead of guessing."""
+"""A new kind of fact needs a new FORMAT, so that older readers stop instead of misreading the log."""
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
@@ -63,7 +63,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Return the entry. Raises LogCorrupt if the bytes are no entry, or of a newer version."""
+    """Return the entry. Raises LogCorrupt if the bytes are no entry, or an entry of a newer version."""
     [fields, *_] = unpack(data)
     try:
         version, position, at, writer, leader, epoch, facts = fields
@@ -78,7 +78,7 @@ def decode_entry(data: bytes) -> Entry:
 
 
 def pack(*values: object) -> bytes:
-    """Return the values as lines of JSON, compressed if that is worth it."""
+    """Return the values as lines of JSON, compressed from COMPRESSED_FROM_BYTES on."""
     text = b"\n".join(_to_json(value).encode() for value in values)
     return PLAIN + text if len(text) < COMPRESSED_FROM_BYTES else COMPRESSED + zlib.compress(text, 1)
 

@@ -1,4 +1,4 @@
-"""The deadlines of waiting calls: a heap with an entry for each, and entries of calls that no longer wait."""
+"""The deadlines of waiting calls, in a heap. An entry whose call no longer waits is dead, and is dropped later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from math import inf
 from dispatcher.policies.orders.queues import Call
 
 SLACK = 64
-"""Dead entries kept in the heap, beyond twice as many as calls, before they are swept out."""
+"""The heap may hold two entries for each call, and SLACK more, before all dead entries are dropped."""
 
 DUE_MAX = 20_000
-"""Most calls that expire in one entry: their facts fill a third of it. The next tick takes the others."""
+"""The most calls that expire in one entry of the log. Their facts fill a third of it. The next tick takes the
+others."""
 
 
 class Deadlines:
-    """`calls`: the shard's calls by id; an entry of a call that is not there, or that runs, is dead."""
+    """`calls`: the shard's calls by id. An entry is dead if its call is not in `calls`, or runs."""
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = calls
@@ -33,7 +34,7 @@ class Deadlines:
             heapify(self._heap)
 
     def take_due(self, now: float) -> list[str]:
-        """Return up to DUE_MAX waiting calls that are past their deadline, by id, and forget their entries."""
+        """Return the ids of up to DUE_MAX waiting calls whose deadline has passed, and drop their entries."""
         due: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now and len(due) < DUE_MAX:
             call_id = heappop(self._heap)[1]

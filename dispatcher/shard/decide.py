@@ -1,4 +1,4 @@
-"""Decides commands, and returns facts. Every fact is applied at once, so that the next decision is made after it.
+"""Decides commands. Every fact is applied to the state at once, so that the next decision sees it.
 
 First come the commands that free capacity or change the fleet, then the arrivals. Then every free slot is given to the
 call that is due first. This module changes the state only through facts.
@@ -68,9 +68,9 @@ def _give_slots(decision: Decision) -> None:
 
 
 def _decide_again(decision: Decision, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
-    """Decide again the arrivals that found their queue full, if a slot is still free.
+    """Decide the arrivals again that were refused because of a full queue, if a slot is still free.
 
-    The calls that filled the queue came in the same entry, and have their slots now.
+    The calls that filled the queue may have come in the same entry, and have slots now.
     """
     slots = decision.state.slots
     again = [
@@ -157,7 +157,8 @@ def _lost_process(decision: Decision, name: str) -> None:
 
 
 def _saved(decision: Decision, command: Saved) -> None:
-    """Note what is projected, if that is news of any total: an idle log gets no entry from its snapshots."""
+    """Log which usage is projected, but only if a total is newly projected. So snapshots write nothing to an idle
+    log."""
     state = decision.state
     position = min(command.position, state.position)
     if any(state.usage_saved <= usage.position < position for usage in state.usage.values()):
@@ -165,7 +166,7 @@ def _saved(decision: Decision, command: Saved) -> None:
 
 
 def _tick(decision: Decision) -> None:
-    """Drop waiting calls that are past their deadline. Let workers serve again if they have rested."""
+    """Drop waiting calls whose deadline has passed. Let workers serve again that have rested long enough."""
     state = decision.state
     rested(decision)
     for call_id in state.deadlines.take_due(state.at):

@@ -1,4 +1,4 @@
-"""The facts of one entry as they are decided."""
+"""Collects the facts of one entry while they are decided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dispatcher.shard.steps import News
 
 
 class Decision:
-    """The facts of one entry as they are decided, each applied to the state at once."""
+    """The facts of one entry while they are decided. Each is applied to the state at once."""
 
     def __init__(self, state: State) -> None:
         self.state = state

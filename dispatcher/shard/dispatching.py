@@ -1,4 +1,4 @@
-"""Dispatches: a free slot is given to the call that is due first. Capacity first, then the choice."""
+"""Gives a free slot to the call that is due first. The slot is found first, then the call for its model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatcher.shard.records import Worker
 
 
 def dispatch_next(decision: Decision) -> bool:
-    """Give a free slot to the call that is due first. False if there is no such slot or no such call."""
+    """Give a free slot to the call that is due first. Return False if no waiting call has a free slot for its model."""
     state = decision.state
     for model in state.lanes.of if state.waiting else ():
         worker = state.slots.first(model)
@@ -25,7 +25,8 @@ def dispatch_next(decision: Decision) -> bool:
 def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -> None:
     """Dispatch the call.
 
-    `first`: the first worker of its model with a free slot. `lowest_vft`: of the tenants that wait for this model.
+    `first`: the least loaded worker of the call's model with a free slot. `lowest_vft`: the lowest of the tenants that
+    wait for this model.
     """
     state, tenant = decision.state, call.tenant
     worker = state.slots.best_for(call, first)

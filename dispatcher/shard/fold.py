@@ -1,8 +1,8 @@
 """The fold applies facts to the state. It assigns the values that a fact contains, and decides nothing.
 
-steps.py has the facts of every call, this file has the rare ones.
+steps.py folds the three facts that every call has, this file folds the rare ones.
 
-It raises LogCorrupt for a fact that does not fit the state. The shard then stops and names the fact, because every
+The fold raises LogCorrupt, which names the fact, if a fact does not fit the state. The shard then stops, because every
 later decision could be wrong.
 """
 
@@ -36,11 +36,12 @@ from dispatcher.shard.state import State
 from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
 
 NOT_COUNTED = frozenset({"not_begun", "declined"})
-"""Reasons of a return that count neither as a failure of the worker nor as an attempt of the call."""
+"""A return for one of these reasons counts neither as a failure of the worker nor as an attempt of the call."""
 
 
 def fold(state: State, fact: Fact) -> list[News]:
-    """Apply a fact of the entry at `state.position`, and return the news in it. Raises LogCorrupt."""
+    """Apply a fact of the entry at `state.position`. Return the news for processes that hold calls. Raises
+    LogCorrupt."""
     try:
         news = FOLDS[type(fact)](state, fact)
         state.flush()
@@ -157,7 +158,7 @@ def _leave(state: State, call: Call, over: Over) -> list[News]:
 
 
 def _release(state: State, call: Call, attempt: int, *, failed: bool) -> None:
-    """Free the returned call's slot, and note of its worker whether the attempt failed."""
+    """Free the slot of a returned call, and record for its worker whether the attempt failed."""
     if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
     worker = state.workers[call.worker]
@@ -169,7 +170,7 @@ def _release(state: State, call: Call, attempt: int, *, failed: bool) -> None:
 
 
 def _hold_by(state: State, call: Call, name: str) -> None:
-    """Give a call another holder. A waiting call of a silent process waits unsuspended under its new holder."""
+    """Give a call another holder. If the old holder is silent and the call waits, end the call's suspension."""
     old = state.processes.get(call.process)
     if old is not None and old.silent and not call.worker and not call.queued:
         state.suspend(call, -1)

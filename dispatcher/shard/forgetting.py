@@ -8,10 +8,10 @@ from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state import State
 
 ENDS_KEPT = 4096
-"""How many ended calls are remembered with their outcomes. This covers more time than a failover takes."""
+"""The number of ended calls whose outcomes are remembered. They cover more time than a failover takes."""
 CLEANED_EVERY_S = 60.0
 HOURS_KEPT = 1
-"""Hours of usage that stay in the state after they are over, also when they are projected."""
+"""The number of past hours whose usage stays in the state, even if it is projected."""
 
 
 def forget(state: State, before: float) -> None:
@@ -53,7 +53,7 @@ def _forget_old(state: State) -> None:
 
 
 def _forget_usage(state: State) -> None:
-    """Forget old totals. One that is not projected yet stays, however old: usage is exact to the token."""
+    """Forget old totals that are projected. A total that is not projected stays, however old, so that none is lost."""
     oldest = int(state.at // HOUR_S) - HOURS_KEPT
     saved = state.usage_saved
     for key in [key for key, usage in state.usage.items() if key[2] < oldest and usage.position < saved]:

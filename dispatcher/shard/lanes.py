@@ -1,4 +1,4 @@
-"""The indexes of waiting queues: one for each model and tier (a single tier "" if tiers play no part at the gate)."""
+"""The indexes of waiting queues, one for each model and tier. The only tier is "" if no tiers are configured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lanes:
             queue.indexed = clocks
 
     def drop(self, tenant: Tenant) -> None:
-        """Take all queues of a tenant out: its tier or its share is about to change."""
+        """Remove all queues of a tenant, because its tier or its share is about to change."""
         for queue in tenant.queues.values():
             if queue.entry is not None:
                 self._index(queue).drop(queue)

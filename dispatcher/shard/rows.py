@@ -1,4 +1,4 @@
-"""Read models of a shard: its tenants and their usage."""
+"""Makes the read models of a shard, its tenants and their usage, from its state."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dispatcher.shard.state import State
 
 
 def usage_rows(state: State) -> list[UsageRow]:
-    """Return the totals as of the state's position."""
+    """Return the totals of usage that the state holds."""
     return [_usage_row(state, key, usage) for key, usage in state.usage.items()]
 
 
 def unsaved_usage(state: State) -> list[tuple[int, UsageRow]]:
-    """Return the totals that changed since `usage_saved`, each after the position of its last change, by position."""
+    """Return (position of its last change, row) for each total that changed since `usage_saved`, by position."""
     return sorted(
         (
             (usage.position, _usage_row(state, key, usage))
@@ -60,7 +60,7 @@ def _row(state: State, tenant: Tenant, reserved: float) -> TenantRow:
 
 
 def _credit(state: State, tenant: Tenant) -> float | None:
-    """Return the rest of the bucket: burst when full, falling with tat (clocks.py)."""
+    """Return the service units left in the bucket, (now - tat) x rate, at most burst (clocks.py)."""
     if not tenant.rate_per_s or len(tenant.clocks) != 2:
         return None
     return min(tenant.burst, (state.at - tenant.clocks[0]) * tenant.rate_per_s)

@@ -1,4 +1,4 @@
-"""Ends and returns attempts. The attempt's number fences them: a report of an older attempt changes nothing."""
+"""Ends and returns attempts. A report names its attempt's number: the report of an older attempt changes nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from dispatcher.shard.fold import NOT_COUNTED
 from dispatcher.shard.state import State
 
 EARLY_S = 4.0
-"""How long before its deadline, by the log's time, a front may give a call up: its clock and the writer's may each be
-2 s off (rule 10)."""
+"""A cancelled call that is returned less than this before its deadline ends as expired. The front may have cancelled it
+because of the deadline: its clock and the writer's may each be 2 s off (rule 10)."""
 BY_ITS_PROCESS = frozenset({"unreachable", "declined"})
-"""Reasons of a return by the only process that knows the attempt."""
+"""The reasons of returns that the process of a call sends, not its worker."""
 
 
 def end(decision: Decision, command: End) -> Outcome:
-    """End a running call at its true service. What several processes know, only its worker ends."""
+    """End a running call, and charge its true service.
+
+    If several processes held the call, an `unbegun` end is ignored: another one may have begun the attempt.
+    """
     state = decision.state
     call = _running(state, command.id, command.attempt)
     if call is None and command.kept:
@@ -44,9 +47,9 @@ def _drop_with_answer(decision: Decision, command: End) -> Outcome:
 
 
 def returned(decision: Decision, command: Return) -> Outcome:
-    """Put an attempt's call back into its queue and refund it; end it if it may not be tried again.
+    """Put an attempt's call back into its queue and refund it, or end the call if it may not be tried again.
 
-    If several processes held the call, none of them can promise that its attempt does not begin: only its worker can.
+    If several processes held the call, none of them can promise that the attempt does not begin. Only its worker can.
     """
     state = decision.state
     call = _running(state, command.id, command.attempt)
@@ -76,7 +79,7 @@ def leave(decision: Decision, worker_id: str) -> None:
 
 
 def lost_worker(decision: Decision, worker_id: str) -> None:
-    """Remove a worker whose lease is over since the log called it silent."""
+    """Remove a worker if it is silent in the log. The sender of the command has waited for the end of its lease."""
     worker = decision.state.workers.get(worker_id)
     if worker is not None and worker.config.state == "silent":
         leave(decision, worker_id)
@@ -128,7 +131,7 @@ def _leaves_a_slot_free(state: State, call: Call) -> bool:
 
 
 def _after_slot_freed(decision: Decision) -> None:
-    """An order that does not conserve work dispatches one call for each end."""
+    """Dispatch one call if the order is not work conserving. (`decide` does it for all others.)"""
     if not decision.state.order.is_conserving:
         dispatch_next(decision)
 
@@ -146,6 +149,6 @@ def _running(state: State, call_id: str, attempt: int) -> Call | None:
 
 
 def _known(state: State, call_id: str, attempt: int) -> Outcome:
-    """Return how this attempt ended; Unknown if that is not remembered, or if another attempt ended the call."""
+    """Return how this attempt ended. Unknown if its end is forgotten, or if another attempt ended the call."""
     over = state.ends.get(call_id)
     return over if over is not None and over.attempt == attempt else Unknown(call_id)

@@ -11,7 +11,7 @@ from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.throttling import Limits
 
 SATURATED = 0.9
-"""Share of the KV blocks in use from which a worker counts as saturated (FairServe gives no figure)."""
+"""From this share of its KV blocks in use on, a worker counts as saturated. (FairServe gives no figure.)"""
 SLACK = 4096.0
 
 
@@ -36,20 +36,20 @@ class TierFloors:
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Times are in seconds, `lead_max` in service units a weight of 1."""
+    """The settings of a shard. Times are in seconds, `lead_max` in service units for a weight of 1 (clocks.py)."""
 
     order: str = DEFAULT_ORDER
     lead_max: float = LEAD_MAX
     service: ServiceFunction = WEIGHTED_TOKENS
     """What input and output tokens cost (policies/service.py)."""
     tiers: TierFloors | None = None
-    """None: tiers play no part at the gate."""
+    """None: the gate ignores tiers."""
     throttling: Limits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     saturated: float = SATURATED
     rest_s: float = 5.0
     """How long a worker gets no work after too many of its attempts failed."""
     process_kept_s: float = 600.0
-    """How long a process that holds nothing is remembered, so that its repeated commands are recognized."""
+    """How long a process without calls is remembered, so that its repeated commands are recognized."""
     interaction_kept_s: float = 600.0
     """How long an interaction counts as under way after its last call was accepted."""

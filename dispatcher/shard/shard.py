@@ -1,4 +1,4 @@
-"""A shard: a part of a pool with one order. A deterministic state machine over the entries of its log.
+"""A shard: a part of a pool with one order. It is a deterministic state machine over the entries of its log.
 
     decide(commands) ──▶ facts, applied tentatively ──append──▶ confirm       this process wrote the position
                                                         └─────▶ rollback      another did: fold its entry, decide again
@@ -41,14 +41,14 @@ class Shard:
 
     @property
     def at(self) -> float:
-        """The time of the last entry, or of the decision that is not written yet."""
+        """The time of the decision that is not written yet, otherwise of the last entry (Unix seconds)."""
         return self.state.at
 
     def decide(self, commands: Sequence[Command], now: float) -> tuple[list[Outcome], tuple[Fact, ...]]:
         """Return an outcome for each command, and the facts of the next entry. There are no facts if nothing changes.
 
-        The facts are applied tentatively: `confirm` or `rollback` must follow. A `now` before the last entry counts as
-        that entry's time.
+        The facts are applied tentatively: `confirm` or `rollback` must follow. If `now` is before the time of the last
+        entry, that time is used.
         """
         if self._decision is not None:
             raise RuntimeError("the decision before is neither confirmed nor rolled back")
@@ -60,18 +60,21 @@ class Shard:
         return outcomes, tuple(self._decision.facts)
 
     def durable_ends(self) -> list[tuple[Over, int]]:
-        """Return the ends of durable calls in the decision that is not written yet, each with its call's last attempt,
-        or 0."""
+        """Return the ends of durable calls in the decision that is not written yet, each with the number of the call's
+        last attempt (0: none)."""
         return list(self.state.durable_ends)
 
     def lost_attempts(self) -> list[Over]:
-        """Return the attempts of durable calls that the decision which is not written yet returns as lost."""
+        """Return the attempts of durable calls that are returned as "lost" in the decision that is not written yet."""
         calls, facts = self.state.calls, self._decision.facts if self._decision is not None else ()
         lost = (fact for fact in facts if isinstance(fact, Returned) and fact.reason == "lost")
         return [Over(fact.id, fact.attempt, "lost") for fact in lost if fact.id in calls and calls[fact.id].durable]
 
     def confirm(self, entry: Entry | None = None) -> list[News]:
-        """The decision is written as `entry` (None: it has no facts). Return the news for processes that hold calls."""
+        """Keep the decision, which is now in the log as `entry` (None: it has no facts).
+
+        Return the news for processes that hold calls.
+        """
         decision = self._taken()
         if entry is None:
             self.state.at = self._at_before
@@ -80,12 +83,13 @@ class Shard:
         return decision.news
 
     def rollback(self) -> None:
-        """Restore the state before the decision, because it was not written."""
+        """Restore the state from before the decision, because the decision was not written."""
         self._taken(undo=True)
         self.state.at = self._at_before
 
     def fold(self, entry: Entry) -> list[News]:
-        """Apply the next entry of the log. Raises LogCorrupt; then this shard must not be used any more."""
+        """Apply the next entry of the log, and return its news. After a LogCorrupt this shard must not be used
+        again."""
         if entry.position != self.state.position:
             raise LogCorrupt(f"entry {entry.position} follows entry {self.state.position - 1}")
         if self._decision is not None:
@@ -98,7 +102,7 @@ class Shard:
         return news
 
     def next_tick(self) -> float:
-        """Return when a Tick has something to decide (Unix seconds); infinity if never."""
+        """Return when the next Tick has something to decide, in Unix seconds; infinity if nothing is due."""
         return self.state.next_due()
 
     def fleet(self) -> list[WorkerSet]:
@@ -109,7 +113,7 @@ class Shard:
         return usage_rows(self.state)
 
     def unsaved_usage(self) -> list[tuple[int, UsageRow]]:
-        """Return the totals that may not be projected yet, each after the position of its last change, by position."""
+        """Return (position of its last change, row) for each total that may not be projected yet, by position."""
         return unsaved_usage(self.state)
 
     def tenant_rows(self) -> list[TenantRow]:

@@ -1,4 +1,4 @@
-"""The workers with free slots, by model, the least loaded first. Derived from the workers; its entries are lazy."""
+"""Finds the least loaded worker with a free slot, by model. This is derived from the workers, and is not in the log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.records import Worker
 
 SLACK = 64
-"""Dead entries kept in a heap, beyond as many as four for each worker, before they are swept out."""
+"""A heap may hold four entries for each worker, and SLACK more, before the outdated ones are dropped."""
 
 Entry = tuple[float, str]
-"""The part of its slots that a worker has in use, and its name."""
+"""The part of a worker's slots that is in use, and the worker's name. An entry with another part than now is
+outdated."""
 
 
 class Slots:
@@ -39,7 +40,7 @@ class Slots:
                 heapify(heap)
 
     def left(self, worker: Worker) -> None:
-        """The worker leaves, or its configuration is about to change."""
+        """Remove the worker, because it leaves or its configuration is about to change."""
         workers = self._workers[worker.model]
         workers.pop(worker.name, None)
         if not workers:
@@ -47,7 +48,7 @@ class Slots:
         self._capacity_per_s = None
 
     def first(self, model: str) -> Worker | None:
-        """Return the worker with the smallest part of its slots in use, then by name; None if no slot is free."""
+        """Return the worker with the smallest part of its slots in use, or None if no slot is free. Ties go by name."""
         heap = self._heaps.get(model)
         if not heap:
             return None
@@ -63,23 +64,24 @@ class Slots:
         return None
 
     def best_for(self, call: Call, first: Worker) -> Worker:
-        """Return `first`, of the call's model; if it lost the call's last attempt, the next that is free, if any."""
+        """Return `first`, the least loaded worker of the call's model. If it lost the call's last attempt, return the
+        next one with a free slot, if there is one."""
         if first.name != call.lost_on:
             return first
         others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
         return min(others, key=lambda worker: (_load(worker), worker.name), default=first)
 
     def has(self, model: str) -> bool:
-        """Return whether any worker has the model, serving or not."""
+        """Return whether any worker has the model, whether or not it gets new work."""
         return model in self._workers
 
     def of(self, model: str) -> list[Worker]:
         return list(self._workers.get(model, {}).values())
 
     def capacity_per_s(self, model: str = "") -> float:
-        """Return the capacity of the workers of a model ("": of all), in service units a second; 0 if none is measured.
+        """Return the capacity of a model's workers ("": of all workers), in service units a second; 0 if unknown.
 
-        A worker that was never saturated has no measured capacity. It counts as the average of the others.
+        A worker that was never saturated has no measured capacity. The average of the others is used for it.
         """
         known = self._capacity_per_s
         if known is None:

@@ -1,6 +1,7 @@
-"""Encodes a shard's state, and decodes it. A shard from a snapshot and the later entries equals one from all entries.
+"""Encodes and decodes a shard's state. A snapshot and the later entries give the same shard as all entries.
 
-A snapshot has a line of single values, then lines of rows. So other threads can run while a large one is encoded.
+A snapshot is one line of single values and then lines of rows. Each line is encoded by itself, so other threads can run
+while a large snapshot is encoded.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
 
 
 def load(data: bytes, settings: ShardSettings) -> Shard:
-    """Return the shard of a snapshot. Raises LogCorrupt if it is no snapshot, of a newer version or another order."""
+    """Return the shard of a snapshot. Raises LogCorrupt for other bytes, a newer version, and another order."""
     try:
         fields = fields_of(data)
         if fields["format"] > FORMAT:

@@ -1,4 +1,4 @@
-"""The state of a shard: what its facts add up to, in memory, and the primitive changes that facts are made of.
+"""The state of a shard in memory, which follows from its facts, and the primitive changes that the facts consist of.
 
 Every primitive notes its inverse while `undo` is a list. So a decision can be applied before it is written, and undone
 if another process wrote the position first. The frequent facts (steps.py) note one inverse for all that they change.
@@ -40,7 +40,7 @@ class State:
         self.at = 0.0
         """The time of the facts that are being applied."""
         self.log_order = ""
-        """The order that the log names; empty while the log is empty."""
+        """The name of the order in the log; empty while the log is empty."""
         self.virtual_time = 0.0
         self.arrivals = 0
         self.tenants: dict[str, Tenant] = {}
@@ -52,11 +52,11 @@ class State:
         self.apps: Counter[tuple[str, int]] = Counter()
         """The number of applications in `usage` by tenant and hour."""
         self.usage_saved = 0
-        """Totals of usage that did not change since this position are in the projection."""
+        """The totals of usage that did not change since this position are in the projection."""
         self.interactions: dict[tuple[str, str], float] = {}
         """When the last call of each interaction was accepted."""
         self.ends: OrderedDict[str, Over] = OrderedDict()
-        """How the last calls ended, so that a repeated command gets the same answer."""
+        """The ends of the last calls by id, so that a repeated command gets the same answer."""
         self.throttle = Throttle(settings.throttling) if settings.throttling else None
         self.behind: dict[str, float] = {}
         """Service units that each waiting tier is behind its floor (tier_floors.py)."""
@@ -68,12 +68,14 @@ class State:
         self.promises = Promises()
         self.slots = Slots()
         self.kv_use: dict[str, float] = {}
-        """The part of each worker's KV blocks in use, as last reported here: not in the log, a hint."""
+        """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log, so
+        other copies of the shard may have other values."""
         self.durable_ends: list[tuple[Over, int]] = []
-        """The ends of durable calls in the decision that is not written yet, each with its call's last attempt."""
+        """The ends of durable calls in the decision that is not written yet, each with the number of the call's last
+        attempt."""
         self.undo: list[Undo] | None = None
         self.grown: set[str] = set()
-        """Processes with so many accepted numbers that those below their floor are dropped (forgetting.py)."""
+        """Processes with more than `accepted_most` accepted numbers. forgetting.py drops those below their floor."""
         self._dirty: dict[str, Tenant] = {}
 
     # Calls
@@ -106,7 +108,7 @@ class State:
         self._note(self.enqueue, call)
 
     def join_queue(self, call: Call) -> None:
-        """Add the call to its queue without an inverse; the caller notes its own (steps.py)."""
+        """Add the call to its queue, and note no inverse. The caller notes one (steps.py)."""
         tenant = call.tenant
         tenant.queue(call.model).add(call)
         tenant.waiting += 1
@@ -115,7 +117,7 @@ class State:
         self.deadlines.add(call)
 
     def leave_queue(self, call: Call) -> None:
-        """Take the call out of its queue without an inverse; the caller notes its own (steps.py)."""
+        """Remove the call from its queue, and note no inverse. The caller notes one (steps.py)."""
         tenant = call.tenant
         tenant.queues[call.model].remove(call)
         tenant.waiting -= 1
@@ -123,7 +125,7 @@ class State:
         self.waiting_tiers[tenant.tier] -= 1
 
     def suspend(self, call: Call, sign: int = 1) -> None:
-        """Count a waiting call that is in no queue, because its process is silent; -1: count it no longer."""
+        """Count a waiting call that is in no queue because its process is silent. With `sign` -1, stop counting it."""
         call.tenant.suspended += sign
         if sign > 0:
             self.deadlines.add(call)
@@ -231,7 +233,7 @@ class State:
         self._note(self.ends.pop, over.id, None)
 
     def add_usage(self, call: Call, input_tokens: int, output_tokens: int, served: float) -> None:
-        """Charge the tenant with a call that ends while it waits."""
+        """Charge the tenant for a call that ends while it waits: an earlier attempt had stored its answer."""
         key = (call.tenant.name, call.app, int(self.at // HOUR_S))
         usage = self.usage.get(key, NO_USAGE).plus(input_tokens, output_tokens, served, self.position)
         self._set_usage(call.tenant, key, usage, call.tenant.spent + served)
@@ -257,7 +259,7 @@ class State:
     # Derived
 
     def touch(self, tenant: Tenant) -> None:
-        """Have `flush` look at the tenant."""
+        """Mark the tenant as changed for the next `flush`."""
         self._dirty[tenant.name] = tenant
 
     def flush(self) -> None:
@@ -279,18 +281,19 @@ class State:
                 self.lanes.update(queue, self.at)
 
     def scale(self) -> float:
-        """Return the factor on guaranteed rates, 0 < factor <= 1 (clocks.rate_scale)."""
+        """Return the factor by which guaranteed rates are multiplied, 0 < factor <= 1 (clocks.rate_scale)."""
         if not self.promises.per_s:
             return 1.0
         return rate_scale(self.promises.per_s, self.slots.capacity_per_s() or None)
 
     def is_saturated(self, model: str) -> bool:
-        """Return whether the KV cache of every serving worker of the model is as good as full."""
+        """Return whether the model has a serving worker, and all of them have at least `settings.saturated` of their KV
+        blocks in use."""
         serving = [worker for worker in self.slots.of(model) if worker.config.state == "serving"]
         full = self.settings.saturated
         return bool(serving) and all(self.kv_use.get(worker.config.worker, 0.0) >= full for worker in serving)
 
     def next_due(self) -> float:
-        """Return when a tick has something to decide: a deadline of a waiting call, or the end of a worker's rest."""
+        """Return the Unix seconds of the first deadline of a waiting call or end of a worker's rest, or infinity."""
         rests = (w.config.until for w in self.workers.values() if w.config.state == "resting")
         return min([self.deadlines.next(), *rests])

@@ -1,8 +1,8 @@
-"""The three facts of every call: it is accepted, dispatched, and ends. The fold of each is one step with one inverse.
+"""Folds the three facts that every call has: it is accepted, dispatched, and ends.
 
-Almost all facts of a log are of these kinds. So each changes all that it changes in one function, and notes the values
-before as one inverse. The fold of the other facts (fold.py) is made of the primitives of state.py. A fact is unpacked
-at once: that takes less time than two of its fields by name.
+Almost all facts of a log are of these kinds. So one function makes all changes of such a fact, and notes one inverse
+with the values from before. The fold of the other facts (fold.py) uses the primitives of state.py. A fact is unpacked
+as a whole, because that takes less time than two reads of its fields by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.shard.state import State
 from dispatcher.shard.tier_floors import after_dispatch
 
 News = tuple[str, Offer | Over]
-"""A process, and what it must know of a call that it holds. An empty process: no process holds the call."""
+"""A process, and the offer or the end of a call that it holds. The name is empty if no process holds the call."""
 
 MASK = (1 << RECENT) - 1
 
@@ -73,7 +73,7 @@ def _undo_accepted(
 
 
 def _note_sequence(state: State, name: str, process: Process, sequence: int, floor: int) -> None:
-    """Remember that the process's call was accepted. forgetting.py drops the numbers below the floor."""
+    """Remember the number of an accepted call of the process. forgetting.py drops the numbers below the floor."""
     process.accepted.add(sequence)
     if len(process.accepted) > process.accepted_most:
         state.grown.add(name)
@@ -169,7 +169,7 @@ def _undo_ended(
 
 
 def news_of(call: Call, over: Over) -> list[News]:
-    """Return the end for each process that holds or held the call."""
+    """Return the end of the call for each process that holds it or held it before."""
     if call.watchers:
         return [(name, over) for name in dict.fromkeys((call.process, *call.watchers)) if name]
     return [(call.process, over)] if call.process else []

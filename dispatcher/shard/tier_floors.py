@@ -1,15 +1,16 @@
-"""The floor of each tier at the gate: the least service that it is dispatched while it has waiting calls.
+"""The floor of each tier at the gate: the least service that the tier gets while it has waiting calls.
 
-Source: docs/preemption-design.md, section 4.2; the worker has the same rule for tokens
-(gpu_worker/policies/tiers/shares.py). Let S be the service of all dispatches and S_t that of tier t, both since t last
-began to wait, in estimates. With s_t the share of t:
+Source: docs/preemption-design.md, section 4.2. The worker has the same rule for tokens
+(gpu_worker/policies/tiers/shares.py). Let S be the estimated service of all dispatches since tier t last began to wait,
+S_t that of the dispatches of t since then, and s_t the share of t:
 
     behind_t = s_t S - S_t            service units; 0 for a tier without waiting calls
     behind_t >= -slack                a larger lead is forgotten
 
 A tier is *owed* if behind_t > slack. Of the tiers that wait for the model of the free slot, the one that is owed most
-goes first; else the most urgent. The bound, while all tiers wait for one model: a call with B service before it in its
-tier is dispatched before (B + 2 slack) / s_t more service is dispatched in all.
+goes first. If none is owed, the most urgent goes first (choose.py). While all tiers wait for one model, there is a
+bound: a call with B service before it in its tier is dispatched before (B + 2 slack) / s_t more service is dispatched
+in all tiers together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Behind = dict[str, float]
 
 
 def owed_first(behind: Mapping[str, float], slack: float) -> list[str]:
-    """Return the tiers that are owed, the one that is owed most first."""
+    """Return the tiers that are owed service, the one with the most owed first."""
     owed = [(lack, tier) for tier, lack in behind.items() if lack > slack]
     return [tier for _, tier in sorted(owed, reverse=True)]
 
@@ -33,7 +34,7 @@ def after_dispatch(
     shares: Mapping[str, float],
     slack: float,
 ) -> Behind:
-    """Return what each waiting tier is behind after a dispatch of `cost` service units of `tier`."""
+    """Return how far each waiting tier is behind after a dispatch of `tier`. All numbers are in service units."""
     moved = {each: behind.get(each, 0.0) + shares.get(each, 0.0) * cost for each in waiting}
     if tier in moved:
         moved[tier] = max(-slack, moved[tier] - cost)

@@ -1,4 +1,4 @@
-"""Decides the heartbeats of workers. There is a fact only if a value changed on which decisions depend."""
+"""Decides the heartbeats of workers. A heartbeat becomes a fact only if it changes a value that decisions depend on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.shard.decision import Decision
 
 CAPACITY_CHANGE = 0.1
-"""A measured capacity is logged if it differs by more than this part."""
+"""A measured capacity is logged if it differs from the logged one by more than this fraction."""
 
 
 def report(decision: Decision, command: Report) -> Attempts:
@@ -43,7 +43,7 @@ def silent_worker(decision: Decision, worker_id: str) -> None:
 
 
 def _merged(old: WorkerSet, new: WorkerSet) -> WorkerSet:
-    """Return the reported worker. A similar capacity, and a rest that is not over, stay as they are in the log."""
+    """Return the reported worker, but keep the log's capacity if it is similar, and the worker's rest."""
     if abs(new.service_per_s - old.service_per_s) <= CAPACITY_CHANGE * old.service_per_s:
         new = new._replace(service_per_s=old.service_per_s)
     if old.state == "resting" and new.state == "serving":
