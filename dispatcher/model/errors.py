@@ -16,6 +16,7 @@ HeadgateError
 │   ├── Preempted              503  the worker ended the request in favour of more urgent work
 │   ├── DeadlineExceeded       504
 │   └── StoreUnavailable       503  the table cannot be reached, so the request is refused
+│       └── WrongClock         503  this process may not write to the log, because its clock is wrong
 └── ConfigurationError     the operator can correct it; exit code 2
 """
 
@@ -139,6 +140,10 @@ class DeadlineExceeded(ServiceError):
 class StoreUnavailable(ServiceError):
     def __init__(self, message: str = "The tenant store cannot be reached.") -> None:
         super().__init__(message, "store_unavailable", None, 503, "server_error", 1.0)
+
+
+class WrongClock(StoreUnavailable):
+    """The store refused an entry and wrote nothing, because this process's clock differs from the store's."""
 
 
 class ConfigurationError(HeadgateError):

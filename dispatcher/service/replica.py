@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from dispatcher.model.commands import Command, End, Outcome, Over, Refused
-from dispatcher.model.errors import EntryTooLarge, StoreUnavailable
+from dispatcher.model.errors import EntryTooLarge, StoreUnavailable, WrongClock
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, ClockGuard, Moment
@@ -219,13 +219,19 @@ class Replica(Follower):
         return deliveries_of(entry.position, news)
 
     async def _append(self, position: int, data: bytes) -> bytes:
-        """Repeat the append until the position is occupied. Return the bytes at the position."""
+        """Repeat the append until the position is occupied. Return the bytes at the position.
+
+        Raises WrongClock if the store refuses it at once for its time: then nothing was written, and a later append of
+        these bytes would keep the wrong time.
+        """
         named, began, tries = self._named, Moment(self._clock), 0
         while True:
             try:
                 stands = await self._log.append(position, data)
                 break
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                if isinstance(error, WrongClock) and not tries:
+                    raise
                 await self._clock.sleep(self._pause_s(tries))
                 tries += 1
         if named is None or named.age_s() > POSITION_MAX_AGE_S:

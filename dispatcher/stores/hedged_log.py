@@ -85,10 +85,10 @@ class HedgedLog:
 
 
 async def _first_reply(tries: list[Future[T]]) -> T:
-    """Return the first reply. Raises the error of the last try if all fail."""
+    """Return the first reply. Raises the error of the first try if all fail: a later one says nothing of its effect."""
     pending = set(tries)
     while True:
         done, pending = await asyncio.wait(pending, return_when=FIRST_COMPLETED)
         replies = [task for task in done if task.exception() is None]
         if replies or not pending:
-            return (replies or list(done))[0].result()
+            return (replies or tries)[0].result()

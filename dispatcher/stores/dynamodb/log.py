@@ -30,6 +30,7 @@ from dispatcher.stores.dynamodb.layout import (
 )
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+from dispatcher.stores.dynamodb.server_time import times
 from dispatcher.stores.limits import checked_entry, checked_shard, gap_at
 from dispatcher.stores.snapshot_parts import Manifest, join, split
 
@@ -53,13 +54,20 @@ class DynamoLog:
         self._shard = checked_shard(shard)
 
     async def append(self, position: int, entry: bytes) -> bytes:
-        self._requests.server_time.check()
+        await self._check_clock()
         item = {**entry_key(self._shard, position), ENTRY: checked_entry(position, entry)}
         try:
             await self._requests.put(self._encoded(item, ENTRY_KEEP_S), FREE)
         except ConditionFailed as refused:
             return _entry(refused.old[0] or {})
         return entry
+
+    async def _check_clock(self) -> None:
+        """Raises WrongClock. A clock that seems to have jumped is compared with DynamoDB's anew, by one read."""
+        clock, server_time = self._requests.clock, self._requests.server_time
+        if not server_time.is_right(times(clock)):
+            await self.last()
+            server_time.check(times(clock))
 
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
         """Return the entries, as ports.Log says. What looks like a gap is read again before it counts as one.

@@ -25,7 +25,7 @@ from botocore.exceptions import ConnectionError as NotConnected
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock
 from dispatcher.stores.dynamodb.attributes import Item, decode_item
-from dispatcher.stores.dynamodb.server_time import ServerTime
+from dispatcher.stores.dynamodb.server_time import ServerTime, times
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -149,7 +149,7 @@ class Requests:
         """Raises ConditionFailed, _Retry or StoreUnavailable: nothing of botocore leaves this module."""
         if self.clock.monotonic() > until:  # it waited for a thread: those behind it wait for it
             raise StoreUnavailable("The tenant store is too slow.")
-        began = self.clock.now()
+        began = times(self.clock)
         try:
             reply = dict(method(**arguments))
         except ClientError as error:
@@ -158,7 +158,7 @@ class Requests:
             raise _Retry from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"The tenant store cannot be used: {type(error).__name__}.") from error
-        self.server_time.observe(reply, began, self.clock.now())
+        self.server_time.observe(reply, began, times(self.clock))
         return reply
 
 

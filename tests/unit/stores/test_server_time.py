@@ -1,0 +1,109 @@
+"""A process with a wrong clock writes no entry to a log in DynamoDB, also if the clock has just jumped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.stores.dynamodb.log import DynamoLog
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.server_time import OBSERVED_EVERY_S, ServerTime
+
+HOUR_S = 3600.0
+
+
+class JumpingClock:
+    """`off_s`: how far the wall clock is ahead of the true time. `suspended_s`: how long the machine slept."""
+
+    def __init__(self) -> None:
+        self.true, self.off_s, self.suspended_s = 1_000_000.0, 0.0, 0.0
+
+    def now(self) -> float:
+        return self.true + self.off_s
+
+    def monotonic(self) -> float:
+        return self.true - self.suspended_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.true += seconds
+
+
+class DatedTable:
+    """Answers with the true time. `jump_s`: how far the clock jumps during the next request."""
+
+    def __init__(self, clock: JumpingClock) -> None:
+        self.puts, self.reads, self.jump_s = 0, 0, 0.0
+        self._clock = clock
+
+    def query(self, **_request: Any) -> dict[str, Any]:
+        self.reads += 1
+        return self._reply()
+
+    def put_item(self, **_request: Any) -> dict[str, Any]:
+        self.puts += 1
+        return self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        self._clock.off_s, self.jump_s = self._clock.off_s + self.jump_s, 0.0
+        date = format_datetime(datetime.fromtimestamp(int(self._clock.true), UTC), usegmt=True)
+        return {"Items": [], "ResponseMetadata": {"HTTPHeaders": {"date": date}}}
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.table = DatedTable(self.clock)
+        self.requests = Requests(self.table, "t", self.clock, Random(0), 1, ServerTime())  # type: ignore[arg-type]
+        self.log = DynamoLog(self.requests, Reads(self.requests), "s")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.requests.close()
+
+
+async def test_the_first_entry_after_a_jump_of_the_clock_is_not_written(world: World) -> None:
+    """The log's time never goes back: with this entry, each call of the next hour would be past its deadline."""
+    await world.log.append(0, b"before")
+    world.clock.off_s = HOUR_S
+    with pytest.raises(StoreUnavailable, match=r"3599\.0 s ahead of DynamoDB's"):
+        await world.log.append(1, b"after")
+    assert world.table.puts == 1
+
+
+async def test_a_jump_during_a_request_is_noticed(world: World) -> None:
+    world.table.jump_s = HOUR_S
+    await world.log.read(0)
+    with pytest.raises(StoreUnavailable, match="ahead of"):
+        await world.log.append(0, b"x")
+
+
+@pytest.mark.parametrize("idle_s", [0.0, OBSERVED_EVERY_S, HOUR_S])
+async def test_a_clock_that_is_right_again_may_write_at_once(world: World, idle_s: float) -> None:
+    await world.log.read(0)
+    world.clock.off_s = -HOUR_S
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="behind"):
+            await world.log.append(0, b"x")
+    world.clock.off_s = 0.0
+    world.clock.true += idle_s
+    assert await world.log.append(0, b"x") == b"x"
+
+
+async def test_a_machine_that_was_suspended_reads_the_time_and_writes(world: World) -> None:
+    """Its monotonic clock stood still, its wall clock is right."""
+    await world.log.append(0, b"x")
+    world.clock.true += HOUR_S
+    world.clock.suspended_s = HOUR_S
+    assert await world.log.append(1, b"y") == b"y"
+    assert await world.log.append(2, b"z") == b"z"
+    assert (world.table.puts, world.table.reads) == (3, 1)
