@@ -54,8 +54,19 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
             if not isinstance(outcome, Waiting | Offer):
                 return None
             if call.is_durable:
-                return await let_go(context, call, begun)
+                return await _let_go_unless_followed(context, call, begun)
             return await cancel(context, call, "cancelled", begun)
         except StoreUnavailable:
             await context.clock.sleep(TAKE_BACK_S)
     return None
+
+
+async def _let_go_unless_followed(context: Context, call: Call, begun: int) -> None:
+    """Let a call go that no task of this process follows. A repeat of its key may follow it again."""
+    if call.id in context.durable_calls:
+        return
+    try:
+        await let_go(context, call, begun)
+    finally:
+        if call.id not in context.durable_calls:
+            context.link.forget(call.id)  # its Accept has made the link keep news of the call again
