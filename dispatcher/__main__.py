@@ -1,7 +1,7 @@
 """`python -m dispatcher` runs a gate process. It leads its pool's shard, or follows the leader.
 
 It prints one JSON line, `{"url", "role"}`, when it listens. The exit code is 0 after SIGTERM or SIGINT, 2 if it cannot
-start, and 1 if the shard's log cannot be used; 2 and 1 come with one line on standard error that gives the reason.
+start, and 1 if the shard's log cannot be used. With 1 or 2 it prints a line with the reason on standard error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assembly of a gate from its environment. Only this module makes the real clock, ids, random source and clients."""
+"""Assembles a gate from its environment. Only this module makes the real clock, ids, random source and clients."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RealIds:
 
 
 def real_random() -> Random:
-    """Return a random source for jitter. It is not fit for secrets."""
+    """Return a random source for jitter. It must not be used for secrets."""
     return Random(secrets.randbits(64))
 
 
@@ -67,7 +67,7 @@ class SqsLauncher:
     threads: ThreadPoolExecutor
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
-        """Raises StoreUnavailable."""
+        """Send the message. Raises StoreUnavailable."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         message = json.dumps({"id": invocation_id, "attempt": attempt})
@@ -79,7 +79,8 @@ class SqsLauncher:
 
 
 class NoLauncher:
-    """Launches nothing, for a gate without a queue. The worker returns the attempt; the gate offers the call again."""
+    """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the gate dispatches the
+    call again."""
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None
@@ -110,8 +111,8 @@ def make_store(config: Config) -> Store:
 
 
 def make_launcher(config: Config) -> Launcher:
-    """Return the launcher. Its requests fail soon: the SDK's own limits let a connection that broke silently while it
-    was idle hold up all launches for a minute."""
+    """Return the launcher. Its time limits are short. With the SDK's own, an idle connection that broke unnoticed would
+    delay all launches for a minute."""
     if not config.queue_url:
         return NoLauncher()
     import boto3
@@ -158,7 +159,7 @@ def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) ->
 def make_gate_process(config: Config) -> GateProcess:
     """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError.
 
-    At a takeover, the present state is excluded from garbage collections: to scan it takes 0.2 s for 10,000 tenants.
+    At a takeover, the present state is excluded from garbage collection, because a scan takes 0.2 s for 10,000 tenants.
     """
     from dispatcher.service.gate_process import GateProcess, GateStores
 
@@ -171,7 +172,7 @@ def make_gate_process(config: Config) -> GateProcess:
 
 
 def make_log_keeper(config: Config, context: Context) -> LogKeeper:
-    """Return the keeper that saves the log of a pool without gate processes."""
+    """Return the keeper, which saves the snapshots of a pool that has no gate process (service/log_keeper.py)."""
     from dispatcher.service.log_keeper import LogKeeper
 
     log, settings = context.store.log(config.shard), config.shard_settings()
@@ -192,7 +193,7 @@ def make_context(
     clock: Clock | None = None,
     link: GateLink | None = None,
 ) -> Context:
-    """Return the context of a front, as the configuration says. Raises ConfigurationError."""
+    """Return the context of a front. `config` None: read it from the environment. Raises ConfigurationError."""
     from dispatcher.worker_client import HttpWorkerClient
 
     config = config or load_config()
@@ -220,7 +221,7 @@ class Runtime:
         self._keeper: LogKeeper | None = None
 
     def keep_log(self) -> bool:
-        """Save the log if that is due and no gate process does it. Return whether it was saved."""
+        """Save a snapshot of the log if one is due and no gate process does it. Return whether one was saved."""
         self._keeper = self._keeper or make_log_keeper(load_config(), self.context)
         return bool(self.run(self._keeper.keep()))
 

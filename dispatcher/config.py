@@ -36,7 +36,7 @@ class Config(BaseModel):
     pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """The pool to which this process belongs."""
     gate_address: str = Field(default="", pattern=r"^([^\s/]+:[0-9]{1,5})?$")
-    """The "host:port" at which other processes reach this gate process. If empty: where it listens."""
+    """The "host:port" at which other processes reach this gate process. Empty: the address at which it listens."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
     worker_secret: str = ""
@@ -44,19 +44,20 @@ class Config(BaseModel):
     worker_secret_arn: str = ""
     """The name of that secret in Secrets Manager, instead of the secret itself."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)
-    """Longest time from arrival to the last token."""
+    """The longest time from a request's arrival to its last token."""
     default_max_tokens: int = Field(default=256, ge=1, le=1_000_000)
     """Used for requests without max_tokens."""
     lead_max: float = Field(default=50_000.0, gt=0)
-    """How far a tenant's virtual clock may run ahead of the pool's (service units a weight of 1)."""
+    """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
+    (policies/clocks.py)."""
     tiers: Json[TiersSection] | None = None
-    """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: tiers play no part at the gate."""
+    """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
     throttling: Json[ThrottlingSection] | None = None
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
-    """JSON: the bounds of one front before the gate, by their names in dispatcher/operations/limits.py."""
+    """JSON: the limits of one front, by their names in dispatcher/operations/limits.py."""
     store_threads: int = Field(default=16, ge=1, le=256)
-    """Most concurrent requests to DynamoDB of one process."""
+    """The most concurrent requests of one process to DynamoDB."""
 
     @field_validator("store")
     @classmethod
@@ -72,7 +73,7 @@ class Config(BaseModel):
 
     @property
     def shard(self) -> str:
-        """The name of the pool's one shard: its log, its snapshots."""
+        """The name of the pool's only shard, which its log and its snapshots have."""
         return self.pool
 
     def shard_settings(self) -> ShardSettings:

@@ -70,14 +70,14 @@ MESSAGE: Accepted = {
     "reasoning_content": ("",),
 }
 LABELS = frozenset({"user", "safety_identifier", "prompt_cache_key"})
-"""Fields of a request about the tenant's own users: any value is accepted, none is trusted or forwarded."""
+"""Fields about the tenant's own users. Any value is accepted; headgate neither uses nor forwards it."""
 
 
 def without_neutral(fields: Mapping[str, Any], accepted: Accepted, prefix: str = "") -> dict[str, Any]:
-    """Return the fields that are not in the table. `prefix` is where they are in the body: `messages.1.`.
+    """Return the fields that are not in the table. `prefix` is their place in the body, for example `messages.1.`.
 
-    Raises InvalidRequest for a field of the table at a value that is not neutral. The error names the field and the
-    values that are accepted, and does not repeat the value.
+    Raises InvalidRequest if a field of the table has a value that is not neutral. The error names the field and the
+    accepted values, and does not repeat the value.
     """
     for name, value in fields.items():
         if name in accepted and not _is_neutral(value, accepted[name]):

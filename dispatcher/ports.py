@@ -1,7 +1,7 @@
 """The interfaces that the gate needs: clock, ids, log, stores, transport, workers. Simulations implement them too.
 
 Times are Unix seconds, costs are service units. Every method of a store raises StoreUnavailable if the store does not
-answer; whether a write was applied is then unknown.
+answer. After that, a write may or may not have been applied.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Log(Protocol):
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
         """Return the entries from `position` on, without a gap, at most `limit`; empty if there is none yet.
 
-        The read is strongly consistent: it shows every append that succeeded before it began. Raises LogGap if an
-        entry is missing and a later one is among those to return. (It was cut or has expired; begin at a snapshot.)
+        The read is strongly consistent: it returns every append that succeeded before the read began. Raises LogGap if
+        an entry is missing and the read finds a later one. Then the entry was cut or has expired, and the reader must
+        load a snapshot.
         """
         ...
 
@@ -68,8 +69,8 @@ class Log(Protocol):
     async def save_snapshot(self, position: int, nonce: str, state: bytes) -> None:
         """Store the state after all entries below `position`, the parts first and the manifest last.
 
-        Entries may expire 7 days after they were written, snapshots 14 days after. So a shard in use needs a snapshot
-        at least once a day, also if it is idle.
+        Entries may expire 7 days after they were written, snapshots 14 days after. So a shard needs a snapshot at least
+        once a day, even if it is idle.
         """
         ...
 
@@ -78,15 +79,15 @@ class Log(Protocol):
         ...
 
     async def cut(self, position: int) -> None:
-        """Let the store delete entries and snapshots below `position`, at the earliest 24 h after they were written."""
+        """Allow the store to delete entries and snapshots below `position`, not before 24 h after they were written."""
         ...
 
 
 class InvocationStore(Protocol):
-    """Durable invocations: event work, and work with an idempotency key."""
+    """Durable invocations: every `lambda.invoke`, and every HTTP request with an idempotency key."""
 
     async def create(self, invocation: Invocation) -> Invocation:
-        """Write the invocation unless its tenant's `key` is in use. Return the one that the key has now."""
+        """Write the invocation unless its tenant has another one with its `key`. Return the one that is stored now."""
         ...
 
     async def get(self, invocation_id: str) -> Invocation | None: ...
@@ -96,20 +97,21 @@ class InvocationStore(Protocol):
         ...
 
     async def answer(self, invocation_id: str, answer: Answer) -> Answer | None:
-        """Store the answer unless there is one, and delete the body. Return the stored answer; None without an item."""
+        """Store the answer unless there is one, and delete the body. Return the stored answer; None if there is no such
+        invocation."""
         ...
 
     async def share(self, invocation_id: str) -> Invocation | None:
-        """Note that a repeat of its key is about to put the call before the gate, unless it is answered.
+        """Mark the invocation as shared unless it is answered: a repetition of its key will send the call to the gate.
 
-        Return the invocation as it stands then; None if there is no such item.
+        Return the invocation after that; None if there is no such invocation.
         """
         ...
 
     async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
-        """Keep the answer of a call that the gate did not accept, unless there is one or the invocation is shared.
+        """Store the answer of a call that the gate refused, unless there is an answer or the invocation is shared.
 
-        Return what stands; None if it has no answer, or there is no such item.
+        Return the answer that is stored after that; None if there is none, or no such invocation.
         """
         ...
 
@@ -132,7 +134,7 @@ class UsageStore(Protocol):
         ...
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
-        """Return the rows of a tenant (None: of all), both hours included, each after the name of its shard.
+        """Return (shard, row) for each row of a tenant (None: of all tenants), both hours included.
 
         They are ordered by hour, tenant, application and shard.
         """
@@ -153,7 +155,7 @@ class TenantStore(Protocol):
     async def get_tenant(self, name: str) -> Tenant | None: ...
 
     async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
-        """Create the tenant (`expected_version` None) or replace its configuration of that version.
+        """Create the tenant (`expected_version` None), or replace its configuration that has `expected_version`.
 
         Return False, and write nothing, if the new tenant exists already or the version has changed.
         """
@@ -189,7 +191,7 @@ class Connection(Protocol):
     """A two-way stream of frames to another process. Frames arrive in order, each completely or not at all."""
 
     async def send(self, frame: bytes) -> None:
-        """Raises ConnectionLost."""
+        """Send the frame. Raises ConnectionLost."""
         ...
 
     async def receive(self) -> bytes:
@@ -221,7 +223,7 @@ class GateLink(Protocol):
 
     @property
     def process(self) -> str:
-        """The name of this process's incarnation."""
+        """The name of this process. It is new at every start."""
         ...
 
     @property
@@ -234,7 +236,8 @@ class GateLink(Protocol):
         ...
 
     async def do(self, command: Command) -> Outcome:
-        """Return the outcome once it is in the log. Raises StoreUnavailable if neither leader nor log answers."""
+        """Send the command, and return its outcome when the log contains it. Raises StoreUnavailable if neither the
+        leader nor the log answers."""
         ...
 
     async def news(self, call_id: str, timeout_s: float) -> Offer | Over | None:
@@ -248,41 +251,44 @@ class GateLink(Protocol):
     async def launched(self) -> tuple[str, int]:
         """Wait for a durable call that the leader launches on this process. Return its id and attempt.
 
-        The first call registers this process as an executor. It is for processes that run for long; a Lambda function
-        gets an SQS message instead.
+        The first use registers this process as an executor. Only long-lived processes use it. On Lambda an SQS message
+        launches the call.
         """
         ...
 
     async def fleet(self) -> Sequence[WorkerSet]:
-        """Return the workers that the shard holds, from the leader, or from this process's replica without a leader.
+        """Return the workers that the shard holds, from the leader, or from this process's replica if none leads.
 
-        They are at most some seconds old. Raises StoreUnavailable.
+        The answer is at most some seconds old. Raises StoreUnavailable.
         """
         ...
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
-        """Return the usage rows that the shard holds beyond the projection, both hours included.
+        """Return the usage rows of a tenant (None: of all tenants) that the shard holds, both hours included.
 
-        They are totals, like those of UsageStore. Of two rows of one hour, use the one with the higher `position`.
+        They are totals, like those of UsageStore. If both have a row for an hour, use the one with the higher
+        `position`.
         """
         ...
 
     async def rest(self) -> None:
-        """Finish the running work and stay idle until the next command, because Lambda may freeze the process now."""
+        """Finish the running work, and stay idle until the next command. After this Lambda may freeze the process."""
         ...
 
 
 class WorkerClient(Protocol):
     def execute(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
-        """Stream an execution. Closing the iterator aborts the work. Raises WorkerFailed if the stream breaks; its
-        `began` is False if the worker certainly did not begin the attempt."""
+        """Stream an execution. Closing the iterator aborts work that is not durable.
+
+        Raises WorkerFailed if the stream breaks. Its `began` is False if the worker surely did not begin the attempt.
+        """
         ...
 
 
 class Launcher(Protocol):
     async def launch(self, invocation_id: str, attempt: int) -> None:
-        """Make another process execute a durable, dispatched call that no process holds. The message is only a hint.
+        """Make another process execute a durable, dispatched call that no process holds.
 
-        Raises StoreUnavailable.
+        The message is only a hint: the process asks the gate before it executes the call. Raises StoreUnavailable.
         """
         ...

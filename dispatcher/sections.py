@@ -1,7 +1,6 @@
 """Sections of headgate's configuration that the gate's processes, `headgate serve` and the simulator share.
 
-One validated model, for YAML files and for environment variables that hold JSON. Bounds are checked here, so that the
-policies may assume them.
+The same models validate YAML files and environment variables with JSON. They check the bounds, so the policies do not.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ class Section(BaseModel):
 
 
 class TenantSection(Section):
-    """A tenant's share and limits. What is missing keeps the default of model/tenants.py."""
+    """A tenant's share and limits. A missing field has the default of model/tenants.py."""
 
     weight: Annotated[float, Field(gt=0, le=SERVICE_MAX)] = 1.0
-    """Its part of the capacity that no guarantee uses, beside the other tenants' weights."""
+    """The capacity that no guarantee uses is shared among the waiting tenants in proportion to their weights."""
     rate_per_s: Service = 0.0
-    """Guaranteed service units per second; 0 is no guarantee."""
+    """Guaranteed service units per second; 0: no guarantee."""
     burst: Service = 0.0
-    """Service units that may be used at once under the guarantee."""
+    """The service units that the tenant may use at once under its guarantee."""
     tier: TenantTier | None = None
     """Missing: standard."""
     queue_max: Count | None = None
-    """Most of its requests that may wait; 0: a request that cannot be dispatched at once is refused."""
+    """The most requests of the tenant that may wait; 0: a request that cannot be dispatched at once is refused."""
     max_tokens: Limit | None = None
-    """Highest max_tokens of a request."""
+    """The highest `max_tokens` that a request may have."""
     models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
-    """The models that it may use. Missing: all."""
+    """The models that the tenant may use. Missing: all models."""
 
     def share(self) -> Share:
         return Share(self.weight, self.rate_per_s, self.burst)
@@ -91,11 +90,11 @@ class ThrottlingSection(Section):
     """FairServe's limits (policies/throttling.py): only while the fleet is saturated, never in an interaction."""
 
     user: Limit
-    """Most requests of a tenant within a window."""
+    """The most requests of a tenant within a window."""
     app: Limit
-    """Most requests of an application, of all tenants together, within a window."""
+    """The most requests of an application, of all tenants together, within a window."""
     apps: dict[str, Limit] = Field(default_factory=dict)
-    """Applications with a limit of their own."""
+    """The limits of single applications, in place of `app`."""
     window_s: Annotated[float, Field(gt=0, le=86_400)] = WINDOW_S
 
     def limits(self) -> Limits:

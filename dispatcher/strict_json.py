@@ -50,7 +50,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse deep nesting, so that every later recursion over the value is bounded. (The parser stops near 1,000.)"""
+    """Refuse deep nesting, so that every later recursion is bounded. (The parser itself allows about 1,000 levels.)"""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         level = [child for item in level for child in _children(item)]

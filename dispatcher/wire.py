@@ -1,4 +1,4 @@
-"""Validates a tenant's request: OpenAI's body in, one `Request` out.
+"""Validates a tenant's request: turns OpenAI's body into a `Request`.
 
 headgate reads the fields that it supports. A field that changes nothing at its neutral value (n = 1, top_p = 1 …) is
 accepted at that value (dispatcher/neutral_fields.py). Any other field or value is refused by name, because ignoring it
@@ -23,8 +23,8 @@ STOP_CHARS_MAX = 200
 PROMPT_CHARS_MAX = 400_000
 
 METADATA_PREFIX = "headgate_"
-"""The prefix of the keys of `metadata` that are read; the others are ignored. They say to which interaction a request
-belongs, and order the tenant's own requests. A client can set neither tenant, tier, weight, deadline nor cache salt."""
+"""headgate reads the keys of `metadata` with this prefix and ignores all others. They name the request's application,
+interaction and stage. A client cannot set the tenant, tier, weight, deadline or cache salt."""
 STAGE_MAX = 1000
 
 
@@ -81,7 +81,7 @@ class _Common(_Strict):
     @field_validator("temperature", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
-        """Accept a whole number as a float. One that is too large for a float stays, and is then refused."""
+        """Turn a whole number into a float. A number that is too large for a float stays, and is refused later."""
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return float(value) if is_whole and abs(value) <= SEED_MAX else value
 
@@ -117,7 +117,7 @@ class _Completion(_Common):
 
 
 def parse_request(body: Mapping[str, Any], *, chat: bool | None = None) -> Request:
-    """Return OpenAI's body as a Request. With `chat` None the body decides: `messages` or `prompt`.
+    """Return OpenAI's body as a Request. If `chat` is None, it is a chat if the body has `messages`.
 
     Raises InvalidRequest, which names the field.
     """
@@ -143,8 +143,8 @@ def _is_chat(body: Mapping[str, Any]) -> bool:
 def _message(fields: Any, number: int) -> Any:
     """Return a message without its neutral fields. An assistant's message without content gets the empty text.
 
-    OpenAI allows null content beside tool calls or a refusal only. An answer with null content still has to go back
-    in the next turn; as empty text it keeps the turns in their order.
+    OpenAI allows null content only beside tool calls or a refusal. But a client must be able to send an answer with
+    null content back in the next turn, and the empty text keeps the order of the turns.
     """
     if not isinstance(fields, dict):
         return fields

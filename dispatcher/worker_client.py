@@ -18,15 +18,16 @@ from dispatcher.worker_wire import encode_order, parse_event
 
 CONNECT_S = 2.0
 SILENCE_S = 10.0
-"""A worker sends a line at least every 2 s. One that is silent for this long is dead or cannot be reached."""
+"""A worker sends a line at least every 2 s. A worker that sends nothing for this time is dead or cannot be reached."""
 CONNECTIONS_MAX = 8192
-"""More than the calls of one process: an order that waits for a connection is not begun in time, and then the gate
-suspends the process."""
+"""More than a process has calls. An order that had to wait for a connection would not be begun in time, and the gate
+would suspend the process."""
 IDLE_CONNECTIONS_MAX = 64
 IDLE_S = 2.0
-"""Shorter than a worker keeps an idle connection, so that an order is not sent on a connection that is closing."""
+"""Idle connections are closed after this time. A worker keeps them longer, so it never closes one that an order
+uses."""
 CLOSING_S = 1.0
-"""Longest wait for the end of the answer after the last event. The connection is reused only if that end arrives."""
+"""The longest wait for the end of the answer after the last event. The connection is reused only if the end arrives."""
 LINE_BYTES_MAX = 1_000_000
 NOT_SENT = (
     httpx.ConnectError,
@@ -98,10 +99,10 @@ class HttpWorkerClient:
             await self._close(response)
 
     async def _close(self, response: httpx.Response) -> None:
-        """Close the answer, also if the caller is cancelled meanwhile.
+        """Close the answer, even if the calling task is cancelled meanwhile.
 
-        A close that is cancelled leaves its connection in the pool for ever, and the pool holds CONNECTIONS_MAX of
-        them. (httpcore shields it with anyio, which does not hold off a task's own cancellation.)
+        A cancelled close leaves its connection in the pool for ever, and the pool holds at most CONNECTIONS_MAX.
+        (httpcore shields the close with anyio, but that does not stop a cancellation of the task itself.)
         """
         closing = asyncio.ensure_future(response.aclose())
         self._closing.add(closing)
@@ -139,7 +140,7 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 
 
 async def _read_out(lines: AsyncGenerator[bytes, None]) -> None:
-    """Read to the end of the answer, so that its connection can be used again. Errors no longer matter here."""
+    """Read to the end of the answer, so that its connection can be used again. Ignore errors after the last event."""
     with suppress(httpx.HTTPError, ValueError, TimeoutError):
         async with asyncio.timeout(CLOSING_S):
             async for _ in lines:
@@ -147,7 +148,7 @@ async def _read_out(lines: AsyncGenerator[bytes, None]) -> None:
 
 
 def _refusal(status: int, line: bytes) -> WorkRefused:
-    """Return the refusal in the body of an HTTP error, or one without details if the body holds none."""
+    """Return the refusal in the body of an HTTP error, or a refusal without details if the body contains none."""
     try:
         event = parse_event(line)
     except ValueError:

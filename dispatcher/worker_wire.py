@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 
 BODY_BYTES_MAX = 2_000_000
-"""Most bytes of an order: twice the gate's limit for a request body, to hold that body and the gate's own fields."""
+"""The most bytes of an order. Twice the gate's limit of a request body, so that the gate's own fields fit too."""
 
 
 class OrderRefused(Exception):
@@ -28,7 +28,7 @@ class OrderRefused(Exception):
 
 
 def encode_order(order: WorkOrder) -> bytes:
-    """Return the order as JSON in UTF-8. Not in ASCII: that takes up to three times the bytes of the tenant's body."""
+    """Return the order as JSON in UTF-8. (In ASCII it could take three times the bytes of the tenant's body.)"""
     return _ORDER.dump_json(order)
 
 
@@ -43,7 +43,7 @@ def parse_order(body: bytes) -> WorkOrder:
 
 
 def encode_event(event: WorkEvent | Alive) -> bytes:
-    """Return the event as one line. In ASCII: a text may hold characters that some readers take for a line's end."""
+    """Return the event as one line of ASCII, because some readers end a line at characters that a text may contain."""
     return _EVENT.dump_json(event, ensure_ascii=True, exclude_none=True) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Gives the answer of a durable call to callers that did not stream it: a repetition of its key, or a later query."""
+"""Gives the answer of a durable call to callers that did not stream it: repetitions of its key and later queries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Progress:
 async def result_of(context: Context, known: Known, timeout_s: float = math.inf) -> Answer | None:
     """Return the answer of a known call, or None if the call is not over after `timeout_s` seconds.
 
-    Raises the error with which the call ended. In every case the caller must leave `known`.
+    Raises the error with which the call ended. The caller must call `known.leave()` in every case.
     """
     invocation, following = known.invocation, known.following
     if following is not None:
@@ -46,7 +46,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
 
 
 async def progress_of(context: Context, invocation: Invocation) -> Progress:
-    """Return the progress of the call, as the gate knows it. Only reads."""
+    """Return the progress of the call, from its stored answer or from the gate. Change nothing."""
     if invocation.answer is None:
         outcome = await context.link.do(Status(invocation.id))
         now = context.clock.now()

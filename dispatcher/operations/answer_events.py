@@ -1,7 +1,7 @@
 """Passes the events of one answer from the task of its call to the caller that reads them.
 
 Two attempts may generate different texts. So a streaming caller that has a token of an attempt can only get the rest of
-that attempt's answer. A caller that has no token yet, or gets the answer as a whole, can get the next attempt's answer.
+that attempt's answer. A caller that has no token yet, or gets the answer as a whole, can get another attempt's answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatcher.model.worker_protocol import Token, WorkEvent
 from dispatcher.operations.calls import Collected
 
 EVENTS_AHEAD_MAX = 64
-"""Most events that wait for the caller. With more, no further event is read from the worker."""
+"""The most events that wait for the caller. While so many wait, no event is read from the worker."""
 
 
 class Pause(Enum):
@@ -28,18 +28,18 @@ class Pause(Enum):
 class AnswerEvents:
     """A bounded queue for one reader. Without a reader (`unread`, `discard`) it drops events and never blocks the task.
 
-    `streamed`: the reader gives each token to its caller at once. Otherwise it gives `collected` to it at the end.
+    `streamed`: the reader passes each token to its caller at once. Otherwise it passes `collected` on at the end.
     """
 
     def __init__(self, *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
-        """The text and counts that the last attempt delivered."""
+        """The text and the counts from the last attempt."""
         self.count = 0
-        """How many events the attempts delivered."""
+        """The number of events from all attempts."""
         self._streamed = streamed
         self._unread = unread
         self._is_handed = False
-        """The reader has a token of the last attempt."""
+        """True if the reader has a token of the last attempt."""
         self._events: asyncio.Queue[WorkEvent | Pause] = asyncio.Queue()
         self._error: AnsweredError | None = None
         self._room = asyncio.Event()
@@ -54,7 +54,7 @@ class AnswerEvents:
 
     @property
     def is_partly_delivered(self) -> bool:
-        """Whether the caller has a part of the last attempt's answer, so that it can only get the rest of it."""
+        """Whether the caller has a part of the last attempt's answer. Then it can only get the rest of that answer."""
         return self._streamed and self._is_handed and not self._unread
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class AnswerEvents:
             self._events.put_nowait(event)
 
     def end(self, error: AnsweredError | None) -> None:
-        """Add the end. The reader gets it after all events; `error` is then raised."""
+        """Add the end. After all events the reader gets the end, or `error` is raised."""
         self._error = error
         self._events.put_nowait(Pause.END)
 

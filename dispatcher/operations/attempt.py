@@ -1,4 +1,4 @@
-"""Runs the attempts of a call, one at a time. Events go to the answer's reader, the stream's end to the call's task."""
+"""Runs the attempts of a call, one at a time. The answer's reader gets the events, the call's task the stream's end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatcher.operations.calls import Call, order_of
 from dispatcher.ports import WorkerClient
 
 NOT_TAKEN = frozenset({"gate_unreachable", "grant_refused", "request_too_slow", "signed_before_start"})
-"""Codes of refusals before the worker takes the attempt. It neither begins nor reports such an attempt."""
+"""The codes of refusals before the worker takes the attempt. The worker neither begins nor reports such an attempt."""
 
 logger = logging.getLogger("headgate.gate")
 
@@ -48,7 +48,7 @@ class Attempts:
         self.highest = 0
         """The highest attempt that was offered to this process."""
         self.heard = 0
-        """The highest attempt of which an event arrived: its worker has the order. An order before may be under way."""
+        """The highest attempt with an event from its worker, which therefore has the order."""
         self._workers = workers
         self._call = call
         self._events = events

@@ -1,4 +1,4 @@
-"""A call in the process of its caller, the command that sends it to the gate, and its order to a worker."""
+"""A call in its caller's process, and what is made of it: the gate's command, the durable item, the worker's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Call:
     """One request of a tenant, ready for the gate. Times are Unix seconds, `cost` is in service units."""
 
     id: str
-    """Its id in the log, and in answers."""
+    """The call's id in the log and in answers."""
     tenant: Tenant
     request: Request
     max_tokens: int

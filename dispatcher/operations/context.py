@@ -26,11 +26,11 @@ class GateSettings:
     """Settings of the fronts. Times are in seconds."""
 
     deadline_s: float = 300.0
-    """Longest time from arrival to the last token. A submission may have a shorter deadline."""
+    """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
     default_max_tokens: int = 256
-    """max_tokens of a request that has none, also for its estimate."""
+    """The max_tokens of a request without max_tokens. Its estimate uses this number too."""
     shard: str = "default"
-    """The name of the shard's log. Stored rows of usage have the name of their shard."""
+    """The name of the shard, which its log and its stored rows of usage have."""
 
 
 @dataclass(slots=True)
@@ -60,18 +60,18 @@ class Context:
         self.fleet = FleetView(self.link, self.clock)
 
     def key_lock(self, tenant: str, key: str) -> asyncio.Lock:
-        """Return the lock of an idempotency key. Hold it to write the key's item and to begin to follow its call."""
+        """Return the lock of an idempotency key. Hold it to write the key's item and begin to follow the call."""
         return self._key_locks.setdefault((tenant, key), asyncio.Lock())
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task beside the request. `finish` waits for it."""
+        """Start a task that runs beside the request. `finish` waits for it."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def finish(self) -> None:
-        """Wait until all spawned tasks have ended and the link is idle. A Lambda sandbox freezes after its handler."""
+        """Wait until all spawned tasks have ended and the link is idle. Lambda may freeze the process after this."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run

@@ -1,7 +1,8 @@
-"""Executes durable calls that no caller waits for. Any process can do it, because the item contains the body.
+"""Executes durable calls that no caller waits for. Any process can do it, because the stored item contains the request.
 
-A message names a call that the gate dispatched. The message is only a hint, and the operation asks the gate first. So a
-duplicate, late or reordered message does no harm: the call is over, already held here, or dispatched again since.
+A message names a call that the gate dispatched. The message is only a hint: this module asks the gate for the call's
+state first. So a message that is duplicate, late or out of order does no harm. The call may then be over, held by this
+process already, or dispatched again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dispatcher.operations.following import Following
 from dispatcher.operations.submit import max_tokens_of
 
 HOLD_S = 10.0
-"""How long this process waits for the next attempt if the attempt of the message was returned meanwhile."""
+"""The wait for the next attempt if the attempt of the message was returned meanwhile."""
 
 
 async def execute_detached(context: Context, call_id: str) -> bool:
@@ -58,7 +59,7 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
 
 
 async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
-    """End a call that has a stored answer and no end in the log: another process stored the answer and then died."""
+    """End a call with a stored answer that has no end in the log, because the process that stored the answer died."""
     outcome = await context.link.do(Status(item.id))
     if isinstance(outcome, Offer):
         counts = answer.input_tokens, answer.output_tokens
@@ -91,6 +92,6 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
         bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
     except (NoWorker, UnknownModel):
         bytes_per_token = 1.0
-    # The cost matters only if the first process died before the gate accepted the call; else the gate has its cost.
+    # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens)
     return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key)

@@ -1,8 +1,8 @@
-"""Finds the tenant of an API key, and caches it for at most a minute. Only the verified key names the tenant.
+"""Finds the tenant of an API key, and caches it for at most a minute. Nothing but a verified key selects a tenant.
 
 Lookups that find no key are limited to LimitSettings.unknown_keys_per_s. So a caller that guesses keys cannot overload
-the table, and cannot push known keys out of the cache. A lookup that finds a key does not count, because a process that
-has just started must find the keys of all its tenants.
+the table, and cannot push known keys out of the cache. A lookup that finds a key does not count, because a new process
+must be able to find the keys of all its tenants at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dispatcher.operations.limits import LimitSettings, TokenBucket
 from dispatcher.ports import Clock, TenantStore
 
 CACHE_S = 60.0
-"""After this time all processes know a revoked key or a changed limit."""
+"""After this time all processes know that a key was revoked or a limit changed."""
 CACHE_ENTRIES_MAX = 10_000
 KEY_CHARS_MAX = 200
 
@@ -54,7 +54,7 @@ class _Cache(Generic[V]):
 
 
 class Directory:
-    """Finds the tenant of a key. `limits`: the bounds on lookups of unknown keys."""
+    """Finds the tenant of a key. `limits` bounds the lookups of unknown keys."""
 
     def __init__(self, store: TenantStore, clock: Clock, limits: LimitSettings | None = None) -> None:
         limits = limits or LimitSettings()
@@ -136,7 +136,8 @@ KEY_PREFIX_CHARS = 12
 def new_key(
     tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0
 ) -> tuple[str, KeyRecord]:
-    """Return a key to show once, and the record to keep. `secret` has at least 128 random bits after its prefix."""
+    """Return a key, to be shown once, and the record to store. `secret` must have at least 128 random bits after its
+    first KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
     if len(secret) < KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
     key = f"hg-{secret}"

@@ -1,7 +1,7 @@
-"""Ends a call as the log says, for a caller that did not get the worker's last event.
+"""Ends a call by its end in the log, for a caller that did not get the worker's last event.
 
 A durable call has a stored answer, and the caller gets the missing rest of it. For any other call the log has the token
-counts: if all tokens arrived, the answer is complete.
+counts. If all tokens arrived, the answer is complete; otherwise the caller gets an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CUT_OFF = "The gate ended this request, because it got no message from this serv
 
 
 async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEvents) -> AnsweredError | None:
-    """Give the caller the missing rest of its answer. Return the error with which its call ends; None if it is done."""
+    """Give the caller the missing rest of its answer. Return the error with which the call ends, or None."""
     answer = await kept_answer(context, call, over)
     if answer is not None:
         return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
@@ -37,7 +37,7 @@ async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEve
 
 
 async def kept_answer(context: Context, call: Call, over: Over) -> Answer | None:
-    """Return the stored answer of a durable call. If its end came without an answer, store one."""
+    """Return the stored answer of a durable call, or None for other calls. If there is no answer, store one."""
     if not call.is_durable:
         return None
     return await context.store.answer(call.id, answer_of_outcome(over, context.clock.now()))
@@ -51,7 +51,7 @@ def error_of_refused(refused: Refused) -> AnsweredError:
 
 
 def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
-    """Deliver the rest of a stored answer. Return an error if the caller has a part of another text."""
+    """Deliver the rest of a stored answer. Return an error if the caller already has tokens of another text."""
     if not events.is_partly_delivered:
         events.begin()
     body, got = json.loads(answer.body), events.collected.text

@@ -1,8 +1,8 @@
-"""Knows the shard's workers, cached for some seconds: which models they serve, and how they count the tokens of a text.
+"""A cached view of the shard's workers: their models, and their bytes per token for estimates.
 
-A request is checked against this view. Only the shard decides where the request runs. The view may be old, so before a
-request is refused for an unknown model, the workers are read again. A silent worker counts, as it does in the shard:
-its model's calls wait until it reports again or until it has left.
+A request is checked against this view. Only the shard decides where the request runs. The view may be some seconds old,
+so the workers are read again before a request is refused for an unknown model. A silent worker counts here and in the
+shard: the calls for its model wait until it reports again or has left.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dispatcher.ports import Clock, GateLink
 
 FRESH_S = 2.0
 PATIENCE_S = 0.25
-"""After this time a request uses the last view, and the read of the workers goes on. If the leader dies, the read takes
-a second longer than the takeover."""
+"""A request waits so long for a read of the workers, then it uses the last view. The read goes on. (If the leader dies,
+the read takes a second longer than the takeover.)"""
 LOOK_AGAIN_S = 0.25
 """If a model is unknown and the view is older than this, the workers are read again."""
 STALE_S = 60.0
-"""If the workers cannot be read soon, the last view is used up to this age."""
+"""The last view is used up to this age if the workers cannot be read in time."""
 REMEMBERED_S = 900.0
-"""A model that was served within this time counts as known, and its requests get the error "no worker"."""
+"""A model that had a worker within this time counts as known: without a worker, its requests get "no worker"."""
 
 
 class FleetView:
@@ -37,9 +37,9 @@ class FleetView:
         self._reading: asyncio.Task[Sequence[WorkerSet]] | None = None
 
     async def workers(self, fresh_s: float = FRESH_S, patience_s: float | None = PATIENCE_S) -> Sequence[WorkerSet]:
-        """Return the workers, as they were at most `fresh_s` seconds ago. Raises StoreUnavailable.
+        """Return the workers, from a view that is at most `fresh_s` seconds old. Raises StoreUnavailable.
 
-        If they cannot be read within `patience_s` seconds, the view may be as old as STALE_S.
+        If they cannot be read within `patience_s` seconds (None: no limit), the view may be up to STALE_S old.
         """
         if self._age_s() < fresh_s:
             return self._workers
@@ -60,7 +60,7 @@ class FleetView:
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
         """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker.
 
-        A model that the tenant's configuration names is known, also while no worker has it.
+        A model that the tenant's configuration names is known, even while no worker has it.
         """
         if tenant.models is not None and model not in tenant.models:
             raise UnknownModel(model)

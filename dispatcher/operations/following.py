@@ -1,16 +1,17 @@
 """The caller's side of one call: a task that sends the call to the gate, begins its offers, and streams its events.
 
-The task reacts at once to the gate's news and the worker's events, also if the caller reads slowly, because an offer
-that is not begun in time suspends the whole process. The caller reads the events from a bounded queue.
+The task reacts at once to the gate's news and the worker's events, even if the caller reads slowly: an offer that is
+not begun in time suspends all calls of this process. The caller reads the events from a bounded queue.
 
 The task follows these rules (docs/gate.md, rules 3 to 6 and 15):
-- It begins an offer only if its attempt is above all attempts seen before. News of a higher attempt means that the
-  gate fenced the running one: its stream is closed.
-- If a streaming caller got tokens of an attempt that was lost, the next attempt is ended with what was delivered. Any
-  other caller got nothing: the next attempt begins again. Only the attempt that ends the call is charged.
-- The end of an attempt that a worker began is reported by the worker alone.
-- A caller that leaves cancels a call without a key. A durable call goes on without its caller: this process lets it
-  go, and another one executes it, or the worker that runs it reports its answer.
+- It begins an offer only if the offer's attempt is above all attempts seen before. An offer of a higher attempt means
+  that the gate has fenced the running attempt, so the task closes that attempt's stream.
+- If a streaming caller got tokens of a lost attempt, the task does not begin the next attempt, but ends it with the
+  tokens that were delivered. Any other caller got nothing, so the next attempt begins from the start. Only the attempt
+  that ends the call is charged.
+- If a worker began an attempt, only the worker reports its end.
+- If the caller of a call without a key leaves, the call is cancelled. A durable call goes on without its caller: this
+  process stops holding it. Then another process executes it, or the worker that runs it reports its answer.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
 from dispatcher.operations.limits import WaitingRequest
 
 LATE_S = 2.0
-"""A worker ends an execution at its deadline. If it has not done so this long after, the stream is closed."""
+"""A worker ends an execution at its deadline. If it has not done so within this time after it, the stream is closed."""
 LAST_EVENT_S = 3.0
-"""How long the task waits for an event of the running attempt after the gate has reported its end. While the caller
-reads too slowly, the task reads no event, and waits on."""
+"""After the gate has reported the end of the running attempt, the task waits this long for each further event of it. It
+waits longer only while the caller reads so slowly that the task reads no events."""
 
 
 class _Signal(Enum):
@@ -47,7 +48,7 @@ Item = Outcome | LastEvent | Broken | _Signal
 
 
 class Following:
-    """The task of one call. It begins with the first command, and ends when the call is over or let go.
+    """The task of one call. It begins with the first command, and ends when the call is over or no longer held here.
 
     `unread`: no caller reads the events.
     """
@@ -55,16 +56,16 @@ class Following:
     def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
         self.call = call
         self.begun = asyncio.Event()
-        """Set when an offer was begun here."""
+        """Set when this process has begun an offer of the call."""
         self.ended = asyncio.Event()
         self.error: AnsweredError | None = None
-        """The error with which the call ended; None if it is done, or if this process let it go."""
+        """The error with which the call ended; None if it is done, or if this process no longer holds it."""
         self._context = context
         self._link = context.link
         self._waiting = waiting
         self._callers = 1
         self._over: Over | None = None
-        """The end in the log, while the task waits for the last event of the running attempt."""
+        """The call's end in the log, while the task still waits for the last event of the running attempt."""
         self._last_wait: asyncio.TimerHandle | None = None
         self._is_over = False
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
@@ -88,29 +89,29 @@ class Following:
 
     @property
     def answer(self) -> Collected:
-        """What the attempt delivered that ended the call: the whole answer, if `events` raised no error."""
+        """The text and counts from the attempt that ended the call: the whole answer, if `events` raised no error."""
         return self._events.collected
 
     def events(self) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events of the answer, for one reader. Raises the error with which the call ends.
 
-        A call that is not streamed can begin again after tokens, with another `Started`.
+        If the call is not streamed, a new attempt may follow tokens of a lost one. It begins with another `Started`.
         """
         return self._events.read()
 
     async def next_event(self, timeout_s: float) -> WorkEvent | Pause:
-        """Return the next event for the same reader, the end, or WAITING after `timeout_s`. Raises like `events`."""
+        """Return the reader's next event, the end, or WAITING after `timeout_s`. Raises the same errors as `events`."""
         return await self._events.next(timeout_s)
 
     def join(self) -> bool:
-        """Add a caller that waits for the end and does not read the events. Return False if it is too late for that."""
+        """Add a caller that waits for the end and does not read the events. Return False if the call is over."""
         self._callers += not self._is_over
         return not self._is_over
 
     async def hold_again(self) -> bool:
         """Become the holder of a durable call again, because the gate may have launched the call meanwhile.
 
-        Return False if this task ends and begins no further offer.
+        Return False if this task is ending, so that it begins no further offer.
         """
         if not self._is_over:
             outcome = await self._link.do(accept_of(self.call, self._link, self._link.process))
@@ -119,7 +120,7 @@ class Following:
         return not self._is_over
 
     def leave(self, *, reader: bool = False) -> None:
-        """Remove one caller. Each caller must leave once, also after the end. `reader`: this one read the events."""
+        """Remove a caller. Each caller must leave once, even after the end. `reader`: it reads the events."""
         self._callers -= 1
         if reader or not self._callers:
             self._events.discard()
@@ -156,7 +157,7 @@ class Following:
             item = await self._react(item)
 
     async def _react(self, item: Item) -> Outcome | None:
-        """Do what the item requires. Return the outcome of a command that must be reacted to next, or None."""
+        """React to the item. If this sent a command, return its outcome when the task must react to that next."""
         if isinstance(item, Offer):
             await self._on_offer(item)
         elif isinstance(item, Over):
@@ -212,7 +213,7 @@ class Following:
         end = End(call.id, offer.attempt, "failed", got.input_tokens, got.output_tokens, call.tenant.name, answer)
         ended = await self._link.do(end._replace(unbegun=True))
         self._end(error)
-        if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: its answer is kept
+        if call.is_durable and not isinstance(ended, Over):  # another process may have begun it: then its answer counts
             await let_go(self._context, self.call, begun=offer.attempt - 1)
 
     async def _on_stream_end(self, ended: LastEvent | Broken) -> Outcome | None:
@@ -222,7 +223,7 @@ class Following:
         await self._attempts.stop()
         event = ended.event if isinstance(ended, LastEvent) else None
         if isinstance(event, Finished) and self.call.is_durable and ended.attempt > 1:
-            # An earlier attempt may have stored another text, with as many tokens: that is the answer.
+            # An earlier attempt may have stored another text with as many tokens. Then the stored text is the answer.
             over = Over(self.call.id, ended.attempt, "done", event.input_tokens, event.output_tokens)
             self._end(await self._end_in_log(over))
         elif isinstance(event, Finished):
@@ -246,7 +247,7 @@ class Following:
         self._await_last_event(over.attempt)
 
     def _await_last_event(self, attempt: int, seen: int = -1) -> None:
-        """End the attempt's stream if no event has arrived since there were `seen`, and the caller has read enough."""
+        """End the attempt's stream once LAST_EVENT_S pass without an event and with room in the queue."""
         events = self._events
         if events.is_full or events.count != seen:
             timer = asyncio.get_running_loop().call_later
@@ -265,7 +266,7 @@ class Following:
         await cancel(self._context, self.call, "expired", self._attempts.highest)
 
     async def _on_left(self) -> None:
-        self._end(None)  # at once: no caller joins it any more
+        self._end(None)  # at once, so that no further caller joins
         await self._attempts.stop()
         if not self.call.is_durable:
             await cancel(self._context, self.call, "cancelled", self._attempts.highest)
@@ -273,7 +274,7 @@ class Following:
         await let_go(self._context, self.call, begun=self._attempts.heard)
 
     def _end(self, error: AnsweredError | None) -> None:
-        """Note the end of the call. Ignore any further end."""
+        """Record the end of the call. Ignore any further end."""
         if not self._is_over:
             self._is_over = True
             self.error = error

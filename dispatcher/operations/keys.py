@@ -1,7 +1,7 @@
 """Finds the last try of an idempotency key.
 
-A key whose call ended with a retryable error is tried again under a key of its own: the caller's, with `~` and the
-number of the try added. A caller's key cannot contain `~`. The numbers have no gap, so few reads find the last one.
+If the call of a key ended with a retryable error, a repetition of the key is stored under a new key: the caller's key,
+`~`, and the number of the try. A caller's key cannot contain `~`. The numbers have no gap, so few reads find the last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.results import is_retryable
 
 TRIES_PER_KEY_MAX = 4096
-"""Most tries of one key while its answers are kept. Further repetitions get the last error again."""
+"""The most tries of one key while its answers are stored. Further repetitions get the last error again."""
 
 
 def numbered(key: str, number: int) -> str:
@@ -24,7 +24,8 @@ async def latest(context: Context, tenant: str, key: str) -> Invocation | None:
 
 
 async def next_number(context: Context, tenant: str, key: str) -> int:
-    """Return the number under which a repetition of the key is submitted: of its last try, or of a new one."""
+    """Return the number for a repetition of the key: a new one if its last try may be tried again, otherwise that of
+    its last try."""
     number, last = await last_try(context, tenant, key)
     return number + 1 if may_try_again(last) and number + 1 < TRIES_PER_KEY_MAX else number
 

@@ -1,4 +1,7 @@
-"""Removes a call from the gate, so that none of its offers stays open. `begun` is the highest attempt begun here."""
+"""Removes a call from the gate, so that none of its offers stays open.
+
+`begun` is the highest attempt that this process has begun.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,23 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.ends import kept_answer
 
 TAKE_BACK_TRIES = 3
-"""How many times `take_back` tries. Each try lasts up to the link's own time limit."""
+"""The number of tries of `take_back`. Each lasts up to the link's own time limit."""
 TAKE_BACK_S = 1.0
 """The pause between two tries."""
 
 
 async def give_back(context: Context, call: Call, attempt: int, worker: str) -> Outcome | None:
-    """Return an attempt to the gate that no worker has begun. Only this process could have begun it."""
+    """Return an attempt to the gate that no worker has begun. Only this process could have begun it. Return the call's
+    state after that."""
     outcome = await context.link.do(Return(call.id, attempt, "unreachable", worker))
     if isinstance(outcome, Refused):
         return None
-    # After the return the gate knows whether there is a next attempt; also if it does not know this attempt.
+    # The gate knows whether there is a next attempt, even if it does not know this one.
     return await context.link.do(Status(call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
 
 async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None:
-    """Cancel the call. If an offer was made meanwhile, give it back at once, because it is not begun here."""
+    """Cancel the call. If the gate has offered a newer attempt meanwhile, return that attempt at once."""
     cancelled = await context.link.do(Cancel(call.id, outcome))
     if isinstance(cancelled, Done):
         cancelled = await context.link.do(Status(call.id))
@@ -35,21 +39,22 @@ async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None
 
 
 async def let_go(context: Context, call: Call, begun: int) -> None:
-    """Stop holding a durable call. The gate launches any attempt above `begun`."""
+    """Stop holding a durable call. If the gate has offered an attempt above `begun`, launch it for an executor."""
     outcome = await context.link.do(accept_of(call, context.link, ""))
     if isinstance(outcome, Offer) and outcome.attempt > begun:
         await context.launcher.launch(call.id, outcome.attempt)
 
 
 async def take_back(context: Context, call: Call, begun: int) -> None:
-    """Cancel a call after a command without an answer, because the command may be in the log.
+    """Cancel a call, or stop holding a durable one, after a command without an answer. The command may be in the log.
 
-    Without this, the gate would offer the call again and again. No task would begin the offers; each would hold a slot,
-    and suspend all calls of this process.
+    Otherwise the gate would offer the call again and again, and no task would begin the offers. Each would hold a slot
+    for a while, and suspend all calls of this process.
     """
     for _ in range(TAKE_BACK_TRIES):
         try:
-            # Not Cancel at once: within an entry it is decided before the Accept that it is about, Status after it.
+            # Status comes before Cancel: within an entry, a Cancel is decided before the Accept of the same call, and a
+            # Status after it.
             outcome = await context.link.do(Status(call.id))
             if not isinstance(outcome, Waiting | Offer):
                 return None

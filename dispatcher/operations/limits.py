@@ -1,11 +1,11 @@
 """Limits of one process: how much of its resources each tenant may hold. They are checked before the gate decides.
 
-A process has a limited number of connections, memory for waiting requests, and lookups of keys. Each of these is
-bounded for the process and for each tenant. A tenant never holds more than is left for the others: a tenant alone gets
-at most half, and a new tenant always finds some left. Source: dynamic queue length thresholds (Choudhury and Hahne,
-1998), with a factor of 1.
+A process has a limited number of connections, limited memory for waiting requests, and a limited rate of key lookups.
+Each of these is bounded for the process and for each tenant. After a tenant takes something, it holds no more than was
+left before. So a single tenant gets at most half, and a new tenant always finds some left. Source: dynamic queue length
+thresholds (Choudhury and Hahne, 1998), with a factor of 1.
 
-(The gate itself bounds the items of each tenant's queue: Tenant.queue_items_max.)
+(The gate itself bounds each tenant's queue: Tenant.queue_items_max.)
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from dispatcher.ports import Clock
 
 RETRY_AFTER_S = 1.0
 DURABLE_REFUSED_S = 0.25
-"""How long this process refuses a tenant's durable calls after the gate refused one for a reason that holds for all of
-them: each of them costs two writes."""
+"""If the gate refuses a durable call for a reason that applies to all calls of the tenant, this process refuses the
+tenant's durable calls for this time, because each of them costs two writes."""
 QUEUE_FULL_S = 0.05
-"""How long this process refuses a tenant's other calls after the gate refused one for a full queue."""
+"""If the gate refuses a call without a key for a full queue, this process refuses such calls of the tenant for this
+time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """The bounds of one process. Those of `process_…` and of lookups are for all tenants together, the others for each.
+    """The bounds of one process. `process_…` and `unknown_keys_…` bound all tenants together, the others each tenant.
 
-    0 allows nothing. Raises ValueError for a negative bound or a time of 0.
+    0 allows nothing. Raises ValueError for a negative bound, and for a time of 0.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -42,7 +43,7 @@ class LimitSettings:
     process_requests_max: int = 4096
     """Open requests in this process. Further requests get 429 before their key is looked up."""
     open_requests_max: int = 1024
-    """Open requests of a tenant in this process: from the verified key to the last byte of the answer."""
+    """Open requests of a tenant in this process. A request is open from its verified key to its answer's last byte."""
     process_waiting_bytes_max: int = 512_000_000
     waiting_bytes_max: int = 64_000_000
     """Bytes of text in a tenant's requests that wait for a slot."""
@@ -55,14 +56,14 @@ class LimitSettings:
     same_key_max: int = 16
     """Open requests with the same idempotency key in this process."""
     waiting_executions_max: int = 50
-    """A Lambda execution waits behind at most this many requests of its tenant. Beyond that, the request stays queued
-    without it."""
+    """A synchronous lambda.invoke waits for its answer only if at most this many requests of its tenant wait before it.
+    Otherwise it returns at once, and the request stays in the queue."""
     unknown_keys_per_s: float = 10.0
-    """Lookups of API keys per second that find none, in the long run."""
+    """Lookups per second that find no API key, on average over a long time."""
     unknown_keys_burst: int = 200
-    """Most such lookups at once, and most first lookups of keys that are under way."""
+    """The most such lookups at once. First lookups of keys count too, until they have found their key."""
     body_s: float = 10.0
-    """Longest time for a request's body to arrive."""
+    """The longest time for a request's body to arrive."""
     send_s: float = 30.0
     """A caller that reads nothing for this time is disconnected."""
 
@@ -85,7 +86,7 @@ class Budget:
         self._total = 0
 
     def take(self, tenant: str, amount: int = 1) -> None:
-        """Take `amount`. Raises Refused if the tenant would hold more than its bound, or more than is left."""
+        """Take `amount`. Raises Refused if the tenant would hold more than its bound, or more than is left now."""
         after = self._held[tenant] + amount
         if after > self._tenant_max or after > self._process_max - self._total:
             raise self._refusal(tenant)
@@ -144,7 +145,7 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     def take(self) -> float:
-        """Take one use and return 0. If there is none, return the seconds until the next."""
+        """Take one use and return 0. If no use is left, take none and return the seconds until the next."""
         now = self._clock.monotonic()
         self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._rate_per_s)
         self._at = now
@@ -154,7 +155,7 @@ class TokenBucket:
         return (1 - self._left) / self._rate_per_s if self._rate_per_s > 0 else math.inf
 
     def give_back(self) -> None:
-        """Give back a use that was taken and does not count."""
+        """Give back a use that was taken but does not count."""
         self._left = min(self._burst, self._left + 1)
 
 
@@ -164,9 +165,9 @@ class Limits:
     def __init__(self, settings: LimitSettings) -> None:
         self.settings = settings
         self.durable_refusals = RecentRefusals(DURABLE_REFUSED_S)
-        """Of calls with a key."""
+        """Refusals of durable calls."""
         self.full_queues = RecentRefusals(QUEUE_FULL_S)
-        """Of calls without a key, because the tenant's queue was full."""
+        """Refusals of calls without a key, because the tenant's queue was full."""
         process, tenant = settings.process_requests_max, settings.open_requests_max
         self.requests = Budget("open_requests", "open requests", tenant, process)
         process, tenant = settings.process_waiting_items_max, settings.waiting_items_max
@@ -188,7 +189,7 @@ class Limits:
 
     @contextmanager
     def key_in_flight(self, tenant: str, key: str) -> Iterator[None]:
-        """Hold one of the open requests with an idempotency key. Raises Refused."""
+        """Hold one of the open requests with this idempotency key. Raises Refused."""
         name = f"{tenant}/{key}"
         self.keys.take(name)
         try:

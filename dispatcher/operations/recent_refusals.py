@@ -1,8 +1,8 @@
-"""The gate's recent refusals, which a process repeats without asking the gate again.
+"""The gate's recent refusals. A process repeats them to the same tenant without a question to the gate.
 
-Under overload most calls are refused. Each refusal by the gate costs the front a parsed body and a task, and the leader
-a decision; a repeated one costs neither. Only the tenant that was refused is refused again, and only for a time in
-which its queue, which was full, does not run empty.
+Under overload most calls are refused. A refusal by the gate costs the front a parsed body and a task, and the leader a
+decision. A repeated refusal costs neither. It is repeated only for so short a time that the tenant's full queue does
+not run empty meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dispatcher.model.errors import Refused
 
 
 class RecentRefusals:
-    """The last refusal of each tenant that is younger than `within_s`. Times are monotonic seconds."""
+    """The last refusal of each tenant, kept for `within_s` seconds. Times are monotonic seconds."""
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
@@ -26,7 +26,7 @@ class RecentRefusals:
             del self._kept[next(iter(self._kept))]
 
     def check(self, tenant: str, now: float) -> None:
-        """Raise the tenant's refusal again, if it is recent. Raises Refused."""
+        """Raise the tenant's last refusal again if it is recent. Raises Refused."""
         at, refusal = self._kept.get(tenant, (now, None))
         if refusal is not None and not self._is_old(at, now):
             raise Refused(refusal.message, refusal.code, refusal.retry_after_s)

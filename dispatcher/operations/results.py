@@ -1,4 +1,4 @@
-"""Reads the stored answer of a durable call: its error, and the error of a call that ended without an answer."""
+"""Reads the error in the stored answer of a durable call, and makes an answer for a call that ended without one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OURS: dict[str, Callable[[str], AnsweredError]] = {
 
 
 def is_retryable(answer: Answer) -> bool:
-    """Return whether the request may be tried again: a worker shed it, or ended it in favour of others.
+    """Return whether the request may be tried again under its key: the error is a 429 or has `retry_after_s`.
 
-    False for an answer with an empty body, because it has no error code.
+    The worker shed or preempted the request, the gate refused it, or it was lost before the gate accepted it.
     """
     if answer.outcome != "failed" or not answer.body:
         return False
@@ -36,7 +36,7 @@ def is_retryable(answer: Answer) -> bool:
 
 
 def error_of(answer: Answer) -> AnsweredError:
-    """Return the error of an answer that is not "done": the stored error, or the one that its outcome means."""
+    """Return the error of an answer that is not "done": the stored error, else the one for the outcome."""
     body = json.loads(answer.body) if answer.body else {}
     if "error" not in body:
         return error_of_outcome(answer.outcome)
@@ -48,11 +48,11 @@ def error_of(answer: Answer) -> AnsweredError:
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:
-    """Return the answer of a call that the gate does not hold any more and that has no stored answer.
+    """Return an answer for a call that the gate does not hold any more and that has no stored answer.
 
-    `outcome` is the gate's answer to a Status. If the gate does not know the call, it was lost before it was accepted:
-    until its deadline its key is free for a new try. After the deadline the call counts as expired, because the log
-    does not remember ends for ever.
+    `outcome` is the gate's answer to a Status. If the gate does not know the call, and its deadline has not passed, the
+    call was lost before the gate accepted it: the answer is an error that allows a new try under the key. After the
+    deadline the call counts as expired, because the gate forgets the ends of calls after a while.
     """
     if isinstance(outcome, Over):
         return answer_of_outcome(outcome, now)

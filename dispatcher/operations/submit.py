@@ -1,7 +1,7 @@
-"""The operation `submit` checks a request, writes the item of a durable call, and sends the call to the gate.
+"""Submits a request: checks it, writes the item of a durable call, and sends the call to the gate.
 
-The Following of a call sends its first command. A durable call has its item in the store before that (rule 15 of
-docs/gate.md), so a repetition of its key finds the call, and any process can finish it.
+The Following of a call (following.py) sends its first command. The item of a durable call is stored before that (rule
+15 of docs/gate.md), so that a repetition of its key finds the call, and any process can finish it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dispatcher.operations.limits import WaitingRequest
 from dispatcher.operations.results import answer_without
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
-"""Codes of refusals that hold for all calls of a tenant. A throttled application says nothing of the others."""
+"""The codes of refusals that apply to all calls of a tenant. (Throttling may apply to one application only.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Submission:
     tenant: Tenant
     request: Request
     key: str = ""
-    """The caller's idempotency key, or the Lambda request id. With a key the work is durable and its answer is kept."""
+    """The caller's idempotency key, or the Lambda request id. With a key the call is durable: its answer is stored."""
     deadline_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A new call. Its caller reads `following.events()`, and must call `leave` in every case."""
+    """A new call. The caller reads `following.events()`, and must call `leave` in every case."""
 
     following: Following
     outcome: Waiting | Offer
@@ -62,7 +62,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Submitted before under the same key. `following` is None if it has its answer. Its caller leaves it too."""
+    """A call that was submitted before under the same key. `following` is None if it has its answer. The caller must
+    call `leave` in every case."""
 
     invocation: Invocation
     following: Following | None = None
@@ -144,9 +145,10 @@ async def _accepted(context: Context, following: Following) -> Accepted:
 
 
 async def _joined(context: Context, call: Call, item: Invocation) -> Known:
-    """Follow a durable call that is not over: with its callers in this process, or as its holder from now on.
+    """Follow a durable call that is not over. If this process already follows it, join; otherwise become its holder.
 
-    The item says so before the gate does: then the first try cannot keep its refusal for a call that the log accepts.
+    The item is marked as shared first. So if the gate refuses the first submission of the call and accepts this one,
+    the refusal is not stored as the call's answer.
     """
     item = await context.store.share(item.id) or item
     while (running := context.durable_calls.get(item.id)) is not None:
@@ -173,7 +175,7 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
 
 
 async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Invocation:
-    """Return a call that the gate does not hold any more, with its answer. Store an answer if it has none."""
+    """Return the item of a call that the gate does not hold any more, with its answer. Store one if it has none."""
     answer = answer_without(item, outcome, context.clock.now())
     return replace(item, answer=await context.store.answer(item.id, answer) or answer)
 
@@ -181,7 +183,8 @@ async def _answered(context: Context, item: Invocation, outcome: Outcome) -> Inv
 async def _answer_refusal(context: Context, call: Call, error: AnsweredError) -> None:
     """Store the error of a call that ended before the gate accepted it, so that its key is free for a new try.
 
-    Not if a repeat of the key put the call before the gate as well: it may be accepted. The next repeat asks again.
+    The store keeps no error if the item is shared: a repetition of the key has sent the call to the gate too, and may
+    be accepted. The next repetition asks the gate again.
     """
     if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
         context.limits.durable_refusals.note(call.tenant.name, error, context.clock.monotonic())
@@ -189,7 +192,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
 
 
 async def _kept(context: Context, submission: Submission) -> Known | None:
-    """Return the call under the key if its answer is kept: it needs neither a worker nor a limit of now."""
+    """Return the key's call if its answer is stored. Today's workers and limits do not matter for a stored answer."""
     item = await latest(context, submission.tenant.name, submission.key) if submission.key else None
     if item is None or item.answer is None or may_try_again(item):
         return None
@@ -199,7 +202,7 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
 
 
 async def _checked(context: Context, submission: Submission) -> Call:
-    """Check the submission and return its call. Raises every refusal that needs no decision of the gate."""
+    """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant, request = submission.tenant, submission.request
     worker = await context.fleet.worker_for(tenant, request.model)
     max_tokens = max_tokens_of(context, tenant, request)
@@ -219,7 +222,8 @@ async def _checked(context: Context, submission: Submission) -> Call:
 
 
 def _size_of(call: Call) -> tuple[str, int, int]:
-    """Return what the call takes of the limits while it waits: its tenant, bytes and estimated tokens."""
+    """Return what the call takes of the limits while it waits: its tenant, its bytes, and at most so many tokens (one a
+    byte, and max_tokens)."""
     size_bytes = call.request.prompt_bytes()
     return call.tenant.name, size_bytes, size_bytes + call.max_tokens
 

@@ -15,7 +15,7 @@ from dispatcher.ports import Clock, Ids, TenantStore
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
-"""The key in use, and the new key that replaces it."""
+"""A tenant's key, and the new key that replaces it."""
 
 Change = Callable[[Tenant], Tenant]
 
@@ -33,10 +33,10 @@ class Booking:
 
 
 async def create(store: TenantStore, ids: Ids, clock: Clock, tenant: Tenant) -> str:
-    """Write the tenant and return its first key, shown only here. Raises ConfigurationError.
+    """Write the tenant and return its first key, which is never shown again. Raises ConfigurationError.
 
-    Its version begins at the Unix second and grows by one with each change. So a tenant that is deleted and created
-    again has a higher version than before, and the log never takes the old share for the newer one.
+    The first version is the present Unix second; each change adds one. So a tenant that is deleted and created again
+    has a higher version than before, and the log never takes the old share for the newer one.
     """
     if not NAME.fullmatch(tenant.name):
         raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
@@ -47,7 +47,7 @@ async def create(store: TenantStore, ids: Ids, clock: Clock, tenant: Tenant) -> 
 
 
 async def change(store: TenantStore, name: str, how: Change) -> Tenant:
-    """Apply `how` to the tenant. All processes see it within a minute. Raises ConfigurationError."""
+    """Apply `how` to the tenant's configuration. All processes use it within a minute. Raises ConfigurationError."""
     tenant = await existing(store, name)
     changed = replace(how(tenant), version=tenant.version + 1)
     if not await store.put_tenant(changed, expected_version=tenant.version):
@@ -56,7 +56,7 @@ async def change(store: TenantStore, name: str, how: Change) -> Tenant:
 
 
 async def rotate_key(store: TenantStore, ids: Ids, clock: Clock, name: str) -> str:
-    """Return a new key. The newest old key stays valid, so that callers can switch. Raises ConfigurationError."""
+    """Return a new key. Delete all old keys but the newest, so that callers can switch. Raises ConfigurationError."""
     await existing(store, name)
     oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
     for old in oldest_first[: -(KEYS_MAX - 1)]:
@@ -78,7 +78,7 @@ async def existing(store: TenantStore, name: str) -> Tenant:
 
 
 async def booking(store: TenantStore, workers: Sequence[WorkerSet], pool: str) -> Booking:
-    """Return the sum of the pool's guaranteed rates, and the measured capacity of its live workers."""
+    """Return the sum of the pool's guaranteed rates, and the measured capacity of the workers that are not silent."""
     promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
     return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state != "silent"))
 

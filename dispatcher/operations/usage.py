@@ -14,17 +14,17 @@ async def usage_of(context: Context, tenant: str | None, first_hour: int, last_h
 
     Raises StoreUnavailable.
     """
-    # The shard first: it drops a row only after it was projected, so the store then has it.
+    # The shard is read first. It drops a row only after the row is projected, so no row is missing in both reads.
     held = await context.link.usage(tenant, first_hour, last_hour)
     projected = await context.store.usage(tenant, first_hour, last_hour)
     return merged([*projected, *((context.settings.shard, row) for row in held)])
 
 
 def merged(rows: Iterable[tuple[str, UsageRow]]) -> Sequence[UsageRow]:
-    """Return one row per hour, tenant and application. Each row comes after the name of its shard.
+    """Merge (shard, row) pairs into one row per hour, tenant and application.
 
-    Of the rows of one shard the row with the highest log position counts. The shards of a tenant that moved within the
-    hour are added up.
+    Of several rows of one shard, the row with the highest log position counts. If a tenant moved to another shard
+    within the hour, the rows of both shards are added up.
     """
     newest: dict[tuple[int, str, str, str], UsageRow] = {}
     for shard, row in rows:

@@ -69,8 +69,7 @@ class Process:
         return {number for number in self.accepted if number >= self.floor}
 
     def drop_accepted(self) -> None:
-        """Drop the numbers below the floor. The next time is when there are twice as many, so this is O(1) a
-        call."""
+        """Drop the numbers below the floor. The next time is when there are twice as many, so it is O(1) a call."""
         self.accepted = self.repeatable()
         self.accepted_most = max(ACCEPTED_KEPT, 2 * len(self.accepted))
 
