@@ -113,7 +113,7 @@ class Dispatched(NamedTuple):
 
 class Returned(NamedTuple):
     """An attempt was returned, and its call has its old place in the queue. `counted`: the attempt counts towards
-    ATTEMPTS_MAX."""
+    ATTEMPTS_MAX. `reason`: of commands.Return, "lost", or "no_route" (shard/fold.py)."""
 
     id: str
     attempt: int

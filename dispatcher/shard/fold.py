@@ -31,12 +31,18 @@ from dispatcher.model.facts import (
     WorkerSet,
 )
 from dispatcher.policies.orders.queues import Call
-from dispatcher.shard.records import Process, Worker
+from dispatcher.shard.records import UNREACHED_KEPT, Process, Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news_of
 
 NOT_COUNTED = frozenset({"not_begun", "declined"})
 """A return for one of these reasons counts neither as a failure of the worker nor as an attempt of the call."""
+NO_ROUTE = "no_route"
+"""Reason of a return as "unreachable" by a process that could not reach another worker either. This probably shows a
+fault of the process, so the worker's failures stay as they are. Otherwise a single front without a route to the workers
+would rest all of them, for all tenants."""
+REACHED = frozenset({"refused", "failed"})
+"""Reasons of a return by a worker that got the order from the call's process."""
 
 
 def fold(state: State, fact: Fact) -> list[News]:
@@ -112,9 +118,11 @@ def _returned(state: State, fact: Returned) -> None:
     if fact.counted:
         state.set_call(call, "counted", call.counted + 1)
         state.set_call(call, "lost_on", call.worker)
-    _release(state, call, fact.attempt, failed=fact.reason not in NOT_COUNTED)
-    state.set_clocks(call.tenant, fact.clocks)
     process = state.processes.get(call.process)
+    if process is not None:
+        _note_reached(state, process, call.worker, fact.reason)
+    _release(state, call, fact.attempt, fact.reason)
+    state.set_clocks(call.tenant, fact.clocks)
     if process is not None and process.silent:
         state.suspend(call)
     else:
@@ -157,14 +165,25 @@ def _leave(state: State, call: Call, over: Over) -> list[News]:
     return news_of(call, over)
 
 
-def _release(state: State, call: Call, attempt: int, *, failed: bool) -> None:
+def _note_reached(state: State, process: Process, worker: str, reason: str) -> None:
+    """Remember that the process could not reach the worker, or forget such workers after it reached one."""
+    if reason in ("unreachable", NO_ROUTE):
+        others = tuple(name for name in process.unreached if name != worker)
+        state.set_process(process, "unreached", (*others, worker)[-UNREACHED_KEPT:])
+    elif reason in REACHED and process.unreached:
+        state.set_process(process, "unreached", ())
+
+
+def _release(state: State, call: Call, attempt: int, reason: str) -> None:
     """Free the slot of a returned call, and record for its worker whether the attempt failed."""
     if call.attempt != attempt:
         raise ValueError(f"the running attempt is {call.attempt}")
     worker = state.workers[call.worker]
     state.release(call, worker)
     state.set_call(call, "worker", "")
-    failures = (worker.failures << 1 | failed) & MASK
+    failures = worker.failures
+    if reason != NO_ROUTE:
+        failures = (failures << 1 | (reason not in NOT_COUNTED)) & MASK
     if failures != worker.failures:
         state.set_config(worker, worker.config, failures)
 

@@ -11,6 +11,8 @@ RECENT = 8
 """For so many of a worker's last attempts, the state remembers whether they failed."""
 FAILED_MOST = 4
 """A worker rests if so many of its last RECENT attempts failed."""
+UNREACHED_KEPT = 8
+"""How many workers that a process could not reach are remembered."""
 ACCEPTED_KEPT = 1024
 """A process has at least so many sequence numbers before those below its floor are dropped."""
 
@@ -50,7 +52,7 @@ class Worker:
 class Process:
     """A process that holds callers. It is remembered for a while after its last call (forgetting.py)."""
 
-    __slots__ = ("accepted", "accepted_most", "calls", "floor", "seen_at", "silent")
+    __slots__ = ("accepted", "accepted_most", "calls", "floor", "seen_at", "silent", "unreached")
 
     def __init__(self, seen_at: float) -> None:
         self.calls: dict[str, Call] = {}
@@ -63,6 +65,8 @@ class Process:
         self.accepted_most = ACCEPTED_KEPT
         """If `accepted` has more numbers, those below the floor are dropped."""
         self.seen_at = seen_at
+        self.unreached: tuple[str, ...] = ()
+        """The workers that it could not reach since it last reached one."""
 
     def repeatable(self) -> set[int]:
         """Return the accepted numbers from the floor on."""

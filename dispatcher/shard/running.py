@@ -8,7 +8,7 @@ from dispatcher.model.invocation import ATTEMPTS_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch_next
-from dispatcher.shard.fold import NOT_COUNTED
+from dispatcher.shard.fold import NO_ROUTE, NOT_COUNTED
 from dispatcher.shard.state import State
 
 EARLY_S = 4.0
@@ -57,7 +57,7 @@ def returned(decision: Decision, command: Return) -> Outcome:
         return _known(state, command.id, command.attempt)
     if call.watchers and command.reason in BY_ITS_PROCESS:
         return Done()
-    _return(decision, call, command.reason)
+    _return(decision, call, NO_ROUTE if _lacks_route(state, call, command.reason) else command.reason)
     if command.reason == "not_begun" and not call.cancelling and call.process in state.processes:
         process = state.processes[call.process]
         if not process.silent:
@@ -65,6 +65,12 @@ def returned(decision: Decision, command: Return) -> Outcome:
     _rest_if_failing(decision, command.worker)
     _after_slot_freed(decision)
     return Done()
+
+
+def _lacks_route(state: State, call: Call, reason: str) -> bool:
+    """Return whether the call's process could not reach its worker, and before that not another worker either."""
+    process = state.processes.get(call.process)
+    return reason == "unreachable" and process is not None and any(name != call.worker for name in process.unreached)
 
 
 def leave(decision: Decision, worker_id: str) -> None:

@@ -63,13 +63,14 @@ class Slots:
             heappop(heap)
         return None
 
-    def best_for(self, call: Call, first: Worker) -> Worker:
-        """Return `first`, the least loaded worker of the call's model. If it lost the call's last attempt, return the
-        next one with a free slot, if there is one."""
-        if first.name != call.lost_on:
+    def best_for(self, call: Call, first: Worker, unreached: Collection[str]) -> Worker:
+        """Return `first`, the least loaded worker of the call's model. If it lost the call's last attempt, or is one of
+        `unreached`, return the next one with a free slot that did not lose it, if there is one. Workers that are not in
+        `unreached` come first."""
+        if first.name != call.lost_on and first.name not in unreached:
             return first
-        others = [worker for worker in self.of(call.model) if worker is not first and worker.free > 0]
-        return min(others, key=lambda worker: (_load(worker), worker.name), default=first)
+        others = [worker for worker in self.of(call.model) if worker.name != call.lost_on and worker.free > 0]
+        return min(others, key=lambda each: (each.name in unreached, _load(each), each.name), default=first)
 
     def has(self, model: str) -> bool:
         """Return whether any worker has the model, whether or not it gets new work."""

@@ -68,6 +68,7 @@ def _rows(state: State) -> dict[str, list[Any]]:
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
         "processes": [_process(name, process) for name, process in state.processes.items()],
+        "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
         "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
         "calls": [[call.tenant.name, *(getattr(call, n) for n in _CALL)] for call in state.calls.values()],
         "usage": [[*key, *row] for key, row in state.usage.items()],
@@ -107,6 +108,8 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for name, silent, floor, accepted, seen_at in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)
+    for name, workers in fields.get("unreached", ()):  # older snapshots have none
+        state.processes[name].unreached = tuple(workers)
     for values in fields["tenants"]:
         _add_tenant(state, dict(zip(_TENANT, values, strict=True)))
     for tenant, *values in fields["calls"]:

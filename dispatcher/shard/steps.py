@@ -142,7 +142,10 @@ def ended(state: State, fact: Ended) -> list[News]:
     state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position)
     del state.calls[call_id]
     if call.process:
-        del state.processes[call.process].calls[call_id]
+        process = state.processes[call.process]
+        del process.calls[call_id]
+        if process.unreached and outcome == "done":
+            state.set_process(process, "unreached", ())
     over = made(Over, (call_id, attempt, outcome, input_tokens, output_tokens))
     state.ends[call_id] = over
     if call.durable:

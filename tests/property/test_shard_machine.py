@@ -48,7 +48,7 @@ def report(worker: str, *, slots: int | None = None, draining: bool = False, cap
 def seen(shard: Shard) -> Any:
     """Everything that the state holds, in an order that does not depend on how it came about."""
     fields = fields_of(dump(shard))
-    for name in ("workers", "processes", "tenants", "calls", "usage", "interactions"):
+    for name in ("workers", "processes", "tenants", "unreached", "calls", "usage", "interactions"):
         fields[name].sort(key=json.dumps)
     return fields
 
@@ -114,7 +114,10 @@ class ShardMachine(RuleBasedStateMachine):
             outcome = data.draw(st.sampled_from(["done", "failed", "cancelled"]))
             self.write([End(call.id, call.attempt, outcome, tokens, tokens)], lose)
 
-    @rule(data=st.data(), lose=st.booleans(), reason=st.sampled_from(["not_begun", "refused", "failed", "declined"]))
+    @rule(
+        data=st.data(), lose=st.booleans(),
+        reason=st.sampled_from(["not_begun", "refused", "failed", "declined", "unreachable"]),
+    )  # fmt: skip
     def give_back(self, data: st.DataObject, lose: bool, reason: str) -> None:
         running = sorted(call.id for call in self.writer.state.calls.values() if call.worker)
         if running:

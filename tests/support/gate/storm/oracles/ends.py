@@ -236,7 +236,7 @@ def canonical(shard: Shard) -> dict[str, Any]:
         "values": plain,
         "workers": {name: (each.config, each.failures, sorted(each.running)) for name, each in state.workers.items()},
         "processes": {
-            name: (each.silent, each.floor, sorted(each.repeatable()), each.seen_at, sorted(each.calls))
+            name: (each.silent, each.floor, sorted(each.repeatable()), each.seen_at, sorted(each.calls), each.unreached)
             for name, each in state.processes.items()
         },
         "tenants": {name: _slots(each, ("queues", "promised_per_s")) for name, each in state.tenants.items()},
