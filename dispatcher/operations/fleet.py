@@ -18,7 +18,7 @@ from dispatcher.ports import Clock, GateLink
 FRESH_S = 2.0
 PATIENCE_S = 0.25
 """A request waits so long for a read of the workers, then it uses the last view. The read goes on. (If the leader dies,
-the read takes a second longer than the takeover.)"""
+the read lasts until another process leads.)"""
 LOOK_AGAIN_S = 0.25
 """If a model is unknown and the view is older than this, the workers are read again."""
 STALE_S = 60.0

@@ -36,7 +36,7 @@ class Channel:
         """Receipts that came. Only a leader sends them."""
         self._heard_at = self._spoke_at = clock.monotonic()
         self._wakeup = asyncio.Event()
-        self._watched = asyncio.Event()
+        self._watched, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = False
         self.is_out_of_patience = False
         """A receipt did not come within PATIENCE_S."""
@@ -52,6 +52,7 @@ class Channel:
 
     def close(self) -> None:
         self.closed = True
+        self.ended.set()
         self._connection.close()
         self._wakeup.set()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
-from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
@@ -20,7 +21,7 @@ from dispatcher.service.courier import Courier
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.pending import Pending
 from dispatcher.service.link.questions import Questions
-from dispatcher.service.link.route import SEARCH_S, Route
+from dispatcher.service.link.route import Route
 from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.questions import read_fleet, read_usage, usage
 from dispatcher.service.replica import Replica
@@ -192,19 +193,26 @@ class Link:
     # Questions
 
     async def _ask(self, topic: str, arguments: tuple[str, ...] = ()) -> str | None:
-        """Return the leader's answer, or None if there is no leader or no answer."""
+        """Return the leader's answer, or None if there is no leader or no answer within ASK_S."""
         self._asking += 1
         self._start()
         try:
-            since = self._clock.monotonic()
             self._route.close_stale()
-            while not self._route.is_found and self._clock.monotonic() - since < ASK_S:
-                await self._clock.sleep(SEARCH_S)
-            if self._route.channel is None:
-                return None
-            return await self._questions.ask(self._route.channel, topic, arguments, ASK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    return await self._answered(topic, arguments)
+            return None
         finally:
             self._asking -= 1
+
+    async def _answered(self, topic: str, arguments: tuple[str, ...]) -> str | None:
+        """Ask the leader, and the next leader if the connection ends. Return None if this process decides alone."""
+        while True:
+            await self._route.until_found()
+            if self._route.channel is None:
+                return None
+            with suppress(ConnectionLost):
+                return await self._questions.ask(self._route.channel, topic, arguments)
 
     async def _read_shard(self) -> Shard:
         """Return this process's copy of the shard, as new as the log. Raises StoreUnavailable after READ_S.

@@ -58,13 +58,19 @@ class Route:
         self._searching_since = fleet.clock.monotonic()
         self._given_up = ("", -1)
         """Address and epoch of the last leader that could not be reached."""
-        self._wakeup = asyncio.Event()
+        self._wakeup, self._found = asyncio.Event(), asyncio.Event()
         self.lost = asyncio.Event()
         """Set when a connection to the leader ends."""
 
     @property
     def is_found(self) -> bool:
         return (self.channel is not None and not self.channel.closed) or self.alone is not None
+
+    async def until_found(self) -> None:
+        """Wait until there is a connection to the leader, or until this process decides alone."""
+        while not self.is_found:
+            self._found.clear()
+            await self._found.wait()
 
     def wake_up(self) -> None:
         """Check again whether the shard is needed."""
@@ -131,6 +137,7 @@ class Route:
         Return False if the other process does not lead: then it sends no receipt.
         """
         self.channel = channel = Channel(connection, self._clock)
+        self._found.set()
         channel.post(self._hello())
         self._ask_status()
         for pending in self._pending:
@@ -173,6 +180,7 @@ class Route:
         """Decide alone until a leader is reached."""
         self._ask_status()
         self.alone = Alone(self._replica, self._clock, self._mailboxes, self._others, self._pending, self._waiters)
+        self._found.set()
         work = asyncio.create_task(self.alone.run())
         connection = None
         try:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from dispatcher.model.commands import Offer, Over, Waiting
 from tests.support.gate.service_world import World, end, in_virtual_time, new_call, start_gates, start_worker
 
@@ -126,3 +128,34 @@ async def test_an_unheld_durable_call_is_launched() -> None:
     await asyncio.sleep(0.5)
     await world.on("front", front.do(second))
     assert await launched == (second.id, 1)
+
+
+@pytest.mark.parametrize("frozen_s", [0.0, 60.0])
+@in_virtual_time()
+async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(frozen_s: float) -> None:
+    """Each first request of a Lambda sandbox reads the fleet, and so does the first after a pause."""
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world)
+    front = world.link("front")
+    if frozen_s:
+        await world.on("front", front.fleet())
+        world.host("front").pause()
+        await asyncio.sleep(frozen_s)
+        world.host("front").resume()
+    began = world.clock.monotonic()
+    assert len(await world.on("front", front.fleet())) == 1
+    assert world.clock.monotonic() - began < 0.03
+
+
+@in_virtual_time()
+async def test_a_question_goes_to_the_next_leader_if_the_first_one_dies() -> None:
+    world = World()
+    await start_gates(world, "g1", "g2")
+    await start_worker(world)
+    front = world.link("front")
+    await world.on("front", front.fleet())
+    began = world.clock.monotonic()
+    world.host("g1").kill()
+    assert len(await world.on("front", front.fleet())) == 1
+    assert world.clock.monotonic() - began < 0.3
