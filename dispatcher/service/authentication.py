@@ -5,8 +5,8 @@
     after that         each frame begins with a MAC of its number and its bytes
 
 The key of a MAC is HMAC(secret, direction and both nonces), so it is valid for one direction of one connection. An
-attacker cannot replay a recorded connection, and cannot change, drop, repeat or move a frame without being noticed. The
-client proves that it has the secret with its first signed frame.
+attacker cannot replay a recorded connection. If an attacker changes, drops, repeats or moves a frame, the receiver
+finds a wrong MAC and closes the connection. The client proves with its first signed frame that it has the secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HANDSHAKE_S = 2.0
 
 
 class SignedConnection:
-    """A ports.Connection that signs what it sends and checks what it receives."""
+    """A ports.Connection that signs the frames that it sends, and checks those that it receives."""
 
     def __init__(self, connection: Connection, send_key: bytes, receive_key: bytes) -> None:
         self._connection = connection
@@ -58,9 +58,9 @@ async def sign_as_client(connection: Connection, secret: bytes, nonce: str) -> C
 
 
 async def sign_as_server(connection: Connection, secret: bytes, nonce: str) -> Connection:
-    """Return the connection, signed. The client has proved its secret when its first frame arrives.
+    """Return the connection, signed. Raises ConnectionLost.
 
-    Raises ConnectionLost.
+    The client has not proved yet that it has the secret. Its first frame does.
     """
     return await _in_time(connection, _server(connection, secret, nonce.encode()))
 

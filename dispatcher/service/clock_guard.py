@@ -1,15 +1,17 @@
-"""Guards against wrong clocks (rule 10): entry times never go back, and no deadline is decided on a doubtful clock."""
+"""Guards against wrong clocks (rule 10): entry times never go back, and no deadline passes on a doubtful clock."""
 
 from __future__ import annotations
 
 from dispatcher.ports import Clock
 
 JUMP_S = 1.0
-"""The wall clock has jumped if it moved this much more or less than the monotonic clock."""
+"""The wall clock counts as jumped if it moved this much more or less than the monotonic clock."""
 CALM_S = 5.0
-"""After a takeover, a jump of the clock or a pause, no deadline passes and no process is lost for this long."""
+"""A calm time lasts so long. It begins with a takeover, a jump of the clock or a pause. During it the leader decides no
+deadline, and declares no process and no worker lost."""
 POSITION_MAX_AGE_S = 3600.0
-"""If a position was read longer ago, another entry may have been written there and have expired since (rule 1)."""
+"""If a position was read longer ago than this, another process may have written it, and its entry may have expired
+since (rule 1)."""
 
 
 class Moment:
@@ -20,17 +22,17 @@ class Moment:
         self._wall, self._monotonic = clock.now(), clock.monotonic()
 
     def age_s(self) -> float:
-        """Return the seconds since this moment, by the clock that shows more."""
+        """Return the seconds since this moment, by the clock that shows the longer time."""
         return max(self._clock.now() - self._wall, self._clock.monotonic() - self._monotonic)
 
     def drift_s(self) -> float:
-        """Return how many seconds more the wall clock has moved than the monotonic one."""
+        """Return by how many seconds the wall clock has moved more than the monotonic clock since this moment."""
         return (self._clock.now() - self._wall) - (self._clock.monotonic() - self._monotonic)
 
 
 class ClockGuard:
-    """Watches this process's clocks. The store checks them too: it refuses an append if the process's clock differs
-    too much from its own (stores/dynamodb/server_time.py)."""
+    """Watches this process's clocks. The store watches them too: it refuses an append if this process's clock differs
+    too much from the store's (stores/dynamodb/server_time.py)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +40,7 @@ class ClockGuard:
         self._calm_until = 0.0
 
     def entry_time(self, previous: float) -> float:
-        """Return the time of a new entry: now, but not before the entry before it."""
+        """Return the time of a new entry: now, but not before `previous`, the time of the entry before."""
         self.check()
         return max(previous, self._clock.now())
 

@@ -1,7 +1,7 @@
 """Sends offers and ends (the news) to the process that holds the call, after their entry is written (rule 3).
 
-A connected process gets its news over the connection, any other process in its mailbox. A durable call that no process
-holds is launched: on a connected executor if there is one, else by the Launcher.
+A connected process gets its news over the connection, any other process through its mailbox. If no process holds a
+durable call, its offer is launched: on a connected executor if there is one, otherwise by the Launcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dispatcher.service.sessions import Session
 TRIES = 5
 RETRY_S = 0.2
 UNDER_WAY_MAX = 1000
-"""Most mailbox writes and launches at a time. Further news are dropped: the next dispatch of the call repeats them."""
+"""The most mailbox writes and launches at a time. Further news are dropped. Then the attempt is not begun in time, and
+the next dispatch of the call sends news again."""
 
 
 class Courier:

@@ -20,7 +20,7 @@ from dispatcher.shard.snapshot import load
 
 READ_MAX = 1000
 PAUSE_BYTES = 30_000
-"""After folding this many bytes of entries, other tasks of the process get to run."""
+"""After a fold of this many bytes of entries, other tasks of the process may run."""
 
 
 class Delivery(NamedTuple):
@@ -32,15 +32,15 @@ class Delivery(NamedTuple):
 
 
 def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
-    """Do nothing with an entry: the default where no part of this process needs the entries of others."""
+    """Do nothing with an entry. This is the default of `on_entry`."""
 
 
 def ignore_load() -> None:
-    """Do nothing about a loaded snapshot: the default, as for entries."""
+    """Do nothing after the load of a snapshot. This is the default of `on_load`."""
 
 
 Offload = Callable[..., Awaitable[Any]]
-"""Calls a function with arguments and returns its result, in a thread where a pause of the event loop does harm."""
+"""Calls a function with arguments and returns its result, in a thread if the event loop must not pause."""
 
 
 async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -51,8 +51,9 @@ async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
 class Follower:
     """A shard that is kept up to date with its log.
 
-    `on_entry` is called with each entry of another process and its news, after the entry was folded. `on_load` is
-    called after a snapshot was loaded: the news of the entries up to it are not known. `offload` decodes snapshots.
+    `on_entry` is called with each entry of another process and its news, after the fold of the entry. `on_load` is
+    called after the load of a snapshot; the news of the entries before it are lost to this process. `offload` runs the
+    decoding of snapshots.
     """
 
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock, offload: Offload = at_once) -> None:
@@ -61,13 +62,13 @@ class Follower:
         self.on_entry: Callable[[Entry, list[Delivery]], None] = ignore_entry
         self.on_load: Callable[[], None] = ignore_load
         self.saved_position = 0
-        """The position of the last snapshot that this replica began at or wrote."""
+        """The position of the last snapshot that this copy loaded or wrote."""
         self.saved_at = 0.0
-        """The time of that snapshot's last entry; of the log's first entry if there is no snapshot."""
+        """The time of the last entry in that snapshot, or of the log's first entry if there is no snapshot."""
         self.unsaved_bytes = 0
-        """Bytes of the entries since that snapshot."""
+        """The bytes of the entries since that snapshot."""
         self._named: Moment | None = None
-        """When the last read began that showed the shard's position to be the next free one; None before a read."""
+        """The start of the last read or append which showed that `shard.position` was free; None if there was none."""
         self._corrupt: LogCorrupt | None = None
         self._lock = asyncio.Lock()
 
@@ -77,7 +78,7 @@ class Follower:
 
     @property
     def age_s(self) -> float:
-        """Return the seconds since this copy was known to contain the whole log; infinity if it never was."""
+        """Return the seconds since this copy surely contained the whole log; infinity if it never did."""
         return inf if self._named is None else self._named.age_s()
 
     async def catch_up(self) -> None:
@@ -87,7 +88,7 @@ class Follower:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Shard]:
-        """Hold the shard unchanged inside the block: nothing is folded or decided meanwhile."""
+        """Hold the lock, so that inside the block no other task folds or decides."""
         async with self._lock:
             yield self.shard
 
@@ -125,12 +126,13 @@ class Follower:
         return self._named is None or self._named.age_s() > POSITION_MAX_AGE_S
 
     async def _load(self, gap: LogGap | None = None) -> None:
-        """Load the newest snapshot. Raises LogGap if it does not lead past a gap that the log has here."""
+        """Load the newest snapshot. `gap`: the entry at the shard's position is missing. Raises LogGap if no snapshot
+        is newer than that."""
         began = Moment(self._clock)
         found = await self._log.load_snapshot()
         position = 0 if found is None else found[0]
         if gap is not None and position <= self.shard.position:
-            self._named = None  # nothing is decided or written before a read finds no gap
+            self._named = None  # so that this copy decides and writes nothing until a read finds no gap
             raise LogGap(f"{gap} There is no snapshot above it, so this shard stops.")
         shard = Shard(self._settings) if found is None else await self._offload(load, found[1], self._settings)
         self.shard = shard

@@ -1,9 +1,9 @@
-"""A gate process, which leads a shard or follows the shard's leader. One runs beside every worker (rule 14).
+"""A gate process: it leads a shard, or follows the shard's leader. One runs beside every worker (rule 14).
 
 The last entry of the log names the leader. A follower holds a connection to the leader. If the leader's port refuses
 the connection, or the leader answers that it does not lead, the follower takes over: it appends an entry with its own
-address and the next epoch. If the leader only sends no receipts, the follower first reads the log twice. If the leader
-wrote in between, it is alive and only cut off from this process, and the follower does not take over.
+address and the next epoch. If the leader just sends no receipts, the follower first reads the log twice. If the leader
+wrote in between, it is alive and only this process cannot reach it. Then the follower does not take over.
 
 The leader's first two followers are its heirs: they fold the log as it grows, and take over first. If two processes
 lead at the same time, one of them loses a write. The state stays right, because each position is written once.
@@ -38,23 +38,23 @@ FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25
 """How often an heir reads the tail."""
 RANK_S = (0.0, 0.06)
-"""How long the first and the second heir wait before they take over. The other followers wait longer."""
+"""Before it takes over, the first and the second heir wait this long, the others OTHERS_S or up to twice that."""
 OTHERS_S = 0.3
 STILL_WRITES_S = 0.05
-"""Time between two reads of the log that show whether a leader without receipts still writes."""
+"""The time between two reads of the log that show whether a leader which sends no receipts still writes."""
 HOLD_OFF_S = 3.0
-"""A leader that began less than this ago is not replaced for missing receipts, so that leadership does not flap."""
+"""For this time after its takeover a leader is not replaced for missing receipts. So leadership does not flap."""
 RETRY_S = 0.2
 ABSTAIN_S = 2.0
-"""A leader that stepped down waits this long, so that another process can take over."""
+"""After it stepped down, a leader waits this long, so that another process can take over."""
 STOP_S = 5.0
-"""How long a process that stops waits for the table."""
+"""A process that stops waits at most so long for the table."""
 SHADOW_S = 10.0
-"""How often a leader without followers reads its own entries into the second replica, from which it makes snapshots."""
+"""A leader without followers makes snapshots from a second replica, and reads its own entries into it this often."""
 
 
 class GateStores(NamedTuple):
-    """What a gate process needs of the store, besides the log."""
+    """The parts of the store that a gate process needs, besides the log."""
 
     mailboxes: MailboxStore
     answers: InvocationStore
@@ -65,7 +65,7 @@ class GateStores(NamedTuple):
 class GateProcess:
     """Leads or follows. Call `listen`, then `run`.
 
-    `shard` is the name of the log. `offload` encodes and decodes snapshots, `on_lead` is called at each takeover.
+    `shard` names the log. `offload` runs the encoding and decoding of snapshots. Each takeover calls `on_lead`.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class GateProcess:
         self.takeovers = 0
         self._known = Leadership("", 0, -1, 0.0, by_leader=False)
         self._epoch_began_at = -inf
-        """When this process saw the last takeover, by the monotonic clock."""
+        """The time at which this process saw the last takeover, by the monotonic clock."""
         self._leader: Leader | None = None
         self._channel: Channel | None = None
         self._is_vacant = False
-        """The process that the log names as leader has answered that it does not lead."""
+        """True if the leader that the log names has answered that it does not lead and knows no leader."""
         self._reception = Reception(fleet, lambda: self._leader, self._not_leader)
         self._listener: Listener | None = None
         self._stopping = asyncio.Event()
@@ -101,7 +101,7 @@ class GateProcess:
     async def listen(self, address: str, public_address: str = "") -> str:
         """Accept connections at "host:port". Return the address at which other processes reach this one.
 
-        That is `public_address`, or the address that it listens at if `public_address` is empty.
+        That is `public_address`, or the address at which it listens if `public_address` is empty.
         """
         self._listener = await self._fleet.transport.listen(address, self._reception.serve)
         self.address = public_address or self._listener.address
@@ -136,24 +136,24 @@ class GateProcess:
                 await self._listener.close()
 
     async def _stopped(self) -> None:
-        """Return STOP_S after `stop`. Without this bound, an append to an unavailable table would block the end."""
+        """Return STOP_S after `stop`. Without this bound, an append to an unavailable table would delay the end."""
         await self._stopping.wait()
         await self._clock.sleep(STOP_S)
 
     def stop(self) -> None:
-        """Stop leading after the entry that is being written, and end `run`, after STOP_S at the latest."""
+        """Stop leading after the entry that is being written, and end `run` after STOP_S at the latest."""
         self._stopping.set()
         self._end_if_stopping()
 
     def _end_if_stopping(self) -> None:
-        """End what this process does for the shard, if `stop` was called: now, or while that was about to begin."""
+        """If `stop` was called, end the leadership or the connection to the leader, even one that has just begun."""
         if self._stopping.is_set() and self._leader is not None:
             self._leader.stop()
         if self._stopping.is_set() and self._channel is not None:
             self._channel.close()
 
     def _new_replica(self) -> Replica:
-        """Return a new replica. Its name begins with the address: so an entry shows whether the leader wrote it."""
+        """Return a new replica. Its name begins with the address: this shows whether the leader wrote an entry."""
         name = f"{self.address}/{self._fleet.ids.new()[:6]}"
         return Replica(
             self._fleet.log, self._settings, self._clock, name, answers=self._stores.answers, offload=self._offload
@@ -236,7 +236,8 @@ class GateProcess:
                 self._channel.close()
 
     async def _succeed(self, known: Leadership, *, is_certain: bool) -> None:
-        """Take over from a leader that is gone (`is_certain`), or is not new, sends no receipts and writes nothing."""
+        """Take over, unless another process has done so. If it is not certain that the leader is gone, take over only
+        if the leader began more than HOLD_OFF_S ago and writes nothing within STILL_WRITES_S."""
         await self._clock.sleep(self._turn_s())
         now = await read_leadership(self._fleet.log)
         if now.epoch != known.epoch:
@@ -261,7 +262,7 @@ class GateProcess:
         other = self._known.address if self._known.address != self.address else ""
         return NotLeader(other, self._known.epoch)
 
-    # An heir's further tasks
+    # Further tasks of an heir, or of a leader without heirs
 
     async def _fold(self) -> None:
         """Follow the log while this process is an heir, so that a takeover needs to read little."""
@@ -280,7 +281,7 @@ class GateProcess:
                     self._submit(await self._snapshots.write(replica))
 
     def _submit(self, command: Command) -> None:
-        """Bring a command that may be lost before the gate: into the own next entry, or to the leader."""
+        """Put the command into this leader's next entry, or send it to the leader. It may be lost."""
         if self._leader is not None:
             self._leader.submit(command)
         elif self._channel is not None:

@@ -15,9 +15,9 @@ from dispatcher.service.follower import Delivery
 from dispatcher.service.replica import COMMANDS_MAX, Committed, Replica
 
 PATIENT_S = 0.15
-"""How long a command that is not urgent waits for an entry that is written for other commands."""
+"""A command that is not urgent waits at most so long for an entry that is written for other commands anyway."""
 TICK_S = 0.05
-"""Shortest time between two ticks."""
+"""The shortest time between two ticks."""
 RETRY_S = 0.05
 MOMENT_S = 0.001
 
@@ -40,18 +40,18 @@ class Item(NamedTuple):
 
 
 def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
-    """Return the process that gets an offer as the outcome of its Accept. It needs no news of the offer."""
+    """Return (process, offer) if the outcome of its Accept is an offer, which it then does not need as news too."""
     process = item.command.process if isinstance(item.command, Accept) else ""
     return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
 
 
 class GroupCommit:
-    """Writes entries of the commands that wait.
+    """Writes the waiting commands into entries.
 
-    `deliver` gets the news of each entry. `epoch` is that of the leader that writes; None for a process that decides
-    alone, which adds what is due by the clock only to its own commands.
+    `deliver` gets the news of each entry. `epoch` is the epoch of the leader that writes. It is None for a process that
+    decides alone: that process adds a due Tick to an entry of its own commands, but writes no entry for a Tick alone.
 
-    If the log cannot be read, `failed` gets the error and this GroupCommit. The commit is repeated unless it raises.
+    If the log cannot be read, `failed` gets the error and this GroupCommit. The commit is repeated, unless it raises.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GroupCommit:
         self._ticked_at = clock.monotonic()
         self._stopping = False
         self.committed_at = clock.monotonic()
-        """When the log last answered."""
+        """The time of the log's last answer, by the monotonic clock."""
 
     def add(self, command: Command, reply: Reply, *, urgent: bool = True) -> None:
         (self._urgent if urgent else self._patient).append(Item(command, reply, self._clock.monotonic()))
@@ -83,7 +83,7 @@ class GroupCommit:
 
     @property
     def backlog_s(self) -> float:
-        """Return how long the oldest command without an outcome has waited, in seconds."""
+        """Return how long the oldest command has waited that is being written, else the oldest urgent one, in s."""
         oldest = self._writing or self._urgent
         return self._clock.monotonic() - oldest[0].arrived_at if oldest else 0.0
 
@@ -133,15 +133,16 @@ class GroupCommit:
         self._deliver([each for each in committed.deliveries if each[::2] not in offered])
 
     def _more(self, _room: int) -> list[Command]:
-        """Return the commands that have arrived since: they join the entry, which lost its position and is repeated."""
+        """Return the commands that have arrived meanwhile. They join the entry, which has lost its position."""
         before = len(self._writing)
         self._take()
         return [item.command for item in self._writing[before:]]
 
     def _take(self) -> None:
-        """Move the oldest commands to the next entry. It may still contain commands of an append that failed.
+        """Move the oldest commands to the next entry. It may already contain the commands of a failed commit.
 
-        Commands that were patient long enough come first: else full entries would hold up heartbeats without a bound.
+        Commands that are not urgent come first once they have waited PATIENT_S. Otherwise full entries could delay
+        heartbeats without a bound.
         """
         due = self._clock.monotonic() - PATIENT_S
         while self._patient and self._patient[0].arrived_at <= due and len(self._writing) < COMMANDS_MAX:

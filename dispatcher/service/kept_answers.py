@@ -1,7 +1,7 @@
 """Stores the answer of a durable call before its end is written to the log (rule 15), so that both agree.
 
-An earlier attempt may have stored an answer although its end was never written. Then that answer is final, and the
-later attempt ends with it.
+An earlier attempt may have stored an answer although the log never got its end. Then that answer is final, and the call
+ends with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dispatcher.ports import InvocationStore
 async def keep_answers(
     store: InvocationStore, commands: Sequence[Command], outcomes: Sequence[Outcome], now: float
 ) -> list[Command]:
-    """Store the answers of the ends that the shard is about to write.
+    """Store the answers of the End commands that the shard is about to write.
 
-    Return the commands with the answers that the store holds now. Raises StoreUnavailable.
+    Return the commands, each End with the answer that the store holds now. Raises StoreUnavailable.
     """
     return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
 
@@ -28,12 +28,14 @@ async def keep_answers(
 async def kept_ends(
     store: InvocationStore, ends: Sequence[Over], lost: Sequence[Over], commands: Sequence[Command], now: float
 ) -> list[End]:
-    """Return the ends that the store holds of calls that ran, and are about to end without an answer or to wait again.
+    """Return an End for each of these calls whose answer an earlier attempt has stored.
 
-    The process that kept such an answer died before it wrote the end, and the worker before it reported the end again;
-    or the attempt was returned meanwhile. A call that is about to end (`ends`) gets the answer of its outcome if the
-    store holds none: a process that has not read the log yet could store another one later. `lost`: the attempts that
-    are returned as lost. Raises StoreUnavailable.
+    `ends`: calls that ran and are about to end without a reported answer. `lost`: attempts that are about to be
+    returned as lost. The stored answer exists if the process that stored it died before it wrote the end, and the
+    worker died before it repeated its report, or if the attempt was returned meanwhile.
+
+    If the store holds no answer for a call of `ends`, store the answer of its outcome. Otherwise a process that has not
+    read the log yet could store another one later. Raises StoreUnavailable.
     """
     reported = {(command.id, command.attempt) for command in commands if isinstance(command, End) and command.answer}
     gone = [over for over in (*ends, *lost) if (over.id, over.attempt) not in reported]
@@ -49,15 +51,15 @@ async def kept_ends(
 
 
 async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], now: float) -> None:
-    """Store the answers of durable calls that ended before they ran.
+    """Store answers for durable calls that ended before they ran. Raises StoreUnavailable.
 
-    Call it when the ends are in the log, because only the log decides how a call ends. Raises StoreUnavailable.
+    Call this after the log contains the ends, because only the log decides how such a call ends.
     """
     await asyncio.gather(*(store.answer(over.id, answer_of_outcome(over, now)) for over in ends))
 
 
 def ends_with_answer(command: Command, outcome: Outcome) -> bool:
-    """Return whether this command ends a durable call. It does not if the shard refuses it as an earlier attempt."""
+    """Return whether this command ends a durable call with its answer. The End of an older attempt does not."""
     if not isinstance(command, End) or not command.answer:
         return False
     return isinstance(outcome, Over) and outcome.attempt == command.attempt

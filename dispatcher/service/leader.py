@@ -1,8 +1,8 @@
 """The leader. It decides for all connected processes by group commit, and sends them the outcomes and news.
 
-It leads in one epoch. A later epoch in the log deposes it. Then it does not answer the commands that it has not
+It leads in one epoch. An entry with a later epoch deposes it. Then it does not answer the commands that it has not
 written, and its clients repeat them to the new leader. If the log does not answer for 2 s, the leader steps down, so
-that a process that reaches the log can lead.
+that another process that reaches the log can lead.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dispatcher.service.sessions import Session
 BACKLOG_MAX_S = 1.0
 BACKLOG_MAX = 20_000
 COMMAND_MAX_AGE_S = 60.0
-"""A command that was first sent longer ago is refused: the shard may have forgotten that it was written (rule 8)."""
+"""An Accept that was first sent longer ago is refused: the shard may have forgotten an earlier copy (rule 8)."""
 STORE_PATIENCE_S = 2.0
 IDLE_READ_S = 1.0
-"""How often a leader that writes nothing reads the end of the log."""
+"""A leader that writes nothing reads the end of the log this often."""
 HEIRS = 2
 
 
@@ -66,9 +66,9 @@ class Leader:
         self.commits.stop()
 
     def submit(self, command: Command) -> None:
-        """Bring a command of the leader itself into the next entry.
+        """Put a command of the leader itself into the next entry.
 
-        A worker's silence comes after the reports that the worker had sent before: the last one counts.
+        A worker's Silent is not urgent, like its reports. So it is decided after the reports that arrived before it.
         """
         self.commits.add(command, no_reply, urgent=not (isinstance(command, Silent) and command.is_worker))
 
@@ -100,11 +100,12 @@ class Leader:
         self.presence.left(session)
 
     def _other_session(self, process: str) -> Session | None:
-        """Return another open session of the process. An older connection's greeting may arrive after a newer one's."""
+        """Return another open session of the process, or None. There may be one: the greeting of an older connection
+        may arrive after that of a newer one."""
         return next((each for each in self._sessions if each.process == process and not each.closed), None)
 
     def received(self, session: Session, messages: Sequence[Message]) -> None:
-        """Take a frame. Send its receipt at once, also while the log does not answer (rule 7)."""
+        """Handle a frame. Send its receipt at once, even while the log does not answer (rule 7)."""
         session.frames += 1
         session.post(Receipt(session.frames))
         self.presence.heard(session)
@@ -141,7 +142,7 @@ class Leader:
         return None
 
     def _dismiss(self) -> None:
-        """Redirect the clients to the leader that the log names."""
+        """Redirect the clients to the leader of a later epoch, if this process knows one."""
         shard = self._replica.shard
         self._redirect(self._sessions, shard.leader if shard.epoch != self.epoch else "")
         self._courier.sessions.clear()
@@ -165,9 +166,10 @@ class Leader:
             self._courier.push(delivery)
 
     def _loaded(self) -> None:
-        """Have all clients connect again and ask for the status of their calls: news may be lost that they wait for.
+        """Make all clients connect again, so that they ask for the status of their calls: news for them may be lost.
 
-        A leader loads a snapshot if its clock jumps by an hour, because a position is known for so long (rule 1).
+        A leader loads a snapshot if, for example, its clock jumps by an hour, because a read position is valid for an
+        hour only (rule 1).
         """
         self._redirect([session for session in self._sessions if session not in self.heirs], "")
 
@@ -178,7 +180,7 @@ class Leader:
     async def _sweep(self) -> None:
         """Check which processes are silent, and read the log while nothing is written.
 
-        Return if a command has waited for the log longer than STORE_PATIENCE_S and there is an heir.
+        Return if a command has waited for the log longer than STORE_PATIENCE_S and there is an heir. Then `run` ends.
         """
         while self.commits.backlog_s <= STORE_PATIENCE_S or not self.heirs:
             await self._clock.sleep(SWEEP_S)
@@ -189,7 +191,7 @@ class Leader:
             self._close_silent()
 
     def _close_silent(self) -> None:
-        """Close the connections on which nothing arrives. If a machine vanishes, its connections do not break."""
+        """Close the connections on which no frame arrives. If a machine vanishes, its connections do not break."""
         now = self._clock.monotonic()
         if not self._replica.guard.is_calm:
             for session in self._sessions:

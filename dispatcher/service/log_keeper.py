@@ -1,4 +1,4 @@
-"""Saves the log of a pool without gate processes before its entries expire.
+"""Makes the snapshots of a pool that has no gate process, before its entries expire.
 
 The gate processes beside the workers make the snapshots. After the last worker has left, other processes may still
 write entries, for example for calls that arrive and wait. These entries expire after days like all others. So a process
@@ -22,9 +22,9 @@ class LogKeeper:
         self._looked_at: float | None = None
 
     async def keep(self) -> bool:
-        """Write a snapshot and its projections if one is due, and return whether it was written.
+        """Write a snapshot and its projections if one is due. Return whether it was written.
 
-        Check at most once in UNSAVED_S. Raises StoreUnavailable, LogGap, LogCorrupt.
+        The check is made at most once in UNSAVED_S. Raises StoreUnavailable, LogGap, LogCorrupt.
         """
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < UNSAVED_S:

@@ -5,13 +5,14 @@ cancelled), and that a worker is silent (it gets no new work) and later that it 
 
     process   if its connection breaks: silent at once, gone after 2 s
               if it sends nothing on an open connection: silent after 3 s, gone after 10 s
-              if this leader never got a message of it: the same, counted from the begin of the leadership
-    worker    if its connection breaks, or after 3 s without a message: silent
-              a lease and one second after the log says silent: it leaves
+              if this leader never got a message from it: silent and gone after the same times, from the takeover on
+    worker    if its connection breaks, or after 3 s without a heartbeat: silent
+              one lease and one second after it became silent in the log: it left
 
-Only what the log calls silent at that position becomes gone: another gate process that still hears it would have
-written that it is present, and so would the worker itself. Nothing becomes silent, gone or lost for some seconds after
-a takeover or a jump of the clock (rule 10). All times are by this process's monotonic clock.
+A process or worker becomes gone only if it is silent in the log at that position. If another gate process still got its
+messages, or if the worker itself wrote to the log, the log would say that it is present. For some seconds after a
+takeover, a pause or a jump of the clock, nothing becomes silent, gone or lost (rule 10). All times are by this
+process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dispatcher.service.sessions import Session
 
 SWEEP_S = 0.25
 SWEEP_LATE_S = 1.0
-"""If a sweep begins this late, the process was paused."""
+"""If a sweep begins later than it should by this time, the process was paused."""
 SILENT_S = 3.0
 GONE_BROKEN_S = 2.0
 GONE_SILENT_S = 10.0
@@ -34,11 +35,11 @@ LEASE_S = 10.0
 """A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
 AGAIN_S = 1.0
-"""Shortest time between two submissions of the same command, unless its opposite was submitted in between."""
+"""The shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 
 
 class Presence:
-    """Submits what follows from silence. `submit` puts a command into the next entry.
+    """Submits the commands that follow from silence. `submit` puts a command into the next entry.
 
     Call `sweep` every SWEEP_S seconds.
     """
@@ -49,12 +50,12 @@ class Presence:
         self._sessions: dict[str, Session] = {}
         self._broken_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
-        """When an entry last showed that a process or worker lives, or a worker's heartbeat did."""
+        """The time of the last sign of life, by process or worker: an entry of the log, or a worker's heartbeat."""
         self._silent_since: dict[str, float] = {}
-        """When this process first saw that the log calls the worker silent."""
+        """The time at which this process first saw that a worker is silent in the log."""
         self._worker_sessions: dict[str, Session] = {}
         self._asked: dict[Command, float] = {}
-        """When each command was submitted."""
+        """The time at which each command was submitted."""
 
     # Signs of life
 
@@ -64,7 +65,7 @@ class Presence:
         self.heard(session)
 
     def heard(self, session: Session) -> None:
-        """Note a frame. A process that the log calls silent, or is about to, is present again."""
+        """Record a frame. If the process is silent in the log, or a Silent was submitted, submit that it is present."""
         session.heard()
         process, silent = self._replica.shard.state.processes.get(session.process), Silent(session.process, False)
         if process is not None and (process.silent or silent in self._asked):
@@ -78,7 +79,7 @@ class Presence:
         self._worker_sessions[worker] = session
 
     def left(self, session: Session) -> None:
-        """Note a broken connection."""
+        """Record a broken connection, and submit that its process and its workers are silent."""
         if self._sessions.get(session.process) is session:
             del self._sessions[session.process]
             self._broken_at[session.process] = self._clock.monotonic()
@@ -88,7 +89,7 @@ class Presence:
             self._worker_silent(worker)
 
     def entry(self, entry: Entry) -> None:
-        """Note an entry of another process. Its writer lives, and so do the processes that it says are present."""
+        """Record an entry of another process. Its writer lives, and the processes and workers that it calls present."""
         now = self._clock.monotonic()
         self._heard_at[entry.writer.rpartition(":")[0]] = now
         for fact in entry.facts:
@@ -102,7 +103,8 @@ class Presence:
 
     @property
     def must_read(self) -> bool:
-        """True if a process or worker is about to be lost. Read the end of the log first: it may say that it lives."""
+        """True if a process or worker is about to be lost. Then the end of the log must be read first, because it may
+        show that the process or worker lives."""
         return not self._replica.guard.is_calm and (any(self._gone()) or any(self._lost()))
 
     def sweep(self) -> None:
@@ -178,7 +180,7 @@ class Presence:
     def _forget(self) -> None:
         """Forget processes and workers that the shard does not hold.
 
-        Not those that were just heard or lost: a new worker's first report is not in the log yet.
+        Keep those with a message or a broken connection in the last SILENT_S: the log may not contain a new worker yet.
         """
         state, recent = self._replica.shard.state, self._clock.monotonic() - SILENT_S
         known = state.processes.keys() | state.workers.keys()

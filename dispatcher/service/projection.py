@@ -1,7 +1,7 @@
 """Writes a shard's read models to the store (rule 12): only changed rows, at most 100 write units a second.
 
-A row of usage is exact: the shard keeps it until the log says that it was projected (facts.UsageSaved). A tenant's row
-shows one moment. Its credit follows from its clocks and the time, so a row is not written for a change of the credit.
+A row of usage is exact: the shard keeps it until the log contains that it was projected (facts.UsageSaved). A tenant's
+row shows the state at one moment. Its credit changes with time alone, so a change of the credit does not cause a write.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock, UsageStore
 
 ROWS_PER_S = 50
-"""Rows that are written in a second: two write units each at most."""
+"""The rows that are written in a second. Each takes at most two write units."""
 ROWS_MAX = 1_250
-"""Most rows of each kind that are written after a snapshot, so that the next snapshot is not late. The others follow
-after the next one."""
+"""The most rows of each kind that are written after one snapshot, so that the next snapshot is not late. The other rows
+follow after that."""
 
 
 class Projection:
-    """Writes the rows of one shard. `shard`: the log's name."""
+    """Writes the rows of one shard. `shard`: its name."""
 
     def __init__(self, store: UsageStore, shard: str, clock: Clock) -> None:
         self._store, self._shard, self._clock = store, shard, clock
         self._written: dict[str, int] = {}
-        """What this process last wrote of each tenant in the shard, as a hash; the oldest write first."""
+        """A hash of the row that this process last wrote, by tenant; the oldest write first."""
 
     async def put_usage(self, rows: Sequence[tuple[int, UsageRow]], position: int) -> int:
-        """Write totals, each after the position of its last change, by position, as of `position`.
+        """Write the totals of `rows`: (position of its last change, row), by position. They are those at `position`.
 
-        Return the position since which a total must have changed that is not projected now. Raises StoreUnavailable.
+        Return the new `usage_saved`: all totals that did not change since that position are projected now.
+
+        Raises StoreUnavailable.
         """
         for start in range(0, min(len(rows), ROWS_MAX), ROWS_PER_S):
             batch = [row for _, row in rows[start : min(start + ROWS_PER_S, ROWS_MAX)]]

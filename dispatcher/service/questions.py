@@ -1,6 +1,6 @@
 """Answers questions about the state of a shard (its workers, its usage) as JSON text.
 
-The leader answers them; without a leader, a process asks its own replica.
+The leader answers them. Without a leader, a process reads its own replica.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def answer(shard: Shard, topic: str, arguments: Sequence[str]) -> str:
 
 
 def usage(shard: Shard, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
-    """Return the usage rows of the hours from `first_hour` to `last_hour`."""
+    """Return the tenant's usage rows (None: of all tenants) from `first_hour` to `last_hour`, both included."""
     rows = shard.usage_rows()
     return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
 

@@ -14,11 +14,12 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.sessions import Session
 
 LAST_WORDS_S = 0.2
-"""How long the last messages to a client may take."""
+"""The longest time to send the last messages to a client."""
 
 
 class Reception:
-    """`leader` returns the leader in this process, or None; `not_leader` returns the answer for clients without one."""
+    """Serves connections. `leader` returns this process's Leader, or None if it does not lead; `not_leader` makes the
+    answer to clients in that case."""
 
     def __init__(self, fleet: Fleet, leader: Callable[[], Leader | None], not_leader: Callable[[], NotLeader]) -> None:
         self._fleet, self._leader, self._not_leader = fleet, leader, not_leader
@@ -56,7 +57,8 @@ class Reception:
 
 
 async def _first_messages(connection: Connection) -> Sequence[Message]:
-    """Return the messages of the client's first frame, which proves its secret; none if it does not come in time."""
+    """Return the messages of the client's first frame, which proves that the client has the secret. Return none if no
+    frame arrives in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HANDSHAKE_S):
             return decode_frame(await connection.receive())

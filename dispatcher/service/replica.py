@@ -22,19 +22,20 @@ from dispatcher.shard.codec import encode_entry
 from dispatcher.shard.settings import ShardSettings
 
 COMMANDS_MAX = 400
-"""Most commands that are decided for one entry."""
+"""The most commands that are decided for one entry."""
 ENTRY_FULL = 300_000
-"""Bytes of an entry above which its commands are split."""
+"""If an entry has more bytes than this, its commands are split over two entries."""
 LOSSES_BEFORE_READ = 2
-"""After this many lost positions the end of the log is read: there is probably more than one new entry."""
+"""A position is *lost* if another process wrote it first. After this many lost positions the end of the log is read,
+because there is probably more than one new entry."""
 CONTESTED_AFTER_S = 0.02
 """If other processes write too and the last read is older than this, the end of the log is read before a decision."""
 GIVING_WAY_S = 0.02
 GIVING_WAY_LOSSES = 3
-"""A process that does not lead pauses for up to GIVING_WAY_S after each of its first losses, this many at most. So a
+"""A process that does not lead pauses for up to GIVING_WAY_S after each of its first GIVING_WAY_LOSSES losses. So a
 process that has lost more often gets its turn."""
 REPEAT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses before an append without an answer is repeated."""
+"""The pauses before an append without an answer is repeated."""
 
 
 class Committed(NamedTuple):
@@ -43,7 +44,7 @@ class Committed(NamedTuple):
 
 
 class Deposed(Exception):
-    """Another process leads in a later epoch. None of the commands was written."""
+    """Another process leads in a later epoch. The commands that were being committed are not in the log."""
 
 
 More = Callable[[int], Sequence[Command]]
@@ -55,9 +56,9 @@ def no_more(_room: int) -> Sequence[Command]:
 
 
 class Replica(Follower):
-    """A follower that can write. `name` is that of this process's incarnation.
+    """A follower that can write. `name`: the name of this process, new at every start.
 
-    `answers` is the store for answers of durable calls; None for a replica that stores none.
+    `answers`: the store for the answers of durable calls; None for a replica that stores none.
     """
 
     def __init__(
@@ -76,20 +77,21 @@ class Replica(Follower):
         self._answers = answers
         self.guard = guard or ClockGuard(clock)
         self._is_contested = False
-        """Another process has written an entry since this process's last commit began."""
+        """True if another process has written an entry since this process's last commit began."""
         self.entries_written = 0
-        """How many entries this replica tried to write. The count is part of the entry's writer name."""
+        """The number of entries that this replica tried to write. It is a part of `Entry.writer`."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
-        """Decide the commands, write the facts, and return the outcomes in order, once the facts are in the log.
+        """Decide the commands, write the facts, and return the outcomes in order when the facts are in the log.
 
-        `epoch` is that of the leader that writes. `more` is called after each lost position with the number of commands
-        that still fit, and returns further commands; their outcomes follow the others.
+        `epoch` is the epoch of the leader that writes; None for a process that does not lead. `more` is called after
+        each lost position with the number of commands that still fit, and returns further commands. Their outcomes
+        follow the others.
 
-        What needs no facts is answered from a state as new as the end of the log. Only a leader refuses without reading
-        it, because nearly all entries are its own.
+        If the decision has no facts, the end of the log is read before the answer, and the commands are decided again.
+        A leader may refuse without this read, because nearly all entries are its own.
 
-        Raises Deposed if there is a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
+        Raises Deposed if the log has a later epoch; StoreUnavailable if the log cannot be read, or if it is unknown
         whether the commands were written; LogCorrupt, LogGap.
         """
         async with self._lock:
@@ -159,7 +161,7 @@ class Replica(Follower):
                 is_fresh = True
 
     def _ends_durable(self, commands: list[Command], outcomes: list[Outcome]) -> bool:
-        """Return whether the decision ends durable calls that ran, gives their attempts up, or repeats such an end."""
+        """Return whether the decision ends durable calls that ran, returns attempts as lost, or repeats an end."""
         if self.shard.lost_attempts() or any(attempt for _, attempt in self.shard.durable_ends()):
             return True
         return any(map(ends_with_answer, commands, outcomes))
@@ -167,9 +169,9 @@ class Replica(Follower):
     async def _keep(
         self, answers: InvocationStore, commands: list[Command], outcomes: list[Outcome], now: float
     ) -> tuple[list[End], list[Command]]:
-        """Store the answers, then go back to the state before the decision.
+        """Store the answers, and undo the decision.
 
-        Return the ends that must be decided first, because their answers are kept, and the commands.
+        Return the Ends of answers that were stored before, which must be decided first, and the commands.
         """
         try:
             ran = [over for over, attempt in self.shard.durable_ends() if attempt]
@@ -179,7 +181,7 @@ class Replica(Follower):
             self.shard.rollback()
 
     async def _keep_outcomes(self, ends: list[Over], now: float) -> None:
-        """Store the answers of durable calls that ended before they ran. If that fails, the next reader does it."""
+        """Store answers for durable calls that ended before they ran. If that fails, a later reader makes them."""
         if ends and self._answers is not None:
             with suppress(StoreUnavailable):
                 await keep_outcomes(self._answers, ends, now)
@@ -196,8 +198,8 @@ class Replica(Follower):
     async def _write(self, facts: Sequence[Fact], now: float, leader: str, epoch: int) -> list[Delivery] | None:
         """Write the decision as the entry at the shard's position. Return its news.
 
-        Return None if another process wrote that position: then the decision is undone and that entry is folded. An
-        error undoes the decision too.
+        If another process wrote that position, undo the decision, fold the other entry, and return None. An error
+        undoes the decision too.
         """
         self.entries_written += 1
         writer = f"{self.name}:{self.entries_written}"
@@ -242,7 +244,7 @@ class Replica(Follower):
         return stands
 
     def _pause_s(self, tries: int) -> float:
-        """Return a pause that differs between processes, without a random source."""
+        """Return a pause in seconds. It differs between processes, but needs no random source."""
         return REPEAT_S[min(tries, len(REPEAT_S) - 1)] * (0.5 + self._spread(tries))
 
     def _spread(self, tries: int) -> float:

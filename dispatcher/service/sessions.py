@@ -1,4 +1,4 @@
-"""The leader's side of a connection. It sends messages together, and disconnects a client that does not read them."""
+"""The leader's side of a connection. It sends messages in frames, and disconnects a client that does not read them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dispatcher.ports import Clock, Connection
 from dispatcher.service.codec.frames import Hello, Message, encode_frames, encode_message
 
 UNSENT_MAX = 100_000
-"""Most messages that may wait to be sent to one client."""
+"""The most messages that may wait for one client. With more, the client is disconnected."""
 
 
 class Session:
-    """A client that has sent its greeting. `heard_at`: when its last frame arrived, by the monotonic clock."""
+    """A client that has sent its greeting. `heard_at`: the time of its last frame, by the monotonic clock."""
 
     def __init__(self, connection: Connection, clock: Clock, hello: Hello) -> None:
         self._connection, self._clock = connection, clock
         self.process, self.role = hello.process, hello.role
         self.heard_at = clock.monotonic()
         self.frames = 0
-        """Frames received."""
+        """The number of frames that were received."""
         self.closed = False
         self._unsent: list[bytes] = []
         self._wakeup = asyncio.Event()
@@ -46,7 +46,7 @@ class Session:
         self._wakeup.set()
 
     def close_soon(self) -> None:
-        """Close when all messages posted so far are sent."""
+        """Close the connection after all messages that were posted so far are sent."""
         self._closing = True
         self._wakeup.set()
 

@@ -1,8 +1,8 @@
 """Writes snapshots and projections (rule 12). One follower does it, or the leader if it has no followers.
 
-A snapshot is due when the log has grown enough since the last one, at most once a minute. It is also due by age,
-because entries and snapshots expire (ports.Log.save_snapshot). After a snapshot, the rows that changed are projected
-(projection.py). Then the log is cut below the snapshot before this one.
+A snapshot is due when the log has grown enough since the last snapshot, but at most once a minute. It is also due after
+some hours, because entries and snapshots expire (ports.Log.save_snapshot). After a snapshot, the rows that changed are
+projected (projection.py). Then the log is cut below the snapshot before this one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BYTES = 1_000_000
 ENTRIES = 2_000
 INTERVAL_S = 60.0
 UNSAVED_S = 3600.0
-"""The age of the oldest entry without a snapshot at which a snapshot is due."""
+"""A snapshot is due if the last one is older than this and there are newer entries."""
 IDLE_S = 12 * 3600.0
-"""A process makes a snapshot at least this often, also of a log that does not grow."""
+"""A process makes a snapshot at least this often, even of a log that does not grow."""
 
 
 class Snapshots:
-    """Writes snapshots when they are due. `offload` makes the bytes and the rows (follower.Offload)."""
+    """Writes snapshots when they are due. `offload` runs the functions that make the bytes and the rows."""
 
     def __init__(
         self, log: Log, projections: UsageStore, shard: str, clock: Clock, ids: Ids, offload: Offload = at_once
@@ -33,9 +33,9 @@ class Snapshots:
         self._clock, self._ids, self._offload = clock, ids, offload
         self._written_at: float | None = None
         self._looked_at: float | None = None
-        """When this process first checked whether a snapshot is due."""
+        """The time at which this process first checked whether a snapshot is due."""
         self.written = 0
-        """Snapshots that this process wrote."""
+        """The number of snapshots that this process wrote."""
 
     def is_due(self, replica: Replica) -> bool:
         now = self._clock.monotonic()
@@ -51,7 +51,7 @@ class Snapshots:
     async def write(self, replica: Replica) -> Saved:
         """Write a snapshot of the replica's state, then the projections, then cut the log. Raises StoreUnavailable.
 
-        Return a command for the gate. If it is lost, the next one contains it.
+        Return the command that logs which usage is projected. If it is lost, that of the next snapshot replaces it.
         """
         self._written_at, before = self._clock.monotonic(), replica.saved_position
         async with replica.held() as shard:

@@ -13,11 +13,11 @@ from dispatcher.service.codec.frames import FRAME_MAX
 
 LENGTH_BYTES = 4
 UNSENT_MAX = 8_000_000
-"""Most bytes that may wait for a slow reader. A reader with more is disconnected."""
+"""The most bytes that may wait for a slow reader. With more, the reader is disconnected."""
 CONNECT_S = 1.0
 CONNECTIONS_MAX = 4096
 OVERHEAD_MAX = 64
-"""Most bytes that a signature adds to a frame."""
+"""The most bytes that a signature adds to a frame."""
 
 
 class TcpConnection:
@@ -51,7 +51,7 @@ class TcpConnection:
 
     def close(self) -> None:
         self._writer.close()
-        self._reader.feed_eof()  # the transport would do it after all data are sent
+        self._reader.feed_eof()  # at once; the transport alone would do it only after all data are sent
 
 
 class TcpListener:

@@ -1,4 +1,4 @@
-"""Frames between a gate process and its clients. A frame is a JSON array of all messages that were ready to be sent.
+"""Frames between a gate process and its clients. A frame is a JSON array of messages that were ready at the same time.
 
 Commands, outcomes and news are the named tuples of model/commands.py. The other messages are defined here.
 """
@@ -15,13 +15,13 @@ from dispatcher.model.errors import BadFrame
 from dispatcher.service.codec.records import RecordCodec
 
 FRAME_MAX = 1_000_000
-"""Most bytes of a frame. A larger one closes the connection."""
+"""The most bytes of a frame. A larger frame closes the connection."""
 FRAME_FULL = 250_000
-"""A frame with this many bytes takes no further message."""
+"""A frame takes a further message only up to this many bytes. A frame of one message may be larger."""
 
 VERSION = 1
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-"""Not ASCII only: escapes would make the longest answer (gpu_worker/service/execution.py) larger than a frame."""
+"""Without ensure_ascii: escapes would make the longest answer (gpu_worker/service/execution.py) larger than a frame."""
 
 
 def _refuse_constant(name: str) -> float:
@@ -29,7 +29,7 @@ def _refuse_constant(name: str) -> float:
 
 
 _from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
-"""Made once, because json.loads makes a decoder for each call that has options."""
+"""Made once: json.loads with options would make a decoder at each call."""
 
 
 class Hello(NamedTuple):
@@ -43,7 +43,7 @@ class Hello(NamedTuple):
 
 
 class Do(NamedTuple):
-    """A command. `created_at`: Unix seconds of the client's clock when it was first sent."""
+    """A command. `created_at`: the time at which it was first sent, in Unix seconds by the client's clock."""
 
     number: int
     created_at: float
@@ -51,7 +51,7 @@ class Do(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A question about the leader's state: `topic` "fleet" or "usage"."""
+    """A question about the shard's state. `topic` is "fleet" or "usage" (service/questions.py)."""
 
     number: int
     topic: str
@@ -94,14 +94,14 @@ class Launch(NamedTuple):
 
 
 class NotLeader(NamedTuple):
-    """Says that this process does not lead. `address`: the leader that it knows; empty if it knows none."""
+    """This process does not lead. `address`: the leader that it knows; empty if it knows none."""
 
     address: str
     epoch: int
 
 
 class Heir(NamedTuple):
-    """Says that the client is the leader's heir number `rank`, from 0; -1: it is no heir."""
+    """The client is the leader's heir number `rank`, from 0. -1: it is no heir."""
 
     rank: int
 
@@ -183,12 +183,12 @@ def decode_frame(frame: bytes) -> list[Message]:
 
 
 def encode_news(news: Offer | Over) -> bytes:
-    """Return news as they are kept in a mailbox."""
+    """Return the news as bytes for a mailbox."""
     return _to_json(OUTCOMES.pack(news)).encode()
 
 
 def decode_news(data: bytes) -> Offer | Over:
-    """Raises BadFrame."""
+    """Return the news of a mailbox. Raises BadFrame."""
     try:
         return _news(_from_json(data.decode()))
     except ValueError:

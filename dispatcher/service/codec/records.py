@@ -1,7 +1,7 @@
-"""Named tuples as compact JSON arrays: a letter for the kind, then the fields in order. Pure.
+"""Encodes named tuples as compact JSON arrays: a letter for the kind, then the fields in order. Pure.
 
-A peer is authenticated (authentication.py) but may run another version. So the type of each field is checked: a wrong
-field closes one connection and does not stop the leader.
+The other process is authenticated (authentication.py), but may run another version. So the type of each field is
+checked here: a wrong field closes one connection and does not stop the leader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatcher.model.errors import BadFrame
 
 class _Field(NamedTuple):
     accepted: frozenset[type]
-    """The exact types of JSON's values that fit. So a bool is no number, though Python counts it as one."""
+    """The exact types of the JSON values that are accepted. So a bool is not a number here, as it is in Python."""
     is_list: bool
 
 
@@ -36,7 +36,7 @@ class _Kind:
         self._fields = tuple(_field(hints[name]) for name in made._fields)
         self._lists = tuple(index for index, field in enumerate(self._fields) if field.is_list)
         self._fitting: set[tuple[type, ...]] = set()
-        """Types of values that were found to fit: a few at most, because they differ only by whole numbers."""
+        """The combinations of types that passed the check. There are only a few: a float field may also get an int."""
 
     def make(self, values: list[Any]) -> Any:
         """Return the named tuple. Raises BadFrame."""

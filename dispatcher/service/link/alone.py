@@ -1,6 +1,6 @@
-"""Decides in a process that reaches no leader, by the same append, and polls the mailbox while calls wait.
+"""Decides in a process that reaches no leader. It appends entries as a leader does, and polls its mailbox.
 
-The entries leave leader and epoch as they are. News for other processes go to their mailboxes.
+Its entries repeat the leader and the epoch of the entry before. News for other processes go to their mailboxes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dispatcher.service.link.waiters import Waiters
 from dispatcher.service.replica import Replica
 
 MAILBOX_POLL_S = 0.15
-"""Seconds between two polls of the mailbox. A poll is left out if the log was just read: it has the same news."""
+"""The time between two polls of the mailbox, while calls wait. A poll is left out if this process has just read the
+log, which has the same news."""
 SELDOM_S = 2.0
-"""How often the mailbox is polled in any case. Then the process also writes that it is present, if the log calls it
-silent."""
+"""The mailbox is polled at least this often. Then the process also submits Present, in case it is silent in the log."""
 
 
 class Alone:
-    """Decides while no leader is reached. `others` delivers news to other processes."""
+    """Decides while this process reaches no leader. `others` delivers news to other processes."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Alone:
         self._commits.add(command.command, partial(self._pending.resolve, command.number))
 
     async def run(self) -> None:
-        """Decide and poll until `stop`. An error becomes the outcome of the commands and is not raised."""
+        """Decide and poll until `stop`. If the log fails, the error becomes the outcome of the commands."""
         for command in self._pending:
             self.do(command)
         polls = asyncio.create_task(self._poll())

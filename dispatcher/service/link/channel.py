@@ -1,7 +1,7 @@
-"""The client's side of a connection to a gate process. It sends messages together, and watches for receipts.
+"""The client's side of a connection to a gate process. It sends messages in frames, and watches for receipts.
 
-The other process sends a receipt for each frame at once, also while the log does not answer. If a receipt is missing
-for PATIENCE_S, the other process is dead, paused or cut off (rule 7).
+A leader sends a receipt for each frame at once, even while the log does not answer. If a receipt is missing for
+PATIENCE_S, the leader is dead, paused or cut off (rule 7).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dispatcher.service.codec.frames import Alive, Message, Receipt, decode_fram
 PATIENCE_S = 0.25
 ALIVE_S = 1.0
 LATE_S = 0.05
-"""If a task wakes up this late, this process itself was paused or busy."""
+"""If a task wakes up later than it should by this time, this process itself was paused or busy."""
 MOMENT_S = 0.001
 STALE_S = 3.0
-"""A connection is not used again after this time without a message: this process may have been frozen."""
+"""A connection without a message for this time is not used again, because this process may have been frozen."""
 
 
 class Channel:
-    """A connection to a gate process. `alive_s`: after a pause this long, a message asks only for a receipt."""
+    """A connection to a gate process. `alive_s`: if no frame was sent for this time, an Alive asks for a receipt."""
 
     def __init__(self, connection: Connection, clock: Clock, alive_s: float = ALIVE_S) -> None:
         self._connection, self._clock, self.alive_s = connection, clock, alive_s
@@ -33,13 +33,13 @@ class Channel:
         self._without_receipt: deque[float] = deque()
         """The time at which each frame without a receipt was sent, by the monotonic clock."""
         self.receipts = 0
-        """Receipts that came. Only a leader sends them."""
+        """The number of frames with a receipt. Only a leader sends receipts."""
         self._heard_at = self._spoke_at = clock.monotonic()
         self._wakeup = asyncio.Event()
         self._watched, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = False
         self.is_out_of_patience = False
-        """A receipt did not come within PATIENCE_S."""
+        """True if a receipt did not arrive within PATIENCE_S."""
 
     @property
     def is_stale(self) -> bool:
@@ -101,7 +101,7 @@ class Channel:
                 self._watched.set()
 
     async def _keep_alive(self) -> None:
-        """Ask for a receipt whenever nothing was sent for `alive_s`, also while other receipts are missing."""
+        """Ask for a receipt whenever no frame was sent for `alive_s`, even while other receipts are missing."""
         while True:
             now_s = self._clock.monotonic()
             if self._spoke_at + self.alive_s <= now_s:
@@ -119,9 +119,9 @@ class Channel:
                 await self._watched.wait()
 
     async def _no_receipt_in_time(self) -> bool:
-        """Wait until the oldest receipt has come or is overdue. Return whether it is overdue.
+        """Wait until the oldest missing receipt has arrived or is overdue. Return whether it is overdue.
 
-        If this process was paused, it first reads the messages that arrived meanwhile.
+        If this process was paused, give it LATE_S more to read the messages that arrived meanwhile.
         """
         due = self._without_receipt[0] + PATIENCE_S
         while self._without_receipt and self._without_receipt[0] + PATIENCE_S <= due:

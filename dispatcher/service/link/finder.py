@@ -1,4 +1,4 @@
-"""Finds the leader. The last entry of the log names it, or a process that does not lead redirects to it."""
+"""Finds the leader: the last entry of the log names it, or a process that does not lead redirects to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WATCH_S = 0.03
 
 
 class Fleet(NamedTuple):
-    """What a process needs to reach the others. `secret` is the one that the fleet shares."""
+    """Everything that a process needs to reach the others. `secret` is the fleet's shared secret."""
 
     log: Log
     transport: Transport
@@ -25,7 +25,7 @@ class Fleet(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """The last entry's leader. `address` is empty if no process leads. `at`: the entry's time in Unix seconds."""
+    """The leader in the last entry. `address` is empty if no process leads. `at`: the entry's time in Unix seconds."""
 
     address: str
     epoch: int
@@ -59,18 +59,18 @@ async def connect(fleet: Fleet, address: str) -> Connection:
 
 
 class Finder:
-    """Connects to the leader. `redirect`: an address that a process without leadership named; it is tried once."""
+    """Connects to the leader. `redirect`: an address to which a process that does not lead redirected; tried once."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.redirect = ""
         self.known = NO_LEADER
-        """The leader of the last search."""
+        """The leader that the last search found."""
 
     async def connect(self) -> Connection | None:
         """Return a connection to the leader; None if the log names none. Raises ConnectionLost, LogCorrupt.
 
-        While the leader does not answer, read the log repeatedly, because another process may take over.
+        While the leader does not answer, read the log again and again, because another process may take over.
         """
         redirect, self.redirect = self.redirect, ""
         self.known = NO_LEADER._replace(address=redirect) if redirect else await self._read()

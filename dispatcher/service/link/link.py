@@ -1,8 +1,8 @@
 """Sends a process's commands to the shard and receives its news (ports.GateLink).
 
-Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives, and is
-repeated to the next leader if the connection breaks or a receipt is overdue. Without a leader, the process decides
-itself by the same append.
+Commands go to the leader that the last entry of the log names. Each command is kept until its outcome arrives. If the
+connection breaks or a receipt is overdue, the command is repeated to the next leader. Without a leader, the process
+appends to the log itself (alone.py).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
 READ_S = 5.0
-"""How long it may take to read the log's end, with a snapshot if this process has no state yet."""
+"""The longest time to read the log's end, and before it a snapshot if this process has no state yet."""
 LAUNCHES_MAX = 1000
 
 
 class Link:
-    """The link of one process. `process` is the name of this incarnation, at most 12 characters.
+    """The link of one process. `process`: its name, which is new at every start; at most 12 characters.
 
     Create and use it in one event loop.
     """
@@ -77,7 +77,7 @@ class Link:
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when a connection to the leader ends. Its reader clears it."""
+        """Set when a connection to the leader ends. The task that waits for it clears it."""
         return self._route.lost
 
     # ports.GateLink
@@ -155,7 +155,7 @@ class Link:
     # Commands
 
     def _expected(self, command: Accept) -> Accept:
-        """Keep the call's news from now on. Return the command with the lowest number that may still be repeated."""
+        """Keep the call's news from now on. Return the command with this process's present floor."""
         self._waiters.expect(command.id)
         is_own = parse_call_id(command.id)[0] == self._process
         return command._replace(floor=self.floor if is_own else 0)
@@ -186,7 +186,7 @@ class Link:
                 self._questions.answer(number, answered)
 
     def _launch(self, call_id: str, attempt: int) -> None:
-        """Queue a launched call. If the queue is full, it is dropped: its offer expires and it is launched again."""
+        """Queue a launched call. If the queue is full, drop it: its offer expires, and the gate launches it again."""
         if not self._launches.full():
             self._launches.put_nowait((call_id, attempt))
 
@@ -215,9 +215,9 @@ class Link:
                 return await self._questions.ask(self._route.channel, topic, arguments)
 
     async def _read_shard(self) -> Shard:
-        """Return this process's copy of the shard, as new as the log. Raises StoreUnavailable after READ_S.
+        """Return this process's copy of the shard after a read of the log's end. Raises StoreUnavailable after READ_S.
 
-        Without the bound it would wait for an append of this process, which is repeated until the table is back.
+        Without this bound, the read would wait for an append of this process as long as the table is unavailable.
         """
         try:
             async with asyncio.timeout(READ_S):

@@ -1,8 +1,8 @@
 """The commands of a process that have no outcome yet, in the order in which they were sent.
 
 A command is sent again after the loss of a connection, and each copy may be decided. A refusal leaves nothing in the
-log, so the refusal of one copy does not say that another copy is not accepted later. It counts only if the command was
-sent once.
+log. So after the refusal of one copy, another copy may still be accepted. A refusal is the command's outcome only if
+the command was sent once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pending:
         self._clock = clock
         self._commands: dict[int, PendingCommand] = {}
         self._copies: dict[int, int] = {}
-        """How often each command was sent."""
+        """The number of times that each command was sent."""
         self._count = 0
 
     def __iter__(self) -> Iterator[PendingCommand]:
@@ -45,7 +45,7 @@ class Pending:
         return pending
 
     def sent(self, number: int) -> None:
-        """Note that a copy of the command is sent."""
+        """Count a copy of the command, which is about to be sent."""
         self._copies[number] = self._copies.get(number, 0) + 1
 
     def resolve(self, number: int, outcome: Outcome | StoreUnavailable) -> None:
@@ -61,6 +61,6 @@ class Pending:
             pending.outcome.set_result(outcome)
 
     def drop(self, number: int) -> None:
-        """Forget the command: its caller does not wait any more."""
+        """Forget the command, because its caller does not wait any more."""
         self._copies.pop(number, None)
         self._commands.pop(number, None)

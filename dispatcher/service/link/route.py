@@ -1,7 +1,7 @@
-"""Chooses where a process's commands go: over a connection to the leader, or into its own append.
+"""Chooses where a process's commands go: over a connection to the leader, or into entries that the process appends.
 
-A process that reaches no leader for ALONE_AFTER_S decides alone, and looks for a leader once a second. It does not wait
-ALONE_AFTER_S for the same leader a second time.
+A process that reaches no leader for ALONE_AFTER_S decides alone, and looks for a leader once a second. If the same
+leader cannot be reached again later, the process decides alone at once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dispatcher.service.replica import Replica
 
 ALONE_AFTER_S = 1.0
 SEARCH_S = 0.05
-"""Pause between two searches while there may soon be a leader."""
+"""The pause between two searches while there may soon be a leader."""
 SEARCH_ALONE_S = 1.0
 NO_LEADER_KEPT_S = 2.0
-"""If the log named no leader when it was last read or written, the next search begins this long after that."""
+"""If the log named no leader at its last read or append, this process does not search for one within this time."""
 
 
 class Route:
@@ -73,13 +73,13 @@ class Route:
             await self._found.wait()
 
     def wake_up(self) -> None:
-        """Check again whether the shard is needed."""
+        """Make `run` check again whether the shard is needed."""
         self._wakeup.set()
 
     def close_stale(self) -> bool:
-        """Close a connection without a message for long, because this process may have been frozen.
+        """Close the connection if no message arrived for channel.STALE_S, because this process may have been frozen.
 
-        Return False if there is none.
+        Return whether it was closed.
         """
         if self.channel is None or not self.channel.is_stale:
             return False
@@ -87,7 +87,7 @@ class Route:
         return True
 
     def send(self, pending: PendingCommand) -> None:
-        """Send a command. Without a connection it stays pending, and is sent when there is one."""
+        """Send a command. Without a connection it stays pending, and is sent as soon as there is one."""
         if self.close_stale():
             return
         if self.channel is not None:
@@ -121,11 +121,11 @@ class Route:
             return None, False
 
     def _has_no_leader(self) -> bool:
-        """Return whether the log named no leader when this process last read or wrote it, a short time ago."""
+        """Return whether this process read or wrote the log within NO_LEADER_KEPT_S, and the log named no leader."""
         return not self._replica.shard.leader and self._replica.age_s < NO_LEADER_KEPT_S
 
     def _gives_up(self) -> bool:
-        """Return whether the search has lasted long enough to decide alone."""
+        """Return whether to stop the search and decide alone."""
         searching_s = self._clock.monotonic() - self._searching_since
         return searching_s >= ALONE_AFTER_S or self._finder.known[:2] == self._given_up
 
@@ -134,7 +134,7 @@ class Route:
     async def _led(self, connection: Connection) -> bool:
         """Repeat the commands without an outcome, then exchange messages with the leader until the connection ends.
 
-        Return False if the other process does not lead: then it sends no receipt.
+        Return False if no receipt arrived: the other process does not lead.
         """
         self.channel = channel = Channel(connection, self._clock)
         self._found.set()

@@ -26,7 +26,7 @@ class Waiters:
         self._process = process
         self._calls: dict[str, _Call] = {}
         self._open: dict[int, None] = {}
-        """This process's own sequence numbers that are not forgotten, lowest first."""
+        """The sequence numbers of this process's calls that are not forgotten yet, lowest first."""
         self._next = 1
 
     @property
@@ -50,14 +50,14 @@ class Waiters:
             self._calls[name] = _Call()
 
     def seen(self, offer: Offer) -> None:
-        """Note an offer that came as the outcome of a command, so that news do not repeat it."""
+        """Record an offer that arrived as the outcome of a command, so that `wait` does not return it again."""
         call = self._calls.get(offer.id)
         if call is not None:
             call.highest = max(call.highest, offer.attempt)
             call.news = deque(news for news in call.news if isinstance(news, Over) or news.attempt > offer.attempt)
 
     def put(self, news: Offer | Over) -> None:
-        """Keep the news. Ignore an offer of an attempt that is not above the highest seen one: it is stale (rule 4)."""
+        """Keep the news. Ignore an offer whose attempt is not above the highest one seen: it is stale (rule 4)."""
         call = self._calls.get(news.id)
         if call is None or call.is_over:
             return
@@ -71,7 +71,7 @@ class Waiters:
         call.wakeup.set()
 
     async def wait(self, name: str, timeout_s: float) -> Offer | Over | None:
-        """Return the next news of the call, or None after `timeout_s` seconds. An end is returned each time."""
+        """Return the next news of the call, or None after `timeout_s` seconds. An end is returned again each time."""
         self.expect(name)
         call = self._calls[name]
         try:
