@@ -1,8 +1,8 @@
 """Repeats slow appends with the same bytes, and slow reads, so that one slow reply does not delay a whole shard.
 
-Both appends write the same bytes to the same position, and a position is written once. So the append that is applied
-second finds equal bytes there, and succeeds too. Only a small part of the requests is repeated, and none while the
-store throttles, because more load would then make it slower.
+Both appends write the same bytes to the same position, and a position is written once. So the second append finds equal
+bytes there, and succeeds too. Only a small part of the requests is repeated, and none while the store throttles,
+because more load would make it slower.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Any, TypeVar
 from dispatcher.ports import Log
 
 HEDGE_AFTER_S = 0.012
-"""A request without an answer after this time is repeated: above the P90 of a DynamoDB put, below its P99."""
+"""A request without an answer after this time is repeated. It is above the P90 of a DynamoDB put and below its P99."""
 HEDGED_SHARE_MAX = 0.05
+"""The part of the requests that may be repeated."""
 HEDGES_SAVED_MAX = 5.0
-"""Most repetitions in a row, after many requests without a repetition."""
+"""After many requests without a repetition, so many requests in a row may be repeated."""
 
 T = TypeVar("T")
 
 
 class HedgedLog:
-    """A dispatcher.ports.Log over another one."""
+    """A dispatcher.ports.Log that repeats the slow requests of another one."""
 
     def __init__(self, log: Log, is_throttled: Callable[[], bool] = lambda: False) -> None:
         self.hedges = 0
-        """Requests that were repeated so far."""
+        """The number of requests that were repeated."""
         self._log, self._is_throttled = log, is_throttled
         self._saved = HEDGES_SAVED_MAX
         self._late: set[Future[Any]] = set()
@@ -63,7 +64,7 @@ class HedgedLog:
     def _forget(self, task: Future[Any]) -> None:
         self._late.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieve the slower try's error: it has no meaning after the first reply
+            task.exception()  # retrieve the slower try's error, which has no meaning after the first reply
 
     def _may_hedge(self) -> bool:
         return self._saved >= 1 and not self._is_throttled()
@@ -85,7 +86,7 @@ class HedgedLog:
 
 
 async def _first_reply(tries: list[Future[T]]) -> T:
-    """Return the first reply. Raises the error of the first try if all fail: a later one says nothing of its effect."""
+    """Return the first reply. If all tries fail, raise the first try's error: a later one does not show its effect."""
     pending = set(tries)
     while True:
         done, pending = await asyncio.wait(pending, return_when=FIRST_COMPLETED)

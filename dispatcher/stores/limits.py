@@ -1,4 +1,4 @@
-"""Limits that every backend keeps: sizes in bytes, times in seconds."""
+"""The limits of every backend: sizes in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dispatcher.model.errors import EntryTooLarge, LogGap, RequestTooLarge
 from dispatcher.model.invocation import Answer, Invocation
 
 ENTRY_BYTES_MAX = 380_000
-"""Longest entry of a log. An item of DynamoDB holds 400 KB with its keys."""
+"""The longest entry of a log. An item of DynamoDB, with its keys, may have 400 KB."""
 TEXT_BYTES_MAX = 350_000
-"""Longest body or answer of an invocation. An item never holds both."""
+"""The longest body or answer of an invocation. An item never has both."""
 CUT_AFTER_S = 24 * 3600.0
-"""Entries and snapshots below a cut stay for this long. A read that began before the cut still finds them."""
+"""Entries and snapshots below a cut are kept at least this long after they were written, so that a read that began
+before the cut still finds them."""
 INVOCATION_KEEP_S = 24 * 3600.0
-"""An invocation can be read, and its key is in use, for this long after its deadline."""
+"""For this time after its deadline, an invocation can be read and its key is in use."""
 MAILBOX_KEEP_S = 3600.0
-"""News is kept for this long. No call lives longer than its deadline of at most 900 s."""
+"""News is kept for this time. That is enough, because a call's deadline is at most 900 s after its arrival."""
 USAGE_KEEP_S = 400 * 24 * 3600.0
-"""Usage of an hour can be read for this long."""
+"""The usage of an hour can be read for this time."""
 TENANT_ROW_KEEP_S = 7 * 24 * 3600.0
-"""The state of a tenant that is not active any more can be read for this long."""
+"""The state of a tenant that is not active any more can be read for this time."""
 
 _SHARD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -63,5 +64,5 @@ def fitting_answer(answer: Answer) -> Answer:
 
 
 def expires_at(invocation: Invocation) -> float:
-    """Return when the invocation and its key are forgotten, in Unix seconds. Its answer does not change it."""
+    """Return when the invocation and its key are forgotten, in Unix seconds. An answer does not change this time."""
     return invocation.deadline_at + INVOCATION_KEEP_S

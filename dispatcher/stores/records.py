@@ -1,4 +1,4 @@
-"""Turns the model's records into the flat dictionaries that a row or an item stores, and back."""
+"""Converts the model's records to the flat dictionaries that a row or an item stores, and back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_valid(key: KeyRecord, now: float) -> bool:
 
 
 def invocation_record(invocation: Invocation) -> Record:
-    """Return the fields without `answer` and `shared`: a new invocation has neither."""
+    """Return the fields of a new invocation, without `answer` and `shared`, which it does not have yet."""
     return {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
 
 

@@ -19,7 +19,7 @@ class Manifest:
 
     position: int
     nonce: str
-    """Tells two snapshots of the same position apart."""
+    """A random name: two snapshots of the same position have different ones."""
     parts: int
     checksum: str
     """SHA-256 of the whole state, hexadecimal."""

@@ -1,4 +1,4 @@
-"""Encodes values for DynamoDB's low-level API, and decodes them. Numbers are sent as decimals, exactly in both ways."""
+"""Encodes and decodes values for DynamoDB's low-level API. Numbers are sent as decimals and keep their exact values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decode_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
 
 
 def _number(value: int | float | Decimal) -> str:
-    """Return the number as text. A float becomes the shortest decimal that reads back as the same float (17 digits)."""
+    """Return the number as text. A float becomes the shortest decimal that gives the same float (at most 17 digits)."""
     if isinstance(value, float):
         if not isfinite(value):
             raise ValueError(f"only finite numbers can be stored, not {value!r}")

@@ -1,8 +1,9 @@
-"""Durable invocations in DynamoDB: an item for each, and an item that maps a caller's key to its id.
+"""Durable invocations in DynamoDB: an item for each, and an item that maps the caller's key to the invocation's id.
 
-An invocation is created by two puts, because a transaction would cost twice as much: first the key, under the condition
-that it is free, then the item. If the creator dies between the puts, the key names an id without an item. The next call
-with the key then writes its own request under that id. The first write of an item wins.
+An invocation is created by two puts, because a transaction would cost twice as much. The first writes the key's item,
+under the condition that there is none. The second writes the invocation's item. If the process dies between the puts,
+the key leads to an id without an item. The next call with the key then writes its own request under that id. The first
+write of an item wins.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class DynamoInvocations:
         return fitting
 
     async def _take_key(self, invocation: Invocation) -> str:
-        """Return the id that the caller's key names: this one, or that of an earlier invocation."""
+        """Return the id under the caller's key: that of this invocation, or of an earlier one."""
         item = {**caller_key(invocation.tenant, invocation.key), "id": invocation.id, EXPIRY: _expiry(invocation)}
         try:
             await self._put_if_free(item)

@@ -1,18 +1,18 @@
-"""The table's layout: one table, keys `pk` and `sk`, expiry in `ttl`. No Scan and no index, ever.
+"""The table's layout: one table, keys `pk` and `sk`, expiry in `ttl`. There is no index, and no code uses Scan.
 
     pk                  sk                        what
     LOG#<shard>         <position>                an entry of the log
     SNAP#<shard>        M#<position>#<nonce>      the manifest of a complete snapshot
-    SNAP#<shard>        P#<position>#<nonce>#<n>  a part of it
+    SNAP#<shard>        P#<position>#<nonce>#<n>  a part of that snapshot
     MAIL#<process>      <position>#<digest>       news for a process without a connection
     INV#<id>            INV                       a durable invocation: its request, later its answer
     CALL#<tenant>       <SHA-256 of the key>      the id of the invocation under a caller's key
-    USAGE#<day>         <tenant>#<hour>#<app>     usage within an hour
-    STATE#<shard>       <tenant>                  what the log says of an active tenant
+    USAGE#<day>         <tenant>#<hour>#<shard>#<app>  usage within an hour
+    STATE#<shard>       <tenant>                  the state of an active tenant, from the log
     TENANT#<tenant>     CONFIG                    a tenant's configuration
-    TENANT#<tenant>     KEY#<prefix>              that it has this API key
-    TENANTS             <tenant>                  every tenant's configuration again, to list them
-    KEY#<prefix>        KEY                       an API key's digest
+    TENANT#<tenant>     KEY#<prefix>              an API key of the tenant
+    TENANTS             <tenant>                  a copy of every tenant's configuration, to list them
+    KEY#<prefix>        KEY                       the same API key, to find its tenant and digest
 
 Only administrators write the last four. Positions and hours have leading zeros, so that they sort as text.
 """
@@ -107,7 +107,7 @@ def invocation_key(invocation_id: str) -> Key:
 
 
 def caller_key(tenant: str, key: str) -> Key:
-    """A caller's key may have any length and any character, so only its digest is a part of the item's key."""
+    """Return the item's key, with a digest of the caller's key, which may have any length and any character."""
     return {PARTITION: f"CALL#{tenant}", SORT: hashlib.sha256(key.encode()).hexdigest()}
 
 
@@ -116,7 +116,7 @@ def usage_prefix(tenant: str, hour: int) -> str:
 
 
 def usage_key(tenant: str, hour: int, shard: str, app: str) -> Key:
-    """The application comes last, because it is the only name that may contain the separator."""
+    """Return the item's key. The application is last, because no other name may contain the separator."""
     return {PARTITION: usage_partition(hour), SORT: f"{usage_prefix(tenant, hour)}#{shard}#{app}"}
 
 

@@ -1,13 +1,13 @@
 """A shard's log in DynamoDB: an item for each entry, and snapshots in parts.
 
-Append is one put under the condition that the position is free. The refusal brings the winner's entry
-(`ReturnValuesOnConditionCheckFailure`), so a lost race costs one request. A put without a known result is repeated with
-the same bytes: equal bytes at the position mean that it was written.
+An append is one put under the condition that the position is free. If the condition fails, the reply contains the other
+process's entry (`ReturnValuesOnConditionCheckFailure`), so a lost position costs one request. A put without a known
+result is repeated with the same bytes: if the position has equal bytes, the put was applied.
 
-Entries and snapshots expire by themselves, ENTRY_KEEP_S and SNAPSHOT_KEEP_S after they were written, so `cut` writes
-nothing: a delete or a change of the expiry would cost as much as the entry did. A shard in use therefore needs a new
-snapshot more often than every ENTRY_KEEP_S (the service makes one at least daily). An entry that is past its expiry
-but still there counts: the log has a gap only where DynamoDB deleted one, in any order.
+Entries and snapshots expire by themselves, ENTRY_KEEP_S and SNAPSHOT_KEEP_S after they were written. So `cut` does
+nothing: a delete or a change of the expiry would cost as much as the entry did. A shard therefore needs a new snapshot
+within ENTRY_KEEP_S (the service makes one at least daily). An entry that is expired but not deleted yet still counts.
+The log has a gap only where DynamoDB has deleted an entry, which it does in any order.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from dispatcher.stores.snapshot_parts import Manifest, join, split
 DAY_S = 24 * 3600
 ENTRY_KEEP_S = 7 * DAY_S
 SNAPSHOT_KEEP_S = 14 * DAY_S
-"""Longer than an entry, so that the snapshot that an entry needs outlives it."""
+"""Longer than ENTRY_KEEP_S, so that an entry never outlives the snapshot from which a reader gets to it."""
 PART_KEEP_S = SNAPSHOT_KEEP_S + 3 * DAY_S
-"""Longer than a manifest, and than DynamoDB's delay in deleting it."""
+"""Longer than a manifest exists, including DynamoDB's delay of its deletion."""
 FREE = "attribute_not_exists(pk)"
 ENTRY = "entry"
 MANIFESTS_READ = 4
-"""Manifests read at once, newest first; all but the first only matter if a snapshot is torn."""
+"""So many manifests are read at once, newest first. All but the first only matter if a snapshot is torn."""
 
 
 class DynamoLog:
@@ -63,16 +63,17 @@ class DynamoLog:
         return entry
 
     async def _check_clock(self) -> None:
-        """Raises WrongClock. A clock that seems to have jumped is compared with DynamoDB's anew, by one read."""
+        """Raise WrongClock if this process's clock is wrong. Before that, one read compares it with DynamoDB's
+        again."""
         clock, server_time = self._requests.clock, self._requests.server_time
         if not server_time.is_right(times(clock)):
             await self.last()
             server_time.check(times(clock))
 
     async def read(self, position: int, limit: int = 1000) -> Sequence[bytes]:
-        """Return the entries, as ports.Log says. What looks like a gap is read again before it counts as one.
+        """Return the entries (ports.Log.read). An apparent gap is read again before it counts as one.
 
-        A query takes a while, and an entry behind the place that it has reached may be written meanwhile.
+        A query takes a while. An entry may be written meanwhile at a position that the query has already passed.
         """
         found: list[bytes] = []
         missing = -1

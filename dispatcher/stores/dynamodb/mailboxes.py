@@ -1,4 +1,4 @@
-"""Mailboxes in DynamoDB: an item for each put. A poll is one query, and one read unit if there is little news."""
+"""Mailboxes in DynamoDB: an item for each put. A poll is one query. With little news it takes one read unit."""
 
 from __future__ import annotations
 

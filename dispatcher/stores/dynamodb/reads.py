@@ -1,4 +1,4 @@
-"""Reads of the table: strongly consistent, and filtered by expiry (DynamoDB deletes expired items up to days late)."""
+"""Reads the table with strong consistency. Expired items are left out: DynamoDB deletes them up to days late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reads:
         return item if item and not self.is_expired(item) else None
 
     async def partition(self, partition: str, sort_prefix: str = "") -> list[Item]:
-        """Return the items of a partition in order of their sort keys. Each sort key begins with the prefix."""
+        """Return the items of a partition whose sort keys begin with the prefix, in order of the sort keys."""
         if not sort_prefix:
             found = await self.query(partition)
         else:
@@ -35,7 +35,10 @@ class Reads:
         limit: int | None = None,
         **more: Any,
     ) -> list[Item]:
-        """Return the items that a condition on `#sk` selects, at most `limit`; expired ones too. 1 MB a request."""
+        """Return the items that a condition on `#sk` selects, at most `limit`, also expired ones.
+
+        One request returns at most 1 MB, so this may send several.
+        """
         request = {**_condition(partition, condition, values or {}), "ConsistentRead": True, **more}
         found: list[Item] = []
         while limit is None or len(found) < limit:

@@ -1,11 +1,11 @@
-"""Requests to DynamoDB: in threads, retried within a budget, and classified by their known effect.
+"""Sends requests to DynamoDB: in threads, with retries within a budget. The result says whether a write was applied.
 
-A write has one of three ends:
-- it is applied, and the reply says so;
-- a condition refuses it: `ConditionFailed`, with the items as they are;
-- it fails (throttled, a transaction in conflict, timed out, a broken connection, a 5xx): it is tried again after a
-  jittered pause. The first try may have been applied: the retry then fails its condition, and the caller finds its own
-  bytes or its own nonce in the item that is reported. Once the budget is spent: StoreUnavailable.
+A write has one of three results:
+- It is applied, and the reply confirms it.
+- Its condition fails: ConditionFailed, with the present items.
+- It fails otherwise (throttled, a conflict of transactions, a timeout, a broken connection, a 5xx). Then it is tried
+  again after a jittered pause. The first try may have been applied. If so, the condition of the second try fails, and
+  the caller finds its own bytes or its own nonce in the present item. After the budget, StoreUnavailable is raised.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 0.5
 """Ten tries pause for 1.5 s on average, 3.1 s at most, between them."""
 BUDGET_S = 6.0
-"""No further try begins after this time, however few there were."""
+"""No further try begins after this time, even if there were fewer than TRIES_MAX."""
 PENDING_PER_THREAD_MAX = 64
-"""Most requests that wait for a thread. Others are refused at once, so that a slow store gathers no long queue."""
+"""The most requests that wait for a thread. More are refused at once, so that a slow store causes no long queue."""
 THROTTLED_S = 5.0
-"""The table counts as throttled for this time after it refused a request as too many."""
+"""The table counts as throttled for this time after it has throttled a request."""
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "TransactionInProgressException"}
@@ -66,7 +66,7 @@ class _Retry(Exception):
     def __init__(self, *, throttled: bool = False, spent: bool = False) -> None:
         self.throttled = throttled
         self.spent = spent
-        """DynamoDB has answered this transaction for good: its token must not be used again."""
+        """True if DynamoDB has given a final answer to this transaction. Then its token must not be used again."""
 
 
 class Requests:
@@ -89,11 +89,11 @@ class Requests:
         return self.clock.monotonic() < self._throttled_until
 
     def nonce(self) -> str:
-        """Name one write by 128 random bits."""
+        """Return 128 random bits, hexadecimal, which name one write."""
         return f"{self._random.getrandbits(128):032x}"
 
     async def send(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Send one request to the table and return the reply. Raises ConditionFailed, StoreUnavailable."""
+        """Send one request about the table and return the reply. Raises ConditionFailed, StoreUnavailable."""
         return await self._call(operation, {"TableName": self.table, **arguments})
 
     async def put(self, item: Mapping[str, Any], condition: str = "", **more: Any) -> None:
@@ -142,19 +142,19 @@ class Requests:
             future.exception()  # its caller may be gone
 
     def _pause_s(self, number: int) -> float:
-        """Exponential, with full jitter: requests that collided do not collide again in step."""
+        """Return an exponential pause with full jitter, so that requests that collided do not collide again."""
         return self._random.uniform(0.0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**number))
 
     def _answer(self, method: Any, arguments: dict[str, Any], until: float) -> dict[str, Any]:
-        """Raises ConditionFailed, _Retry or StoreUnavailable: nothing of botocore leaves this module."""
-        if self.clock.monotonic() > until:  # it waited for a thread: those behind it wait for it
+        """Send the request and return the reply. Raises only ConditionFailed, _Retry or StoreUnavailable."""
+        if self.clock.monotonic() > until:  # it waited so long for a thread that the later requests wait for it
             raise StoreUnavailable("The tenant store is too slow.")
         began = times(self.clock)
         try:
             reply = dict(method(**arguments))
         except ClientError as error:
             raise _meaning(error) from error
-        except (HTTPClientError, NotConnected) as error:  # not connected, broken, or nothing came back in time
+        except (HTTPClientError, NotConnected) as error:  # not connected, broken, or no reply in time
             raise _Retry from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"The tenant store cannot be used: {type(error).__name__}.") from error

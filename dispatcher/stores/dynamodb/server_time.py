@@ -5,7 +5,7 @@ more than SKEW_MAX_S, the process must not append to a log, because its entries 
 
 The header has whole seconds, and the reply takes time to arrive. So a clock counts as wrong only if it is wrong for
 every moment at which DynamoDB may have written the reply. If the wall clock has moved more or less than the monotonic
-clock since that reply, it counts as wrong by the difference, until the next reply.
+clock since that reply, the difference is added to its error, until the next reply.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def times(clock: Clock) -> Times:
 class ServerTime:
     def __init__(self) -> None:
         self._observed: Times | None = None
-        """When the request of the last compared reply began."""
+        """The start of the request whose reply was compared last."""
         self._ahead_s, self._behind_s = float("-inf"), float("-inf")
 
     def observe(self, reply: Mapping[str, Any], began: Times, ended: Times) -> None:
@@ -53,7 +53,7 @@ class ServerTime:
         return self._off_s(now) <= SKEW_MAX_S
 
     def check(self, now: Times) -> None:
-        """Raises WrongClock if this process's clock is off."""
+        """Raise WrongClock if this process's clock is wrong."""
         if not self.is_right(now):
             off_s = self._off_s(now)
             direction = "ahead of" if off_s == self._ahead_s + self._drift_s(now) else "behind"
@@ -64,7 +64,7 @@ class ServerTime:
         return max(self._ahead_s + drift_s, self._behind_s - drift_s)
 
     def _drift_s(self, now: Times) -> float:
-        """Return how many seconds more the wall clock has moved than the monotonic clock since the last reply."""
+        """Return by how many seconds the wall clock has moved more than the monotonic clock since the last reply."""
         since = self._observed or now
         return (now.wall - since.wall) - (now.monotonic - since.monotonic)
 

@@ -1,7 +1,7 @@
 """The store in DynamoDB (layout.py has its items).
 
-Requests: one for an append, a read of the tail, a poll of a mailbox, an answer; two for a new invocation under a key.
-tests/conformance counts them, benchmarks/log_capacity.py what they cost.
+An append, a read of the log's end, a poll of a mailbox and an answer take one request each. A new invocation with a key
+takes two. tests/conformance counts the requests, benchmarks/log_capacity.py their costs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READ_TIMEOUT_S = 3.0
 def client_config(threads: int = THREADS) -> Config:
     """Return the configuration of a client for DynamoStore.
 
-    One try a call (the store retries by itself), short timeouts, and a connection for each thread.
+    The client tries each call once, because the store itself retries. Timeouts are short; each thread has a connection.
     """
     return Config(
         connect_timeout=CONNECT_TIMEOUT_S,
@@ -46,7 +46,7 @@ def client_config(threads: int = THREADS) -> Config:
 
 
 def create_table(client: DynamoDBClient, name: str) -> None:
-    """Create the table and wait until it is active. For local stand-ins and tests: on AWS, infra/ owns it."""
+    """Create the table and wait until it is active. For local stand-ins and tests; on AWS, infra/ creates the table."""
     client.create_table(**table_definition(name))
     client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY})
@@ -66,7 +66,7 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
         server_time: ServerTime | None = None,
         is_hedged: bool = True,
     ) -> None:
-        """`is_hedged`: slow requests of the log are repeated (hedged_log.py)."""
+        """`is_hedged`: repeat slow requests of the log (hedged_log.py)."""
         self._requests = Requests(client, table, clock, random, threads, server_time or ServerTime())
         self._reads = Reads(self._requests)
         self._is_hedged = is_hedged
@@ -81,5 +81,5 @@ class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
         return HedgedLog(log, self._requests.is_throttled) if self._is_hedged else log
 
     async def close(self) -> None:
-        """Let the threads go. What is under way ends by itself."""
+        """Release the threads. Requests that are under way end by themselves."""
         self._requests.close()

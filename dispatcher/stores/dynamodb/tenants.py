@@ -24,7 +24,7 @@ from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
 from dispatcher.stores.records import is_valid, key_record, tenant_record, to_key, to_tenant
 
 DELETES_MAX = 50
-"""Most keys in one transaction: two items each, 100 items at most."""
+"""The most keys in one transaction. A key has two items, and a transaction at most 100."""
 
 
 class DynamoTenants:
@@ -91,7 +91,7 @@ class DynamoTenants:
 
 
 def _is_version(expected: int | None) -> dict[str, Any]:
-    """Return the condition that no tenant is there (None), or one of this version.
+    """Return the condition that the tenant does not exist (`expected` None) or has this version.
 
     If two operators create the same tenant, or change the same version, the second gets an error, and no change is
     lost.

@@ -24,7 +24,7 @@ class LogData:
     written_at: dict[int, float] = field(default_factory=dict)
     parts: dict[SnapshotName, dict[int, bytes]] = field(default_factory=dict)
     manifests: dict[SnapshotName, tuple[Manifest, float]] = field(default_factory=dict)
-    """With the time at which each was written."""
+    """Each with the time at which it was written."""
     end: int = 0
     """The position after the last entry."""
 

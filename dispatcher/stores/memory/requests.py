@@ -28,7 +28,7 @@ WRITES = frozenset(
         "delete_key",
     ]
 )
-"""Names of the operations that write, as a Faults hook sees them."""
+"""The names of the operations that write, as a Faults hook gets them."""
 READS = frozenset(
     [
         "read_log",
@@ -48,7 +48,7 @@ READS = frozenset(
 
 
 class Faults(Protocol):
-    """What goes wrong, and when. Either method may raise StoreUnavailable, or wait on the clock."""
+    """Injects faults. Each method may raise StoreUnavailable, or wait on the clock."""
 
     async def before(self, operation: str) -> None:
         """Called before the request is applied."""

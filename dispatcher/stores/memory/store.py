@@ -1,8 +1,8 @@
 """The store in memory. Its methods have the same outcomes as those of the real stores.
 
-Every method counts as one request (a snapshot: one for each part, and one for its manifest). It is applied atomically,
-also between threads, and calls a `Faults` hook before and after. If the hook raises before, nothing was written; if it
-raises after, the reply is lost. The store is deterministic: its results depend on the calls, the clock and the hook.
+Every method counts as one request (a snapshot: one for each part, and one for its manifest). A request is applied
+atomically, also between threads. A `Faults` hook is called before and after. If it raises before, nothing is written.
+If it raises after, the reply is lost. The results depend only on the calls, the clock and the hook.
 
 `view` gives each simulated process its own faults and its own clock over the same data.
 """
@@ -27,7 +27,7 @@ from dispatcher.stores.memory.usage import MemoryUsage
 
 
 class MemoryData:
-    """What all views of one store share."""
+    """The data that all views of one store share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -63,12 +63,12 @@ class MemoryStore:
         self._mailboxes = MemoryMailboxStore(self.data, self._requests, clock)
 
     def view(self, clock: Clock, faults: Faults | None = None) -> MemoryStore:
-        """Return a store over the same data, as another process with its own clock and faults uses it."""
+        """Return a store over the same data, for another process with its own clock and faults."""
         return MemoryStore(clock, faults, self.data)
 
     @property
     def requests(self) -> Counter[str]:
-        """Requests of this view so far, by operation."""
+        """The number of requests of this view so far, by operation."""
         return self._requests.counts
 
     @property

@@ -1,17 +1,17 @@
 """One SQLite file for all processes of one machine. A process has a thread for writes, one for reads and one to sync.
 
-The file is in WAL mode. This survives:
-- If a process dies (kill -9): every acknowledged write, because a commit is in the operating system's memory.
-- If the machine dies or loses power: every write that was acknowledged as `synced`, and every other write that is older
-  than SYNC_AFTER_S. If a write is lost, all writes after it are lost too.
+The file is in WAL mode.
+- If a process dies (kill -9), every acknowledged write survives, because a commit is in the operating system's memory.
+- If the machine dies or loses power, every write that was acknowledged as `synced` survives, and every other write that
+  is older than SYNC_AFTER_S. If a write is lost, all writes after it are lost too.
 
 A synced write takes as long as the disk's sync, 0.3 to 4 ms on the measured machine; any other write takes 0.05 ms.
 Invocations and their answers are synced at once, because a caller relies on them. So are the writes of administrators.
 Entries of the log are not: if the machine dies, all plain requests die with its engines, and the log loses at most the
-last tenth of a second. This is not true on a disk that acknowledges before it has written. WAL does not work on a
-network file system.
+last tenth of a second. All this is not true on a disk that acknowledges a sync before it has written. WAL does not work
+on a network file system.
 
-A reader sees every write that was acknowledged before the read began, also the writes of other processes.
+A read returns every write that was acknowledged before the read began, also the writes of other processes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dispatcher.stores.sqlite.sync import LateSync
 BUSY_S = 5.0
 """A write waits this long for the writes of other processes."""
 QUEUED_MAX_S = 5.0
-"""A request that has waited longer for the requests of its own process is refused.
+"""A request that has waited longer than this for a thread of its process is refused.
 
-Otherwise all requests that wait while another process holds the lock would wait BUSY_S for it, one after another.
+Otherwise, while another process holds the lock, all waiting requests would wait BUSY_S for it, one after another.
 """
 PENDING_MAX = 1024
-"""Most requests that wait for a thread. Others are refused at once, so that a slow store gathers no long queue."""
+"""The most requests that wait for a thread. More are refused at once, so that a slow store causes no long queue."""
 
 T = TypeVar("T")
 Apply = Callable[[sqlite3.Connection], T]
@@ -126,14 +126,14 @@ class Database:
 
 
 def _in_time(work: Callable[[], T], until: float) -> T:
-    """Do the work if it begins in time. Raises StoreUnavailable."""
+    """Do the work, or raise StoreUnavailable if it is too late to begin."""
     if time.monotonic() > until:
         raise StoreUnavailable("The store is too slow.")
     return work()
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. Processes that open a new file at the same time exclude each other, and SQLite does not wait."""
+    """Switch to WAL. Retry for BUSY_S, because SQLite does not wait here for a process that opens the file too."""
     until = time.monotonic() + BUSY_S
     while True:
         try:

@@ -12,7 +12,7 @@ from dispatcher.stores.records import answer_record, invocation_record, to_answe
 from dispatcher.stores.sqlite.database import Database
 
 FORGOTTEN_AT_ONCE_MAX = 20
-"""Each new invocation deletes at most this many expired ones: enough to delete all in time, without a long pause."""
+"""Each new invocation deletes at most this many expired ones. So all are deleted in time, without a long pause."""
 _UNSHARED = "json_extract(record, '$.shared') IS NULL"
 _ROW = "SELECT record, body, answer FROM invocations WHERE expires_at > ? AND "
 

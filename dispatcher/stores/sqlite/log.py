@@ -1,4 +1,4 @@
-"""A shard's log in SQLite. A snapshot is one row, written in one transaction; its checksum finds damage of the disk."""
+"""A shard's log in SQLite. A snapshot is one row, written in one transaction. Its checksum shows damage of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.stores.snapshot_parts import checksum
 from dispatcher.stores.sqlite.database import Database
 
 ENTRIES_CUT_AT_ONCE = 500
-"""Deleted in some milliseconds."""
+"""The entries that one transaction deletes. This takes some milliseconds."""
 
 
 class SqliteLog:
@@ -63,9 +63,9 @@ class SqliteLog:
         return None
 
     async def cut(self, position: int) -> None:
-        """Delete from the lowest position on, in short transactions: the appends of all processes wait for each.
+        """Delete from the lowest position on, in short transactions, because all processes' appends wait meanwhile.
 
-        It ends at the first rows that are too young. Otherwise every cut would read the entries of a whole day.
+        The deletion ends at the first rows that are too young. Otherwise every cut would read the entries of a day.
         """
         for table, key, at_once in (("log", "shard, position", ENTRIES_CUT_AT_ONCE), ("snapshots", "rowid", 1)):
             lowest = f"SELECT {key} FROM {table} WHERE shard = ? AND position < ? ORDER BY position LIMIT {at_once}"  # noqa: S608

@@ -1,4 +1,4 @@
-"""The file's tables. `user_version` names the layout; a file of a newer layout is refused.
+"""The tables of the file. `user_version` is the number of the layout. A file with a newer layout is refused.
 
 Entries of the log are opaque. The other tables have columns for the values that queries use, and the rest as JSON in
 `record`.

@@ -1,4 +1,4 @@
-"""The store in one SQLite file, for the gate of one machine. database.py says what survives which failure."""
+"""The store in one SQLite file, for the gate of one machine. database.py lists what survives each failure."""
 
 from __future__ import annotations
 

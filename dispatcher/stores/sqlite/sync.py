@@ -20,14 +20,14 @@ class LateSync:
         self._thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """Request that all writes so far are synced soon."""
+        """Sync all writes so far within about SYNC_AFTER_S."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._run, name="headgate-sync", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
-        """Sync what was requested."""
+        """Finish the requested syncs."""
         self._closing.set()
         with self._lock:
             thread = self._thread

@@ -13,7 +13,7 @@ from dispatcher.stores.records import tenant_row_record, to_tenant_row, to_usage
 from dispatcher.stores.sqlite.database import Database
 
 FORGOTTEN_AT_ONCE_MAX = 1000
-"""Each projection deletes at most this many rows: more than it adds, without a long pause."""
+"""Each projection deletes at most this many expired rows. That is more than it adds, and causes no long pause."""
 _IF_NEWER = "DO UPDATE SET position = excluded.position, record = excluded.record WHERE excluded.position > position"
 
 
