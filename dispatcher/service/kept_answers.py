@@ -7,12 +7,20 @@ ends with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from dispatcher.model.commands import Command, End, Outcome, Over
 from dispatcher.model.invocation import Answer
 from dispatcher.model.unanswered import answer_of_outcome
 from dispatcher.ports import InvocationStore
+
+AT_ONCE = 256
+"""Most requests at a time for one entry. A store refuses more than it has room for (stores/dynamodb/requests.py), and
+an entry that needs them all at once could never be written."""
+
+T = TypeVar("T")
 
 
 async def keep_answers(
@@ -22,7 +30,7 @@ async def keep_answers(
 
     Return the commands, each End with the answer that the store holds now. Raises StoreUnavailable.
     """
-    return list(await asyncio.gather(*(_kept(store, *pair, now) for pair in zip(commands, outcomes, strict=True))))
+    return await _in_parts([partial(_kept, store, *pair, now) for pair in zip(commands, outcomes, strict=True)])
 
 
 async def kept_ends(
@@ -38,10 +46,11 @@ async def kept_ends(
     read the log yet could store another one later. Raises StoreUnavailable.
     """
     reported = {(command.id, command.attempt) for command in commands if isinstance(command, End) and command.answer}
-    gone = [over for over in (*ends, *lost) if (over.id, over.attempt) not in reported]
-    own = [answer_of_outcome(over, now) if over in ends else None for over in gone]
-    standing = await asyncio.gather(
-        *(_standing(store, over.id, answer) for over, answer in zip(gone, own, strict=True))
+    ended, again = ([over for over in overs if (over.id, over.attempt) not in reported] for overs in (ends, lost))
+    gone = [*ended, *again]
+    own = [*(answer_of_outcome(over, now) for over in ended), *(None for _ in again)]
+    standing = await _in_parts(
+        [partial(_standing, store, over.id, answer) for over, answer in zip(gone, own, strict=True)]
     )
     return [
         _end_with(kept, over)
@@ -55,7 +64,7 @@ async def keep_outcomes(store: InvocationStore, ends: Sequence[Over], now: float
 
     Call this after the log contains the ends, because only the log decides how such a call ends.
     """
-    await asyncio.gather(*(store.answer(over.id, answer_of_outcome(over, now)) for over in ends))
+    await _in_parts([partial(store.answer, over.id, answer_of_outcome(over, now)) for over in ends])
 
 
 def ends_with_answer(command: Command, outcome: Outcome) -> bool:
@@ -63,6 +72,14 @@ def ends_with_answer(command: Command, outcome: Outcome) -> bool:
     if not isinstance(command, End) or not command.answer:
         return False
     return isinstance(outcome, Over) and outcome.attempt == command.attempt
+
+
+async def _in_parts(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Make the requests, at most AT_ONCE at a time, and return their results. Raises the first error."""
+    results: list[T] = []
+    for start in range(0, len(requests), AT_ONCE):
+        results += await asyncio.gather(*(request() for request in requests[start : start + AT_ONCE]))
+    return results
 
 
 def _end_with(kept: Answer, over: Over) -> End:

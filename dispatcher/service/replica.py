@@ -6,6 +6,7 @@ every decision in the log was made on the exact state before its entry. A lock l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -30,6 +31,8 @@ LOSSES_BEFORE_READ = 2
 because there is probably more than one new entry."""
 CONTESTED_AFTER_S = 0.02
 """If other processes write too and the last read is older than this, the end of the log is read before a decision."""
+KEEP_OUTCOMES_S = 1.0
+"""How long the outcomes of an entry wait until the answers of calls that ended before they ran are stored."""
 GIVING_WAY_S = 0.02
 GIVING_WAY_LOSSES = 3
 """A process that does not lead pauses for up to GIVING_WAY_S after each of its first GIVING_WAY_LOSSES losses. So a
@@ -183,8 +186,9 @@ class Replica(Follower):
     async def _keep_outcomes(self, ends: list[Over], now: float) -> None:
         """Store answers for durable calls that ended before they ran. If that fails, a later reader makes them."""
         if ends and self._answers is not None:
-            with suppress(StoreUnavailable):
-                await keep_outcomes(self._answers, ends, now)
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(KEEP_OUTCOMES_S):
+                    await keep_outcomes(self._answers, ends, now)
 
     async def _commit_split(self, commands: list[Command], epoch: int | None) -> Committed:
         if len(commands) == 1:
