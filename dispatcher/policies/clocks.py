@@ -1,8 +1,9 @@
 """The two clocks of a tenant: a wall clock for its guarantee, a virtual clock for its part of the surplus.
 
 Source: BWFQ (2025), section 3.1, in a form whose order can be kept in an index (orders/two_clocks.py has the moves).
-The paper keeps two counters that grow for ever, credits earned and credits spent. Here each tenant carries two numbers
-that move only when it is dispatched or settled, so an index ordered by them never goes stale:
+The paper keeps two counters that grow for ever, credits earned and credits spent. Here each tenant has two numbers that
+move only when one of its requests arrives, is dispatched or is settled, and never with time alone. So an index ordered
+by them never goes stale:
 
 - `tat` (wall clock, seconds): the theoretical arrival time of the generic cell rate algorithm (ITU-T I.371). A tenant
   is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
