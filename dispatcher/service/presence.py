@@ -34,6 +34,9 @@ GONE_SILENT_S = 10.0
 LEASE_S = 10.0
 """A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
+ATTEMPTS_LOST = 500
+"""About how many attempts are lost in one sweep, if many workers are lost together. Before their entry is written, the
+items of the durable ones are read (kept_answers.py), and the leader may wait for an entry for two seconds at most."""
 AGAIN_S = 1.0
 """The shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 
@@ -125,9 +128,16 @@ class Presence:
                 self._worker_silent(worker)
         for process in list(self._gone()):
             self._ask(Gone(process, False))
-        for worker in list(self._lost()):
-            self._ask(Gone(worker, True))
+        self._ask_for_lost_workers()
         self._forget()
+
+    def _ask_for_lost_workers(self) -> None:
+        """Submit the loss of workers with up to ATTEMPTS_LOST attempts, the last worker not counted."""
+        attempts = 0
+        for worker in list(self._lost()):
+            if attempts < ATTEMPTS_LOST:
+                self._ask(Gone(worker, True))
+                attempts += len(self._replica.shard.state.workers[worker].running)
 
     def _gone(self) -> Iterator[str]:
         now = self._clock.monotonic()

@@ -198,6 +198,23 @@ async def test_a_worker_is_lost_a_lease_after_the_log_calls_it_silent() -> None:
 
 
 @in_virtual_time()
+async def test_workers_that_are_lost_together_leave_a_few_at_a_time() -> None:
+    """The items of all their durable attempts are read before the entry: that may take longer than a leader waits."""
+    watch = await watched()
+    names = [f"w{number}" for number in range(2, 6)]
+    await watch.replica.commit([report(name, 300) for name in names])
+    calls = [accept(f"front-{number}", "front", watch.clock.now()) for number in range(3, 1203)]
+    await watch.replica.commit(calls)
+    front, worker = watch.session("front"), watch.session("worker")
+    await watch.run(SILENT_S + LEASE_S + LEASE_MARGIN_S, [front], [("w1", worker)])
+    gone = [await watch.run(SWEEP_S, [front], [("w1", worker)]) for _ in range(8)]
+    assert [sorted(each) for each in gone if each] == [
+        [Gone("w2", True), Gone("w3", True)],
+        [Gone("w4", True), Gone("w5", True)],
+    ]
+
+
+@in_virtual_time()
 async def test_a_new_worker_is_not_silent_while_its_first_report_waits_for_its_entry() -> None:
     watch = await watched()
     front, worker, new = watch.session("front"), watch.session("worker"), watch.session("new worker")
