@@ -159,7 +159,11 @@ class LogGap(LogError):
 
 
 class LogCorrupt(LogError):
-    """An entry or a snapshot cannot be decoded or folded, or is of a newer version. The shard stops."""
+    """An entry or a snapshot cannot be decoded or folded. The shard stops."""
+
+
+class LogNewer(LogCorrupt):
+    """An entry or a snapshot is of a newer version. A newer headgate can read it."""
 
 
 class EntryTooLarge(LogError):

@@ -13,7 +13,7 @@ from dispatcher.model.errors import LogCorrupt, LogGap
 from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock, Log
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S, Moment
-from dispatcher.shard.codec import decode_entry
+from dispatcher.shard.codec import decode_entry_at
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import load
@@ -144,7 +144,7 @@ class Follower:
 
     def _fold(self, data: bytes) -> None:
         try:
-            entry = decode_entry(data)
+            entry = decode_entry_at(self.shard.position, data)
             news = self.shard.fold(entry)
         except LogCorrupt as error:
             self._corrupt = error

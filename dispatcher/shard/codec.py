@@ -6,7 +6,7 @@ import json
 import zlib
 from typing import Any
 
-from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import (
     FORMAT,
     Accepted,
@@ -68,13 +68,23 @@ def decode_entry(data: bytes) -> Entry:
     try:
         version, position, at, writer, leader, epoch, facts = fields
         if version > FORMAT:
-            raise LogCorrupt(f"entry {position} has version {version}, newer than {FORMAT}: update this process")
+            raise LogNewer(f"entry {position} has version {version}, newer than {FORMAT}: update this process")
         head = (type(position), type(writer), type(leader), type(epoch), type(facts))
         if head != _HEAD or not isinstance(at, int | float):
             raise TypeError(f"the head of entry {position!r} has fields of wrong types")
         return Entry(position, at, writer, leader, epoch, tuple(_fact(*fact) for fact in facts))
     except (ValueError, TypeError, KeyError) as error:
-        raise LogCorrupt(f"an entry of the log does not decode: {error!r}") from None
+        raise LogCorrupt(f"it is no entry: {error!r}") from None
+
+
+def decode_entry_at(position: int, data: bytes) -> Entry:
+    """Return the entry that the log has at this position. Raises LogCorrupt, which names the position."""
+    try:
+        return decode_entry(data)
+    except LogNewer:
+        raise
+    except LogCorrupt as error:
+        raise LogCorrupt(f"entry {position} cannot be read: {error}") from None
 
 
 def pack(*values: object) -> bytes:

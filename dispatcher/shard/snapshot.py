@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dispatcher.model.commands import Over
-from dispatcher.model.errors import LogCorrupt
+from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import FORMAT, WorkerSet
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
@@ -82,7 +82,7 @@ def load(data: bytes, settings: ShardSettings) -> Shard:
     try:
         fields = fields_of(data)
         if fields["format"] > FORMAT:
-            raise LogCorrupt(f"the snapshot has version {fields['format']}, newer than {FORMAT}: update this process")
+            raise LogNewer(f"the snapshot has version {fields['format']}, newer than {FORMAT}: update this process")
         if fields["order"] != settings.order:
             raise LogCorrupt(
                 f"the shard's log was written under the order {fields['order']!r}, this process runs "

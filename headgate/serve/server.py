@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
-from dispatcher.model.errors import ConfigurationError, LogError, StoreUnavailable
+from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
 from dispatcher.ports import Store
 from headgate.local.fleet import FRONT, WORKER, Fleet, Member
 from headgate.local.ports import front_ports
@@ -63,9 +63,13 @@ class Server:
         except (ChildDied, TimeoutError) as error:
             limit = f"a process was not ready after {self.options.start_timeout_s:g} s; --start-timeout gives more"
             raise ConfigurationError(f"headgate did not start: {str(error) or limit}") from None
+        except LogNewer as error:
+            raise ConfigurationError(
+                f"the log in {self.options.home} was written by a newer headgate: {error}. Nothing was changed"
+            ) from None
         except LogError as error:
             raise ConfigurationError(
-                f"the log in {self.options.home} cannot be used: {error} "
+                f"the log in {self.options.home} cannot be used: {str(error).removesuffix('.')}. "
                 "Restore a copy of the folder, or begin a new one with --data"
             ) from None
         except StoreUnavailable as error:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.ports import Clock, Connection, Ids, Log, Transport
 from dispatcher.service.authentication import sign_as_client
-from dispatcher.shard.codec import decode_entry
+from dispatcher.shard.codec import decode_entry_at
 
 CONNECT_S = 0.5
 WATCH_S = 0.03
@@ -43,7 +43,7 @@ async def read_leadership(log: Log) -> Leadership:
     last = await log.last()
     if last is None:
         return NO_LEADER
-    entry = decode_entry(last[1])
+    entry = decode_entry_at(*last)
     by_leader = bool(entry.leader) and entry.writer.startswith(f"{entry.leader}/")
     return Leadership(entry.leader, entry.epoch, entry.position, entry.at, by_leader)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dispatcher.model.commands import Accept, Command, Offer, Outcome, Over, parse_call_id
-from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.errors import ConnectionLost, LogError, StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
@@ -215,13 +215,16 @@ class Link:
                 return await self._questions.ask(self._route.channel, topic, arguments)
 
     async def _read_shard(self) -> Shard:
-        """Return this process's copy of the shard after a read of the log's end. Raises StoreUnavailable after READ_S.
+        """Return this process's copy of the shard after a read of the log's end.
 
-        Without this bound, the read would wait for an append of this process as long as the table is unavailable.
+        Raises StoreUnavailable after READ_S, and if the log cannot be used. Without this bound, the read would wait for
+        an append of this process as long as the table is unavailable.
         """
         try:
             async with asyncio.timeout(READ_S):
                 await self._replica.catch_up()
         except TimeoutError:
             raise StoreUnavailable("The table does not answer.") from None
+        except LogError as error:
+            raise StoreUnavailable(str(error)) from None
         return self._replica.shard

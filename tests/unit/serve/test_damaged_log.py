@@ -12,7 +12,9 @@ from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.facts import FORMAT
 from dispatcher.service.replica import Replica
+from dispatcher.shard.codec import pack
 from headgate.serve.options import ServeOptions
 from headgate.serve.server import POOL, Server
 
@@ -41,6 +43,11 @@ def lose_entry(folder: Path) -> None:
     change(folder, "DELETE FROM log WHERE position = 2")
 
 
+def write_newer_entry(folder: Path) -> None:
+    entry = pack([FORMAT + 1, 4, 0.0, "p:1", "", 0, []])
+    change(folder, f"INSERT INTO log VALUES ('{POOL}', 4, x'{entry.hex()}', 0)")  # noqa: S608
+
+
 def spoil_pages(folder: Path) -> None:
     change(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
     database = folder / "headgate.sqlite"
@@ -51,7 +58,8 @@ def spoil_pages(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_entry, "the log in .* cannot be used: .* do not decode"),
+        (damage_entry, r"the log in .* cannot be used: entry 2 .* do not decode.*[^.]\. Restore .* --data"),
+        (write_newer_entry, "the log in .* newer headgate: entry 4 has version .*: update this process.* changed$"),
         (lose_entry, "the log in .* cannot be used: .* no entry 2, .* --data"),
         (spoil_pages, "the database in .* cannot be used: "),
     ],

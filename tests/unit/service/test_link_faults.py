@@ -16,6 +16,7 @@ from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
 from tests.support.gate.service_world import (
     SECRET,
+    SHARD,
     World,
     end,
     in_virtual_time,
@@ -238,6 +239,18 @@ async def test_questions_fail_while_the_table_is_away_and_an_append_is_repeated(
         with pytest.raises(StoreUnavailable):
             await world.on("front", question)
         assert world.clock.now() - began < READ_S + 0.1
+
+
+@in_virtual_time()
+async def test_questions_and_commands_fail_alike_if_the_log_cannot_be_read() -> None:
+    """An operator may repair it, so callers get 503 with a time, and not 500."""
+    world = World()
+    await world.replica("one").commit([report("w")])
+    world.data.logs[SHARD].append(1, b"j{", world.clock.now())
+    front = world.link("front")
+    for work in (front.fleet(), front.usage(None, 0, 1), front.do(new_call(world, front))):
+        with pytest.raises(StoreUnavailable, match="entry 1 cannot be read"):
+            await work
 
 
 @in_virtual_time()

@@ -19,7 +19,7 @@ from dispatcher.model.facts import (
     ProcessLost,
     WorkerLost,
 )
-from dispatcher.shard.codec import decode_entry, encode_entry, pack
+from dispatcher.shard.codec import decode_entry, decode_entry_at, encode_entry, pack
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
@@ -78,6 +78,11 @@ def test_an_entry_that_does_not_fold_is_named() -> None:
 def test_bytes_that_are_no_entry_of_this_version_are_refused(data: bytes) -> None:
     with pytest.raises(LogCorrupt):
         decode_entry(data)
+
+
+def test_bytes_that_do_not_decode_are_named_by_their_position() -> None:
+    with pytest.raises(LogCorrupt, match="entry 7 cannot be read"):
+        decode_entry_at(7, b"j{")
 
 
 def test_a_newer_entry_says_what_to_do() -> None:
