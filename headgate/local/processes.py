@@ -25,6 +25,7 @@ from headgate.local.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
 LOG_TAIL_CHARS = 2000
+REASON_CHARS_MAX = 300
 LOG_CHECKED_EVERY_S = 10.0
 
 
@@ -90,8 +91,13 @@ class Child:
         return output.decode(errors="replace")[-LOG_TAIL_CHARS:]
 
     def ending(self) -> str:
-        """Return a line that says how the child ended and where its log is."""
-        return f"{self.name} ended with status {self.returncode}; its log is {self.log_path}"
+        """Return a line that says how the child ended and where its log is.
+
+        If it ended by itself with an error, the line contains the last line of its output, which has the reason.
+        """
+        lines = self.log_tail().splitlines() if (self.returncode or 0) > 0 else []
+        reason = f" ({lines[-1][:REASON_CHARS_MAX]})" if lines else ""
+        return f"{self.name} ended with status {self.returncode}{reason}; its log is {self.log_path}"
 
     def _kill_group(self) -> None:
         try:

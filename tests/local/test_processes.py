@@ -57,6 +57,21 @@ async def test_an_end_before_the_announcement_carries_the_log(children: Children
         await child.announcement(HANG_S)
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("raise SystemExit('the disk is broken')", "status 1 (the disk is broken); its log"),
+        ("import os; os.kill(os.getpid(), 9)", "status -9; its log"),
+        ("raise SystemExit(2)", "status 2; its log"),
+    ],
+)
+async def test_an_end_with_an_error_is_reported_with_its_reason(children: Children, code: str, expected: str) -> None:
+    child = await children.spawn("one", python(code), environment={})
+    with pytest.raises(ChildDied):  # all of its output is in the log then
+        await child.announcement(HANG_S)
+    assert expected in child.ending()
+
+
 async def test_a_log_does_not_grow_for_ever(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
