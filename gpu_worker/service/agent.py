@@ -2,13 +2,13 @@
 
     join ──▶ heartbeat, every heartbeat_s ──▶ … ──▶ SIGTERM: drain, with heartbeats ──▶ finish executions ──▶ leave
 
-A heartbeat names the live attempts; its answer lists those that the log holds for this worker (held_attempts.py).
+A heartbeat names the live attempts. Its answer lists those that the log holds for this worker (held_attempts.py).
 
 - If the order of a held attempt does not arrive in time, the agent returns the attempt.
 - If the log does not hold an execution, the agent aborts it and does not report its end.
-- If no heartbeat was answered for lease_s less margin_s, the agent aborts all executions, because the gate may soon
-  give the work to another worker. A separate watch does this, because a heartbeat may hang. The ends are reported when
-  the gate answers again.
+- If no heartbeat was answered for lease_s - margin_s, the agent aborts all executions, because the gate may soon give
+  the work to another worker. A separate task does this, because a heartbeat may hang. The ends are reported when the
+  gate answers again.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ logger = logging.getLogger("headgate.agent")
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Seconds."""
+    """All times are in seconds."""
 
     heartbeat_s: float = 1.0
     lost_pause_s: float = 0.05
-    """How long after the loss of the connection to the leader a heartbeat is sent."""
+    """The time from the loss of the connection to the leader to the next heartbeat."""
     answer_s: float = 5.0
-    """How long an answer may take."""
+    """The longest time to the answer of a heartbeat."""
     lease_s: float = 10.0
-    """How long the gate keeps this worker's work assigned to it after a heartbeat."""
+    """For this time after a heartbeat the gate keeps the attempts assigned to this worker."""
     margin_s: float = 3.0
-    """How long before the end of the lease all executions are aborted."""
+    """All executions are aborted this long before the end of the lease."""
     watch_s: float = 0.25
-    """Time between two checks for the end of the lease and for overdue attempts."""
+    """The time between two checks for the end of the lease and for overdue attempts."""
     join_s: float = 60.0
-    """How long the first heartbeat is repeated before the start fails."""
+    """The first heartbeat is repeated for this time. Then the start fails."""
     join_pause_s: float = 0.5
     join_pause_max_s: float = 8.0
     drain_s: float = 25.0
-    """How long running executions may take to finish during a drain, and their reports to reach the log."""
+    """The longest time of a drain until all executions have finished and their reports are in the log."""
     abort_s: float = 5.0
-    """The same bound after the remaining executions were aborted, and the bound for signing off."""
+    """After the drain's end, the same bound for the aborted executions; also the bound for signing off."""
 
 
 @dataclass(eq=False)
@@ -80,15 +80,15 @@ class Agent:
     _draining: bool = False
     _left: bool = False
     _unanswered: bool = False
-    """Whether the last heartbeat was not answered."""
+    """True if the last heartbeat was not answered."""
     _answered_s: float = 0.0
-    """When the last answered heartbeat was sent, in monotonic seconds."""
+    """The time at which the last answered heartbeat was sent, in monotonic seconds."""
     _answered_at: float = 0.0
-    """The same by the wall clock."""
+    """The same time by the wall clock, in Unix seconds."""
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def join(self) -> None:
-        """Send the first heartbeat, repeatedly while the gate is unavailable. Raises StoreUnavailable after join_s."""
+        """Send the first heartbeat until the gate answers it. Raises StoreUnavailable after join_s."""
         until_s = self.clock.monotonic() + self.settings.join_s
         pause = self.settings.join_pause_s
         while not await self.heartbeat():
@@ -99,7 +99,7 @@ class Agent:
             pause = min(2 * pause, self.settings.join_pause_max_s)
 
     async def serve(self, until: Awaitable[object]) -> None:
-        """Send heartbeats until `until` is done, then drain. Heartbeats continue during the drain."""
+        """Send heartbeats until `until` is done. Then drain, still with heartbeats."""
         stop, heartbeats = asyncio.ensure_future(until), asyncio.ensure_future(self.run())
         await asyncio.wait({stop, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
         if heartbeats.done():
@@ -151,7 +151,8 @@ class Agent:
     async def _report_changes(self) -> None:
         """Send a heartbeat at once when the engine stops or begins to serve.
 
-        Until the gate knows that the engine does not serve, it offers each call here again, until the call fails.
+        Until the gate knows that the engine does not serve, it dispatches a returned call to this worker again, until
+        the call has no attempt left.
         """
         while True:
             await self.engine_changed.wait()
@@ -159,7 +160,7 @@ class Agent:
             await self.heartbeat()
 
     async def _report_after_losses(self) -> None:
-        """Send a heartbeat soon after the connection is lost: till then the gate gives this worker no new work."""
+        """Send a heartbeat soon after a loss of the connection. Until then the gate gives this worker no new work."""
         while True:
             await self.connection_lost.wait()
             await self.clock.sleep(self._jittered(self.settings.lost_pause_s))
@@ -198,8 +199,8 @@ class Agent:
     def _lease_ends(self, now_s: float) -> bool:
         """Return whether the gate may soon give the work to another worker.
 
-        While a machine is suspended its monotonic clock may stand still. Then the wall clock decides, but only if
-        heartbeats have got no answer since: it may have been set.
+        While a machine is suspended, its monotonic clock may stand still. So the wall clock counts too, but only if no
+        heartbeat was answered for two intervals, because the wall clock may have been set.
         """
         left_s = self.settings.lease_s - self.settings.margin_s
         silent_s = now_s - self._answered_s
@@ -207,14 +208,14 @@ class Agent:
         return silent_s >= left_s or by_wall_clock
 
     async def _cut_off(self) -> None:
-        """Abort everything, because the gate may soon give the work to another worker."""
+        """Accept no order, and abort all executions, because the gate may soon give the work to another worker."""
         self.executions.accepting = False
         await self.executions.abort_all(Abort.CUT_OFF)
 
     async def _leave(self) -> None:
-        """Sign off, unless an execution runs or is not reported: the gate would dispatch its call again.
+        """Sign off, unless an attempt is still live: the gate would dispatch its call again.
 
-        No heartbeat follows, because it would register the worker again.
+        No heartbeat is sent after this, because it would register the worker again.
         """
         async with self._sending:
             self._left = True
@@ -226,7 +227,7 @@ class Agent:
                 logger.warning("could not leave: %s", type(error).__name__)
 
     async def _within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Run `work` and return True. After `seconds` of this agent's clock, cancel it and return False."""
+        """Run `work` and return True. After `seconds` of this agent's clock, cancel `work` and return False."""
         task = asyncio.ensure_future(work)
         limit = asyncio.ensure_future(self.clock.sleep(seconds))
         await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)

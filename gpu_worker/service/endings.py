@@ -7,12 +7,12 @@
 | the deadline passed | End "expired" | WorkRefused 504, final |
 | the engine refused or evicted the request | End "failed" | WorkRefused 4xx or 503, final |
 | the engine failed, or the worker gave up | Return | WorkRefused 5xx, not final |
-| the same after the caller of a stream had a token | End "failed" | WorkRefused 5xx, final |
+| the same, and a streaming caller without a key has a token | End "failed" | WorkRefused 5xx, final |
 | the log does not hold the attempt | none | none |
 
-A failed attempt of a call that is durable, or not streamed, is returned also after its first token: the caller gets the
-answer as a whole, so another attempt can generate it. The tokens of a returned attempt are not charged. A request that
-the engine refused or evicted before its first token is not charged for its prompt.
+If a call is durable or not streamed, its failed attempt is returned even after the first token, because another attempt
+can generate the whole answer. The tokens of a returned attempt are not charged. If the engine refuses or evicts a
+request before its first token, the prompt is not charged.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ REFUSED_AS = {
     "preempted": 503,
     "preempted_too_often": 503,
 }
-"""HTTP statuses of the engine's errors that the request itself or more urgent requests caused. Any other error is a
+"""The HTTP statuses of those engine errors that the request itself or more urgent requests caused. Any other error is a
 fault of this worker and gets status 500."""
 RATE_WINDOW_S = 60.0
-"""Retry-After of a request that the RPM policy refuses: it counts the requests of a minute."""
+"""The Retry-After of a request that the RPM policy refuses. The policy counts the requests of a minute."""
 EARLY_S = 1.0
-"""An engine that ends a request at its deadline may do so this much early, by its own clock."""
+"""An engine may end a request this long before its deadline, because it uses a clock of its own."""
 EXPIRED = WorkRefused(504, DEADLINE_EXCEEDED, "The deadline passed before the answer was complete.", final=True)
 
 
@@ -49,8 +49,8 @@ class Ending(NamedTuple):
 
 
 def ending(execution: Execution, worker: str, now: float, preempted_retry_s: float) -> Ending:
-    """Return how an execution with a result ends. `now` is in Unix seconds. `preempted_retry_s` is the Retry-After of
-    an evicted request."""
+    """Return the ending of an execution that has a result. `now` is in Unix seconds. `preempted_retry_s` is the
+    Retry-After of an evicted request, in seconds."""
     result = execution.result
     if result is None:
         raise ValueError("the engine has not ended this execution yet")
@@ -66,7 +66,7 @@ def ending(execution: Execution, worker: str, now: float, preempted_retry_s: flo
 
 
 def confirms(report: End | Return, outcome: Outcome) -> bool:
-    """Return whether the log agrees with the last event. It does not if the call now belongs to a later attempt."""
+    """Return whether the log agrees with the last event. If a later attempt has replaced this one, it does not."""
     if isinstance(report, Return) or isinstance(outcome, Done):
         return True
     return isinstance(outcome, Over) and (outcome.attempt, outcome.outcome) == (report.attempt, report.outcome)
@@ -107,7 +107,7 @@ def _aborted(execution: Execution, worker: str, now: float) -> Ending:
 
 
 def _gave_up(execution: Execution, worker: str, reason: str, event: WorkRefused) -> Ending:
-    """Return the attempt, or end it if tokens went to a caller that has no other way to the answer."""
+    """Return the attempt. But end it if its caller streams, has tokens, and cannot get the answer in another way."""
     if execution.output_tokens and execution.order.streamed and not execution.order.durable:
         return _failed(execution, replace(event, final=True))
     return Ending(Return(execution.order.invocation, execution.order.attempt, reason, worker), event)
@@ -138,7 +138,7 @@ def _with_answer(execution: Execution, end: End, event: WorkRefused) -> End:
 
 
 def refused(call_id: str, attempt: int, worker: str, event: WorkRefused, tenant: str = "") -> End | Return:
-    """Return how an attempt is reported that reached the worker and is refused before it begins."""
+    """Return the report of an attempt that reached the worker and is refused before it begins."""
     if not event.final:
         return Return(call_id, attempt, "refused", worker)
     return End(call_id, attempt, "failed", 0, 0, tenant, error_body(error_of_refusal(event)))

@@ -1,4 +1,4 @@
-"""Reads an execution's events from the engine and notes them. Makes the engine end late and aborted executions."""
+"""Reads the events of executions from the engine and records them. Makes the engine end late and aborted executions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpu_worker.service.slo.watch import SloWatch
 logger = logging.getLogger("headgate.worker")
 
 STEP_S = 2.0
-"""Longest wait for an event. After it the caller gets a sign of life."""
+"""The longest wait for an event. After it the caller gets an Alive event."""
 
 
 @dataclass(eq=False)
 class EngineReader:
-    """Reads the events of all executions of one engine. `watch` notes the time of every event."""
+    """Reads the events of all executions of one engine. `watch` records the time of every event."""
 
     engine: Engine
     clock: Clock
@@ -34,9 +34,9 @@ class EngineReader:
         return Execution(order, self.clock.monotonic(), self._generate(order))
 
     async def step(self, execution: Execution) -> EngineEvent | None:
-        """Return the next event; None if none came for STEP_S seconds, or if the engine ended with an error.
+        """Return the next event; None if there was none for STEP_S seconds, or if the engine ended with an error.
 
-        After the end, `execution.result` says how the engine ended the execution.
+        After the end, `execution.result` is the engine's last event or its error.
         """
         await self._abort_if_late(execution)
         if execution.upcoming is None:
@@ -66,7 +66,7 @@ class EngineReader:
         await self.engine.abort(execution.name)
 
     async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        """Yield the engine's events. An error while the messages are made into a prompt is raised here too."""
+        """Yield the engine's events. An error of the chat template is raised here too."""
         prompt = order.prompt
         if prompt is None:
             prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
@@ -85,8 +85,8 @@ class EngineReader:
         return max(0.0, min(STEP_S, execution.order.deadline_at - self.clock.now()))
 
     async def _note(self, execution: Execution, event: EngineEvent) -> None:
-        """Note the event's counts and time. Repeat an abort that came before the engine had the request, for example
-        during tokenization."""
+        """Record the event's counts and time. If the execution was aborted before the engine had the request, for
+        example during tokenization, repeat the abort."""
         execution.note(event, self.clock.monotonic())
         self.watch.note(execution.name, event)
         if isinstance(event, Finished):
@@ -95,7 +95,7 @@ class EngineReader:
             await self.engine.abort(execution.name)
 
     def _failed(self, execution: Execution, error: BaseException) -> None:
-        """Note an error of any kind as the result, so that the slot is freed and the end reported."""
+        """Record an error of any kind as the result, so that the slot is freed and the end is reported."""
         self.watch.left(execution.name)
         if isinstance(error, EngineError):
             execution.result = error

@@ -1,4 +1,4 @@
-"""The engine's request for a work order."""
+"""Turns a work order into a request for the engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from gpu_worker.engines.interface import EngineRequest
 
 
 def engine_request(order: WorkOrder, prompt: str, now: float) -> EngineRequest:
-    """Return what the engine generates for `order`. `now` is Unix seconds, by the clock of `order.deadline_at`.
+    """Return the engine's request for `order`. `now` is in Unix seconds, by the same clock as `order.deadline_at`.
 
-    The application's name gets the tenant's in front. Policies learn from the requests of an application; what they
-    learn from one tenant must not move the requests of another tenant that uses the same name.
+    The tenant's name is put before the application's name. Policies learn from the requests of an application, and
+    requests of one tenant must not affect another tenant that uses the same application name.
     """
     return EngineRequest(
         request_id=order.execution,

@@ -1,4 +1,4 @@
-"""One execution: its order, what the engine delivered so far, and why it is aborted."""
+"""The state of one execution: its order, the output so far, and the reason of an abort."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineError, EngineEvent
 
 ANSWER_BYTES_MAX = 340_000
-"""Longest text that is kept for a durable call, in UTF-8. The stores keep at most 350,000 bytes of an answer."""
+"""The longest text that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
 
 
 class Abort(Enum):
-    """Why the engine must end an execution early."""
+    """The reasons for which the engine must end an execution early."""
 
     CALLER_LEFT = "the stream was closed"
     LATE = "the deadline passed"
@@ -26,7 +26,7 @@ class Abort(Enum):
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """The state of one execution. `begun_s`: when its order arrived, by the worker's monotonic clock."""
+    """The state of one execution. `begun_s`: the time of its order's arrival, by the worker's monotonic clock."""
 
     order: WorkOrder
     begun_s: float
@@ -38,11 +38,11 @@ class Execution:
     first_token_s: float = 0.0
     """Seconds from the arrival to the first token; 0 if there was none."""
     result: Finished | EngineError | None = None
-    """How the engine ended the execution; None while it runs."""
+    """The engine's last event or its error; None while the execution runs."""
     abort: Abort | None = None
-    """Why the engine must end the execution, now or as soon as it has the request; None if it may run on."""
+    """The reason for which the engine must end the execution, as soon as it has the request; None if it may run on."""
     caller_left: bool = False
-    """Whether the caller closed the stream before its last event."""
+    """True if the caller closed the stream before its last event."""
     text_bytes: int = 0
     texts: list[str] = field(default_factory=list)
     """The text of a durable call so far; empty for any other call, and if the text is too long to be stored."""
@@ -52,7 +52,7 @@ class Execution:
         return self.order.execution
 
     def note(self, event: EngineEvent, now_s: float) -> None:
-        """Note an event that came at `now_s` of the worker's monotonic clock."""
+        """Record an event that arrived at `now_s` of the worker's monotonic clock."""
         if not isinstance(event, Token):
             self.input_tokens = event.input_tokens
         if not isinstance(event, Started):

@@ -1,11 +1,11 @@
 """The executions on a worker: at most one per slot, each attempt at most once, none beyond its deadline.
 
-Every attempt that reached the worker ends by exactly one report to the log (endings.py), in this order: the slot is
+Every attempt that reached the worker ends with exactly one report to the log (endings.py), in this order: the slot is
 freed, the report is put into the outbox, the log acknowledges it, and then the caller gets the last event. So the
-caller's answer agrees with the log. Until the acknowledgement arrives, the caller gets signs of life.
+caller's answer agrees with the log. Until the acknowledgement arrives, the caller gets Alive events.
 
-If the caller closes the stream, the execution ends. The execution of a durable call goes on, and its answer is stored
-with its end.
+If the caller closes the stream, the execution ends, unless the call is durable. A durable call's execution goes on, and
+its answer is stored with its end.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ logger = logging.getLogger("headgate.worker")
 
 ALIVE = encode_event(Alive())
 LATE_S = 2.0
-"""How long the last event of an execution that ends at its deadline waits for the log."""
+"""If an execution ends at its deadline, its last event waits for the log this long."""
 RETURN_S = 10.0
-"""How long the last event of a returned attempt waits for the log. After that it is not sent, and the caller's process
-learns from the gate what becomes of the call."""
+"""The last event of a returned attempt waits for the log this long. After that it is not sent, and the caller's process
+gets the call's further news from the gate."""
 
 
 class Refusal(Exception):
-    """The worker does not serve this HTTP request and reports nothing about its attempt. `status` is that of HTTP."""
+    """The worker refuses this HTTP request, and reports nothing about its attempt. `status` is an HTTP status."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -66,8 +66,8 @@ class _LastEvent(NamedTuple):
 
 @dataclass(eq=False)
 class Executions:
-    """All executions of one worker. `worker` is its id in the log. `slo_watch` notes the time of every event and sheds
-    requests."""
+    """All executions of one worker. `worker` is its id in the log. `slo_watch` records the time of every event, and
+    sheds requests."""
 
     worker: str
     engine: Engine
@@ -79,7 +79,7 @@ class Executions:
     """False while the engine is being replaced."""
     watch: SloWatch = field(init=False)
     started_at: float = 0.0
-    """When this process began to receive orders, in Unix seconds. Orders that were signed before are refused."""
+    """The time at which this process began to receive orders, in Unix seconds. Older orders are refused."""
     accepting: bool = True
     """False while draining, and while the worker's lease at the gate is in doubt."""
     fenced: Counter[str] = field(default_factory=Counter)
@@ -108,10 +108,10 @@ class Executions:
         return self.running() | self.outbox.live()
 
     def run(self, token: ExecutionToken, order: WorkOrder | OrderRefused) -> AsyncGenerator[bytes, None]:
-        """Begin the order's execution and return its lines. `token` is verified. An invalid order ends its call.
+        """Begin the order's execution and return its lines. `token` must be verified. An invalid order ends its call.
 
-        Begin to read the lines at once: closing them frees the slot only after that. Raises Refusal if the attempt
-        reached this worker before, or may have reached it.
+        Read the first line at once: only after that does closing the generator free the slot. Raises Refusal if the
+        attempt reached this worker before or may have, or if the outbox is full.
         """
         self._take(token)
         if isinstance(order, OrderRefused):
@@ -124,10 +124,10 @@ class Executions:
         return self._lines(execution)
 
     def fence(self, name: str, *, is_old: bool) -> None:
-        """Give an attempt back to the gate that the log holds and that is not live here. From now on it never begins.
+        """Return an attempt to the gate that the log holds and that is not live here. From now on it never begins.
 
         `is_old`: an earlier process of this worker may have begun it. The reason of the return is "lost" if the attempt
-        was or may have been begun, else "not_begun", which suspends the caller's process.
+        was begun or may have been. Otherwise it is "not_begun", and the gate suspends the caller's process.
         """
         if name in self.live():
             return
@@ -199,9 +199,9 @@ class Executions:
             closing.add_done_callback(self._closed)
 
     async def _last_line(self, last: _LastEvent, until: float) -> AsyncGenerator[bytes, None]:
-        """Yield signs of life until the log has the report, at most until `until` (Unix seconds), then the last event.
+        """Yield Alive events until the log has the report, or until `until` (Unix seconds). Then yield the last event.
 
-        Yield no last event if the log does not answer in time, or if the call belongs to a later attempt.
+        Yield no last event if the log does not answer in time, or if a later attempt has replaced this one.
         """
         event, report, delivery = last
         name = execution_name(report.id, report.attempt)
@@ -217,7 +217,7 @@ class Executions:
             yield encode_event(event)
 
     def _until(self, order: WorkOrder, report: AttemptReport) -> float:
-        """Return until when the last event waits for the log, in Unix seconds."""
+        """Return the time until which the last event waits for the log, in Unix seconds."""
         now = self.clock.now()
         return now + RETURN_S if isinstance(report, Return) else max(order.deadline_at, now + LATE_S)
 

@@ -9,5 +9,6 @@ from dispatcher.model.commands import Command, Outcome
 
 class Gate(Protocol):
     async def do(self, command: Command) -> Outcome:
-        """Return the outcome once it is in the log. Raises StoreUnavailable if neither leader nor log answers."""
+        """Send the command, and return its outcome when the log contains it. Raises StoreUnavailable if neither the
+        leader nor the log answers."""
         ...

@@ -3,11 +3,11 @@
 The answer to each heartbeat lists the attempts that the log holds. Two differences lead to an action if they last:
 
 - The log holds an attempt that is not live here, and its order has not arrived OFFER_S after the first answer that
-  lists it: the caller's process is slow or dead. The worker promises never to begin the attempt, and returns it.
-- An execution runs here, and no answer of the last UNKNOWN_S lists it: its attempt was returned or ended elsewhere.
-  The worker aborts it and reports nothing. One answer is not enough, because it may be older than the attempt.
+  lists it. Then the caller's process is slow or dead. The worker promises never to begin the attempt, and returns it.
+- An execution runs here, and no answer of the last UNKNOWN_S lists it. Then its attempt was returned or ended by
+  another process. The worker aborts it and reports nothing. One answer is not enough: it may be older than the attempt.
 
-An answer from a lower position of the log than an earlier answer is outdated, and is ignored.
+An answer is outdated, and ignored, if an earlier answer was from a higher position of the log.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ class HeldAttempts:
     _old: Set[str] | None = None
     """The attempts of the first answer. An earlier process of this worker may have begun them."""
     _absent_since_s: dict[str, float] = field(default_factory=dict)
-    """Attempts that the log holds and that are not live here, each with the time of the first such answer."""
+    """The attempts that the log holds and that are not live here, each with the time of the first such answer."""
     _unknown_since_s: dict[str, float] = field(default_factory=dict)
-    """Executions that run here and that the log does not hold, each with the time of the first such answer."""
+    """The executions that run here and that the log does not hold, each with the time of the first such answer."""
 
     def note(self, answer: Attempts, running: Set[str], live: Set[str], now_s: float) -> bool:
-        """Note an answer. `running`: the executions that ran when the heartbeat was sent; `live`: the attempts that are
-        live now. Return False if an answer from a higher position was noted before."""
+        """Record an answer. Return False if it is outdated.
+
+        `running`: the executions that ran when the heartbeat was sent. `live`: the attempts that are live now.
+        """
         if answer.position < self._position:
             return False
         self._position = answer.position
@@ -55,7 +57,7 @@ class HeldAttempts:
         return self._old is not None and name in self._old
 
     def unknown(self, now_s: float) -> list[str]:
-        """Return the executions that the log has not held for UNKNOWN_S, as of the answer noted at `now_s`."""
+        """Return the executions that the log has not held for UNKNOWN_S, by the answer recorded at `now_s`."""
         return [name for name, since_s in self._unknown_since_s.items() if now_s - since_s >= UNKNOWN_S]
 
 

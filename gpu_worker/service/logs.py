@@ -16,8 +16,8 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLines(logging.Formatter):
-    """Fields passed as `extra` are keys beside the message. An exception is logged by type and place, without its
-    message, which may hold a prompt."""
+    """Formats a record as a line of JSON. The fields of `extra` are keys beside the message. Of an exception, the type
+    and the place are logged, but not its message, which may contain a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))

@@ -1,8 +1,8 @@
 """The worker's Prometheus metrics, read from the engine, the SLO monitor and the shedder at each scrape.
 
-Names end in their unit; counts never fall while the process lives. The number of labels is bounded: tiers, kinds and
-strategies are few, and at most TENANTS_MAX tenants' counters are reported. These are the lowest and the highest,
-because they show the fairness.
+Names end in their unit. Counts never fall while the process lives. The number of labels is bounded: there are few
+tiers, kinds and strategies, and the counters of at most TENANTS_MAX tenants are reported. These are the lowest and the
+highest ones, because they show the fairness.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkerCollector(Collector):
         self._watch = executions.watch
 
     def describe(self) -> list[Metric]:
-        """Return nothing: the engine does not run yet."""
+        """Return nothing, because the engine does not run yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -61,7 +61,7 @@ class WorkerCollector(Collector):
 
 
 def _preemption(counts: SchedulingStats) -> Iterator[Metric]:
-    # Copies: an engine may count in a thread of its own. Zeros: a rate needs a first value to rise from.
+    # Copies, because an engine may count in a thread of its own. Zeros, because a rate needs a first value.
     preemptions, costs = dict(counts.preemptions), dict(counts.costs)
     kinds = [(strategy, tier) for strategy in Strategy for tier in TENANT_TIERS]
     evicted = {(strategy.value, tier.value): preemptions.get((strategy, tier), 0) for strategy, tier in kinds}
@@ -166,7 +166,7 @@ def _gauge(name: str, about: str, values: float | Samples, *labels: str) -> Metr
 
 
 def _labels(values: float | Samples, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return no labels for a single number, as of an engine without tiers."""
+    """Return no labels for a single number, which an engine without tiers reports."""
     return labels if isinstance(values, Mapping) else ()
 
 

@@ -1,8 +1,8 @@
 """The outbox repeats the report of every attempt's end until the log contains it.
 
-The log recognises a repeated report by its attempt, so a repetition is not charged again, and no charge is lost in an
-outage of the gate. An attempt in the outbox still counts as live in the worker's heartbeats. With a journal on disk
-(outbox_journal.py), the reports survive the death of the process.
+The log recognizes a repeated report by its attempt, so a repetition is not charged again. And no charge is lost while
+the gate is unavailable. An attempt in the outbox still counts as live in the worker's heartbeats. With a journal on
+disk (outbox_journal.py), the reports survive the death of the process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outbox:
         return list(found.values())
 
     def post(self, report: AttemptReport) -> asyncio.Task[Outcome]:
-        """Keep the report until the log contains it. The task ends with the log's outcome."""
+        """Keep and repeat the report until the log contains it. Return a task that ends with the log's outcome."""
         return self._deliver(report, 0 if self.journal is None else self.journal.put(report))
 
     def live(self) -> frozenset[str]:
@@ -69,7 +69,7 @@ class Outbox:
         return frozenset(self._deliveries)
 
     def gate_is_back(self) -> None:
-        """Repeat the reports at once, not after their pauses."""
+        """Repeat all reports at once, without the rest of their pauses."""
         self._back.set()
         self._back = asyncio.Event()
 
@@ -127,7 +127,7 @@ class Outbox:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, at most until the gate is back."""
+        """Wait, but only until the gate answers again."""
         waits = (asyncio.ensure_future(self.clock.sleep(seconds)), asyncio.ensure_future(self._back.wait()))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -2,12 +2,12 @@
 
 Each process writes a file of its own and holds a lock on it, which the kernel releases when the process dies. The next
 worker that starts with the same folder takes over every file that is not locked. It may recover a command that was
-already acknowledged; the log recognises the repetition by the attempt.
+already acknowledged. The log recognizes this repetition by the attempt.
 
-A record is written at once, so it survives kill -9 of the process. The file is not synced at once: a healthy gate
-acknowledges a command in some 10 ms, about the time of a sync, and if the machine dies in that time the gate returns
-the attempt when the worker's lease ends. After the first failed try of a command the file is synced (outbox.py), so no
-command is lost if the machine dies during an outage of the gate.
+A record is written at once, so it survives kill -9 of the process. The file is not synced at once. A healthy gate
+acknowledges a command in some 10 ms, which is about the time of a sync. If the machine dies in that time, the gate
+returns the attempt when the worker's lease ends. After the first failed try of a command the file is synced
+(outbox.py), so no command is lost if the machine dies while the gate is unavailable.
 
 Errors of the disk are logged, and the commands stay in memory. The next write tries to write all of them to a new file.
 The file may hold answers of durable calls, so only its owner can read it. It is truncated when no command is pending.
@@ -29,14 +29,14 @@ logger = logging.getLogger("headgate.outbox")
 
 SUFFIX = ".outbox"
 FILES_MAX = 1000
-"""Most files of one worker in the folder."""
+"""The most files of one worker in the folder."""
 DEAD_RECORDS_MAX = 1000
-"""The file is rewritten if it has this many records more than twice its pending commands."""
+"""With n pending commands, the file is rewritten when it has 2 n + DEAD_RECORDS_MAX records."""
 
 
 @dataclass(eq=False)
 class Journal:
-    """The file of one process. `name` is the worker's; it is part of the file's name."""
+    """The file of one process. `name` is the worker's name, with which the file's name begins."""
 
     folder: Path
     name: str
@@ -78,7 +78,7 @@ class Journal:
         return number
 
     def acknowledge(self, number: int) -> None:
-        """Note that the command needs no repetition."""
+        """Record that the command needs no further repetition."""
         if self._pending.pop(number, None) is None:
             return
         if self._records >= 2 * len(self._pending) + DEAD_RECORDS_MAX:
@@ -185,7 +185,7 @@ class Journal:
         raise OSError(0, f"it has {FILES_MAX} files of this worker")
 
     def _fail(self, error: OSError) -> None:
-        """Log the error, once."""
+        """Log the error, unless it is the same as the last one."""
         reason = error.strerror or str(error)
         if reason != self._failure:
             text = "the outbox folder %s cannot be used: %s; ends stay in memory and are lost if this process dies"
@@ -212,7 +212,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _locked(fd: int) -> bool:
-    """Lock the file. Return False if another process holds it, or took it over and deleted it in this moment.
+    """Lock the file. Return False if another process holds the lock, or has just taken the file over and deleted it.
 
     Raises OSError.
     """

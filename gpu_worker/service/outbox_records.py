@@ -1,7 +1,7 @@
 """Encodes the records of the outbox's file: a command with a number, or the number of an acknowledged command. Pure.
 
-One record is one line, `crc32 json`. A damaged record is skipped and counted; a last line without its end is a write
-that was cut short.
+One record is one line, `crc32 json`. A damaged record is skipped and counted. A last line without a line feed is an
+unfinished write, and is ignored.
 """
 
 from __future__ import annotations

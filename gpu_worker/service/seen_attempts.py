@@ -2,11 +2,11 @@
 
 An execution token is valid for many seconds, so a copy of an order may arrive after its attempt has ended. And a
 process that was paused may sign an order for an offer that this worker returned to the gate long ago. The worker
-remembers both kinds of attempts. The attempts of one call count up, so an order below the highest seen attempt is stale
-too.
+remembers both kinds of attempts. The attempts of a call have rising numbers, so an order with a lower number than the
+highest seen one is stale too.
 
-The memory is bounded by time and number. If an order arrives after its attempt was forgotten, it begins, and is aborted
-some seconds later because the log does not hold its attempt (held_attempts.py).
+The memory is bounded by time and number. If an order arrives after its attempt was forgotten, the execution begins.
+Some seconds later it is aborted, because the log does not hold the attempt (held_attempts.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionTok
 from dispatcher.ports import Clock
 
 KEEP_S = 1000.0
-"""How long an attempt is remembered: longer than a call lives, because its deadline is at most 900 s away."""
+"""An attempt is remembered for this time. It is longer than a call lives: a deadline is at most 900 s away."""
 TOKEN_S = 2 * EXECUTION_TOKEN_TTL_S
 """After this time every token of an attempt has expired, even if the clocks differ by some seconds."""
 SEEN_MAX = 65_536
-"""With more attempts than this, those older than TOKEN_S are forgotten. Younger ones are always kept."""
+"""If there are more attempts than this, those older than TOKEN_S are forgotten. Younger ones are always kept."""
 SKEW_S = 2.0
-"""Largest difference between the clocks of gate and worker. A process that differs by more does not write (rule 10)."""
+"""The largest difference between the clocks of gate and worker. With a larger one, a gate does not write (rule 10)."""
 
 
 class _Seen(NamedTuple):
@@ -35,7 +35,7 @@ class _Seen(NamedTuple):
 
 @dataclass(eq=False)
 class SeenAttempts:
-    """The memory of one process. `started_at`: when it began to receive orders, in Unix seconds."""
+    """The memory of one process. `started_at`: the time at which it began to receive orders, in Unix seconds."""
 
     clock: Clock
     started_at: float = 0.0
@@ -47,11 +47,11 @@ class SeenAttempts:
         return len(self._seen)
 
     def is_stale(self, token: ExecutionToken) -> bool:
-        """Return whether the token is older than this process: an earlier process may have begun its order."""
+        """Return whether the token is older than this process. Then an earlier process may have begun its order."""
         return token.expires_at - EXECUTION_TOKEN_TTL_S < self.started_at - SKEW_S
 
     def take(self, call_id: str, attempt: int) -> bool:
-        """Note the attempt. Return False if it must not begin: it or a later attempt of the call was seen before."""
+        """Remember the attempt. Return False if it must not begin, because it or a later attempt was seen before."""
         now_s = self.clock.monotonic()
         self._forget(now_s)
         if self.has(call_id, attempt):

@@ -1,9 +1,9 @@
 """The worker's HTTP server. Only the gate can use it: each order carries a signed execution token, valid once.
 
-POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; answers NDJSON, line by line
+POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; the answer is NDJSON, line by line
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
 GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
-GET  /health       200 while the process serves, nothing else
+GET  /health       200 while the process serves
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpu_worker.service.metrics import make_registry
 from gpu_worker.service.streaming import LinesResponse
 
 BODY_S = 10.0
-"""How long an order may take to arrive. Its token is checked after that."""
+"""The longest time for an order to arrive. Its token is checked after that."""
 
 
 def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
@@ -43,7 +43,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
         if isinstance(order, WorkOrder) and order.execution != token.execution:
             raise ExecutionTokenRefused("the execution token is for another execution")
         lines = executions.run(token, order)
-        # Begun here, not when the answer is sent: from its first line on, closing the generator frees the slot.
+        # The first line is read here, before the answer is sent: from then on, closing the generator frees the slot.
         first = await anext(lines, None)
         deadline_at = order.deadline_at if isinstance(order, WorkOrder) else clock.now()
         return LinesResponse(first, lines, name=token.execution, deadline_at=deadline_at, clock=clock)
@@ -82,8 +82,8 @@ def stats_token(secret: bytes) -> str:
 
 def metrics_token(secret: bytes) -> str:
     """Return the bearer token of /metrics for Prometheus, as `printf metrics | openssl dgst -sha256 -hmac
-    "$HEADGATE_WORKER_SECRET"` prints it. A worker is reachable only from inside the VPC, but the metrics name tenants,
-    and a scraper should be able to read metrics and nothing else."""
+    "$HEADGATE_WORKER_SECRET"` prints it. /metrics needs a token because it names tenants. The token is valid for
+    nothing else, so a scraper can read only the metrics."""
     return hmac.new(secret, b"metrics", sha256).hexdigest()
 
 
@@ -95,7 +95,7 @@ def _order(body: bytes) -> WorkOrder | OrderRefused:
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body, within its bounds of bytes and seconds. Raises Refusal, ClientDisconnect."""
+    """Read the body, at most BODY_BYTES_MAX bytes and BODY_S seconds. Raises Refusal, ClientDisconnect."""
     received = bytearray()
     try:
         async with asyncio.timeout(BODY_S):

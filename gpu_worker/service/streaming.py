@@ -1,4 +1,4 @@
-"""The HTTP answer that streams an execution's lines to the gate. A gate that stops reading soon loses its slot."""
+"""The HTTP answer that streams an execution's lines to the gate. If the gate stops reading, the execution soon ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dispatcher.ports import Clock
 logger = logging.getLogger("headgate.worker")
 
 STALLED_S = 20.0
-"""How long the gate may take to accept one line. Output generated meanwhile is bounded by the order's max_tokens, and
-lines that wait here by the server's send buffer and one line."""
+"""The longest time for the gate to accept one line. The output that is generated meanwhile is bounded by the order's
+max_tokens. At most one line waits here, besides the server's send buffer."""
 LATE_S = 1.0
-"""The same after the deadline, when only the final event is left to send."""
+"""The same time after the deadline, when only the last event is left to send."""
 
 
 class LinesResponse(StreamingResponse):
-    """Always closes `lines` at its end, however the connection ended: closing them ends the execution."""
+    """Closes `lines` whenever the connection ends, in whatever way. This ends the execution, unless it is durable."""
 
     def __init__(
         self, first: bytes | None, lines: AsyncGenerator[bytes, None], *, name: str, deadline_at: float, clock: Clock
@@ -41,7 +41,7 @@ class LinesResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            # Returning now makes the server close the connection: the gate sees an incomplete answer.
+            # After this return the server closes the connection, and the gate gets an incomplete answer.
             logger.warning("the gate does not read the answer", extra={"execution": self._name})
         finally:
             await self._lines.aclose()

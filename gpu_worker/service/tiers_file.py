@@ -33,7 +33,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class _Section(BaseModel):
-    """A field that is missing or null has the default of the settings class."""
+    """A section of the file. A field that is missing or null has the default of the settings class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,20 +49,21 @@ class QueueSection(_Section):
     share_slack: NotNegative | None = None
     """Service units; 0: a tier goes first as soon as it is behind its share."""
     aging_per_s: NotNegative | None = None
-    """Ranks a second of waiting; 0: no aging."""
+    """The ranks by which a request improves for each second of waiting; 0: no aging."""
     aging_max: NotNegative | None = None
-    """Ranks at most; 0: no aging."""
+    """The most ranks by which waiting improves a request; 0: no aging."""
     deficit_factor: NotNegative | None = None
-    """Ranks for a missing share of 1; 0: a missing share does not change ranks."""
+    """The ranks by which a missing share of 1 improves a request; 0: a missing share does not change ranks."""
     preemption: bool | None = None
     preemptions_max: Annotated[int, Field(ge=0)] | None = None
-    """Of one request; 0: no request is evicted (`promote`), or an evicted request is ended (`end`)."""
+    """The most preemptions of one request; 0: no request is evicted (`promote`), or an evicted request ends (`end`)."""
     at_limit: Literal["promote", "end"] | None = None
     may_drop: frozenset[TenantTier] | None = None
     lead_max: Positive | None = None
-    """Service units over weight; missing: tenants of one tier do not evict each other's requests."""
+    """Service units over weight by which a tenant may be ahead of another of its tier before its requests are evicted
+    for the other's; missing: tenants of one tier do not evict each other's requests."""
     premium_reserve: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Part of the KV blocks; 0: no reserve."""
+    """The part of the KV blocks that only premium may use; 0: no reserve."""
     cached_fraction: Part | None = None
     """Price of a prompt token from the prefix cache, relative to a computed one; 0: free."""
 
@@ -86,9 +87,9 @@ class SloSection(_Section):
     window_s: Positive | None = None
     """Seconds of the rolling window."""
     samples_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Samples kept of each tier and kind."""
+    """The most samples that are kept for each tier and kind."""
     goal: Part | None = None
-    """Attainment below which a tier is at risk; 0: never."""
+    """A tier is at risk if a smaller part of its requests meets the target; 0: never."""
     samples_min: Annotated[int, Field(ge=1)] | None = None
     misses_min: Annotated[int, Field(ge=1)] | None = None
 

@@ -1,1 +1,1 @@
-"""What the worker does about its promises: request times, shedding, and when a refused request may come back."""
+"""The worker's service level objectives: times of requests, shedding, and the Retry-After of refused requests."""

@@ -1,4 +1,4 @@
-"""The work that waits at this worker and how fast it serves, in service units: the basis of Retry-After."""
+"""Measures the waiting work and the speed of this worker, in service units. Retry-After follows from both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.policies.tiers import Tier
 
 WINDOW_S = 30.0
 ENDS_LEARNED = 100
-"""The mean of output over max_tokens remembers about so many finished requests."""
+"""The mean of output tokens / max_tokens is over about this many finished requests, the last ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,19 +25,19 @@ class _Request:
 
 @dataclass(eq=False)
 class Backlog:
-    """Pure. Times do not go back. Memory is bounded by the open requests.
+    """The open requests and the last served ones. Pure. Times do not go back. Memory is bounded by the open requests.
 
-    A request waits until its first token. It is expected to take h(input, max_tokens x the part of max_tokens that
-    finished requests used). A request that was evicted and waits again does not count as waiting, because no event
-    reports that: the estimate is then too short.
+    A request counts as waiting until its first token. Its expected service is h(input, used x max_tokens), where `used`
+    is the part of max_tokens that finished requests generated. A request that was evicted and waits again does not
+    count as waiting, because no event reports this. Then the estimate is too low.
     """
 
     service: ServiceFunction = WEIGHTED_TOKENS
     used: float = 1.0
-    """Mean of output over max_tokens, over finished requests, 0 to 1."""
+    """The mean of output tokens / max_tokens of finished requests, 0 to 1."""
     _open: dict[str, _Request] = field(default_factory=dict)
     _served: deque[tuple[int, float]] = field(default_factory=deque)
-    """Pairs of a second and the service units given in it."""
+    """Pairs of a second and the service units that were served in it."""
     _ends: int = 0
 
     def arrived(self, name: str, tier: Tier, output_tokens_max: int) -> None:
@@ -47,14 +47,14 @@ class Backlog:
         self._open[name].input_tokens = input_tokens
 
     def generated(self, name: str, output_tokens: int, now_s: float) -> None:
-        """Note `output_tokens` in all. The prompt counts as served with the first token."""
+        """Record that the request has `output_tokens` in total. The prompt counts as served with the first token."""
         request = self._open[name]
         before = self.service(request.input_tokens, request.output_tokens) if request.begun else 0.0
         request.begun, request.output_tokens = True, max(output_tokens, request.output_tokens)
         self._add(now_s, self.service(request.input_tokens, request.output_tokens) - before)
 
     def left(self, name: str, *, whole: bool) -> None:
-        """Close a request. `whole`: it generated to its own end, so its length counts for `used`."""
+        """Close a request. `whole`: it was not cut off, so its length counts for `used`."""
         request = self._open.pop(name)
         if whole:
             self._ends = min(self._ends + 1, ENDS_LEARNED)
@@ -70,7 +70,7 @@ class Backlog:
         return found
 
     def service_per_s(self, now_s: float) -> float:
-        """Return the rate of service over those seconds of the window in which any was given; 0 if there are none."""
+        """Return the mean service a second, over those seconds of the window with any service; 0 if there are none."""
         self._forget(now_s)
         return sum(service for _, service in self._served) / max(len(self._served), 1)
 

@@ -1,8 +1,8 @@
-"""The times of a worker's requests, and which requests it sheds because of them.
+"""Measures the times of a worker's requests, and decides which requests it sheds because of them.
 
-Times are measured at this worker: from the arrival of an order to its tokens as they leave. The wait at the gate is
-measured there. While a reader does not take a line, no time passes here for its request: a slow client is no slow
-engine, and must not cause shedding.
+Times are measured at this worker, from the arrival of an order to the moment at which its tokens leave. They do not
+contain the wait at the gate. The time in which a client does not read a line is subtracted, because a slow client must
+not cause shedding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from gpu_worker.service.slo.backlog import Backlog
 
 @dataclass(eq=False)
 class SloWatch:
-    """`sheds`, `expiries`: requests that were shed, and that ended at their deadline, by tier."""
+    """Watches all requests of a worker.
+
+    `sheds`, `expiries`: the numbers of requests that were shed, and that ended at their deadline, by tier.
+    """
 
     clock: Clock
     shedder: Shedder = field(default_factory=lambda: Shedder(SloMonitor()))
@@ -29,20 +32,20 @@ class SloWatch:
     expiries: Counter[Tier] = field(default_factory=Counter)
     _now_s: float = 0.0
     _reader_delay_s: dict[str, float] = field(default_factory=dict)
-    """Seconds that each open request spent waiting for its reader."""
+    """The seconds for which each open request has waited for its reader."""
 
     @property
     def monitor(self) -> SloMonitor:
         return self.shedder.monitor
 
     def now_s(self) -> float:
-        """Return the clock's time, which never goes back here even if the clock is set back."""
+        """Return the clock's time. It never goes back, even if the clock is set back."""
         self._now_s = max(self._now_s, self.clock.now())
         return self._now_s
 
     def shed_retry_after_s(self, tier: Tier) -> float | None:
-        """Count and refuse an arrival if its tier is shed: return after how many seconds it may come back. None: it is
-        accepted."""
+        """If the tier of an arriving request is shed, count it and return its Retry-After in seconds. Return None if it
+        is accepted."""
         self.shedder.observe(self.now_s())
         if not self.shedder.sheds(tier):
             return None
@@ -50,7 +53,7 @@ class SloWatch:
         return self.retry_after_s(tier)
 
     def retry_after_s(self, tier: Tier) -> float:
-        """Return after how many seconds a request of this tier may come back."""
+        """Return the Retry-After of a request of this tier, in seconds."""
         now_s = self.now_s()
         return self.shedder.retry_after_s(tier, self.backlog.waiting(), self.backlog.service_per_s(now_s), now_s)
 
@@ -60,12 +63,12 @@ class SloWatch:
         self.backlog.arrived(name, tier, output_tokens_max)
 
     def reader_delayed(self, name: str, seconds: float) -> None:
-        """Leave out the seconds that the request's reader took to take a line."""
+        """Subtract the seconds that the request's reader needed to read a line."""
         if name in self._reader_delay_s:
             self._reader_delay_s[name] += max(0.0, seconds)
 
     def note(self, name: str, event: EngineEvent) -> None:
-        """Note an event of a request; events after its end do not count."""
+        """Record an event of a request. Ignore events after its end."""
         if name not in self._reader_delay_s:
             return
         now_s = self.now_s()
@@ -80,7 +83,7 @@ class SloWatch:
         self.shedder.observe(now_s)
 
     def left(self, name: str) -> None:
-        """Close a request that ended without `Finished`; nothing happens for one that is closed already."""
+        """Close a request that ended without `Finished`. Do nothing if it is closed already."""
         if name in self._reader_delay_s:
             self.monitor.abandoned(name, self.now_s() - self._reader_delay_s.pop(name))
             self.backlog.left(name, whole=False)
