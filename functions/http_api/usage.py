@@ -14,8 +14,8 @@ from dispatcher.operations.usage import usage_of
 
 HOURS_DEFAULT = 24
 HOURS_MAX = 31 * 24
-TIME_MAX = 253_402_300_800
-"""Unix seconds of the year 10000."""
+TIME_MAX = 253_402_300_800 - HOUR_S
+"""One hour before the year 10000 in Unix seconds: the year in which an hour ends must have four digits."""
 
 
 async def usage(context: Context, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _hours(query: Mapping[str, str], now: float) -> tuple[int, int]:
         if name not in ("from", "to"):
             raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
     until = _seconds(query["to"], "to") if "to" in query else (now // HOUR_S + 1) * HOUR_S
-    since = _seconds(query["from"], "from") if "from" in query else until - HOURS_DEFAULT * HOUR_S
+    since = _seconds(query["from"], "from") if "from" in query else max(0.0, until - HOURS_DEFAULT * HOUR_S)
     first, last = int(since // HOUR_S), math.ceil(until / HOUR_S) - 1
     if first > last:
         raise InvalidRequest("`from` must be before `to`.", "from")

@@ -58,6 +58,7 @@ BAD = {
     "from=2026-13-01": "from",
     "from=-5": "from",
     "to=99999999999999999999": "to",
+    "to=9999-12-31T23:30": "to",
     "from=9999999999999&to=1": "from",
     "from=1970-01-12&to=1970-01-12": "from",
     "from=1970-01-13&to=1970-01-12": "from",
@@ -70,6 +71,12 @@ BAD = {
 async def test_a_bad_range_is_400_and_named(gate: Gate, query: str, param: str) -> None:
     reply = await gate.caller().start("GET", "/v1/usage", query=query).finished()
     assert (reply.status, reply.error["param"]) == (400, param)
+
+
+async def test_no_hour_is_before_1970(gate: Gate) -> None:
+    """The leader knows no such hours, and closed the connection of the front that named one."""
+    reply = await gate.caller().start("GET", "/v1/usage", query="to=3600").finished()
+    assert (reply.status, reply.json()["from"]) == (200, "1970-01-01T00:00:00Z")
 
 
 async def test_without_a_good_key_it_is_401(gate: Gate) -> None:
