@@ -31,6 +31,8 @@ from dispatcher.shard.shard import Shard
 COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
+ASKS_MAX = 3
+"""On how many connections a question is asked: that of a leader that dies, of its redirect, and of the next leader."""
 READ_S = 5.0
 """The longest time to read the log's end, and before it a snapshot if this process has no state yet."""
 LAUNCHES_MAX = 1000
@@ -206,13 +208,17 @@ class Link:
             self._asking -= 1
 
     async def _answered(self, topic: str, arguments: tuple[str, ...]) -> str | None:
-        """Ask the leader, and the next leader if the connection ends. Return None if this process decides alone."""
-        while True:
+        """Ask the leader, and the next leader if the connection ends. Return None if this process decides alone.
+
+        A leader that does not know the question (of another version) ends the connection too.
+        """
+        for _ in range(ASKS_MAX):
             await self._route.until_found()
             if self._route.channel is None:
-                return None
+                break
             with suppress(ConnectionLost):
                 return await self._questions.ask(self._route.channel, topic, arguments)
+        return None
 
     async def _read_shard(self) -> Shard:
         """Return this process's copy of the shard after a read of the log's end.

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.model.commands import Offer, Over, Waiting
+from dispatcher.service.link.link import ASKS_MAX
 from tests.support.gate.service_world import World, end, in_virtual_time, new_call, start_gates, start_worker
 
 
@@ -146,6 +147,21 @@ async def test_a_new_or_frozen_process_asks_as_soon_as_it_is_connected(frozen_s:
     began = world.clock.monotonic()
     assert len(await world.on("front", front.fleet())) == 1
     assert world.clock.monotonic() - began < 0.03
+
+
+@in_virtual_time()
+async def test_a_question_that_the_leader_does_not_know_costs_few_connections() -> None:
+    world = World()
+    await start_gates(world, "g1")
+    front = world.link("front")
+    await world.on("front", front.fleet())
+    asking = world.host("front").spawn(front._ask("unknown"))
+    ended = 0
+    while not asking.done():
+        front.lost.clear()
+        await asyncio.sleep(0.001)
+        ended += front.lost.is_set()
+    assert (await asking, ended) == (None, ASKS_MAX)
 
 
 @in_virtual_time()
