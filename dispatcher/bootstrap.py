@@ -105,7 +105,7 @@ def make_store(config: Config) -> Store:
         client = boto3.client("dynamodb", config=client_config(config.store_threads))
     except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a URL
         raise ConfigurationError(
-            f"cannot reach the table: {error}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+            f"cannot reach the table: {str(error).removesuffix('.')}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
         ) from None
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
 

@@ -37,7 +37,10 @@ def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) 
     config = gate_config(data)
 
     async def work() -> T:
-        store = make_store(config)
+        try:
+            store = make_store(config)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}{_folder_hint(config)}") from None
         try:
             return await run(store, config)
         finally:
@@ -48,6 +51,11 @@ def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) 
     except StoreUnavailable as error:
         place = f"table {config.table!r}" if config.store == "dynamodb" else config.store
         reason = f" ({error.__cause__})" if error.__cause__ else ""
-        raise ConfigurationError(f"{place}: {error}{reason}") from None
+        raise ConfigurationError(f"{place}: {error}{reason}{_folder_hint(config)}") from None
     except LogError as error:
         raise ConfigurationError(f"the log of pool {config.pool!r} cannot be read: {error}") from None
+
+
+def _folder_hint(config: Config) -> str:
+    """Return the hint for a command that was meant for the folder of `headgate serve`, but reads DynamoDB's table."""
+    return "; for `headgate serve`, give its folder with --data" if config.store == "dynamodb" else ""

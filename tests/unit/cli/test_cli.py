@@ -79,6 +79,13 @@ def test_a_region_that_is_not_named_is_asked_for(arguments: tuple[str, ...]) -> 
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
+def test_a_forgotten_data_folder_is_hinted_at() -> None:
+    ended = headgate("tenants", "list", AWS_CONFIG_FILE="/nonexistent", AWS_EC2_METADATA_DISABLED="true")
+    assert ended.returncode == 2, ended.stderr
+    assert "region; check AWS_DEFAULT_REGION" in ended.stderr
+    assert "give its folder with --data" in ended.stderr
+
+
 def test_a_home_that_cannot_be_made_is_named() -> None:
     ended = headgate("local", "--engine", "modelled", "--port", "0", "--home", f"{__file__}/under")
     assert ended.returncode == 2
