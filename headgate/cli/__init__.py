@@ -1,6 +1,7 @@
 """The command line. A command's module is imported when it is called, so `headgate --help` loads no torch and no boto3.
 
-Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback.
+Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback; 130
+interrupted; 141 the reader of standard output has closed it (exits.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Commands by name. A command is loaded when it is called; the list needs none."""
+    """The commands by name. A command's module is loaded when it is called, and not to list the commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -47,7 +48,7 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    """Load a command: the module's `app` if it has subcommands, else its function of the command's name."""
+    """Load a command: the module's `app` if it has subcommands, otherwise the function with the command's name."""
     module = import_module(COMMANDS[name][0])
     own = getattr(module, "app", None)
     if own is None:

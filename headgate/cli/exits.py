@@ -14,7 +14,7 @@ from dispatcher.model.errors import AnsweredError, ConfigurationError
 BAD_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""The reader of standard output, such as `head`, closed it."""
+"""The reader of standard output, such as `head`, has closed it."""
 EXTRAS = {
     "openai": "client",
     "moto": "local",
@@ -24,7 +24,7 @@ EXTRAS = {
     "transformers": "transformers",
     "matplotlib": "plots",
 }
-"""The extra that brings an optional package."""
+"""The extra that installs each optional package."""
 USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base class of Typer's errors about arguments; it has no public name."""
 
@@ -32,7 +32,7 @@ USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ 
 def exit_code(run: Callable[[], object]) -> int:
     """Run a command and return its exit code.
 
-    Bad input prints one line on standard error and gives 2. A defect of headgate keeps its traceback.
+    Bad input prints one line on standard error and gives 2. For a defect of headgate the traceback is shown.
     """
     for name in ("dispatcher", "headgate.store"):  # the error line below is the only message
         logging.getLogger(name).addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Opens the store of a command: that of `--data DIR`, else the one that HEADGATE_STORE and AWS's variables name."""
+"""Opens the store of a command: that of `--data DIR`, or that of HEADGATE_STORE and AWS's variables."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def local(
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigurationError if the stack does not start, or can serve no more."""
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError if the stack does not start or stops serving."""
     messages = Console(stderr=True)
     over = interrupted()
     stack = Stack(options, on_loss=lambda line: messages.print(line, markup=False, highlight=False, soft_wrap=True))

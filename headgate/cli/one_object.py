@@ -1,4 +1,4 @@
-"""Typer commands that take all their options as one object."""
+"""Makes Typer commands that take all their options as one object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ O = TypeVar("O")  # noqa: E741
 
 
 def takes(options: type[O]) -> Callable[[Callable[[O], None]], Callable[..., None]]:
-    """Make a command of a function of one dataclass: each field, annotated for Typer, is an argument or an option."""
+    """Make a command from a function of one dataclass. Each field, annotated for Typer, is an option or argument."""
 
     def decorate(function: Callable[[O], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:

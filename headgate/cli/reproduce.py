@@ -1,4 +1,4 @@
-"""`headgate reproduce`: the tables and figures of the papers, with the project's own policies."""
+"""`headgate reproduce` makes the tables and figures of the papers again, with the project's own policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate serve`: fair shares of this machine's GPUs, in the foreground until Ctrl-C. Needs no AWS."""
+"""`headgate serve` serves this machine's GPUs in fair shares, in the foreground until Ctrl-C. It needs no AWS."""
 
 from __future__ import annotations
 

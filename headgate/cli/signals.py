@@ -18,7 +18,7 @@ def interrupted() -> asyncio.Event:
 
 
 async def either(work: asyncio.Future[Any], over: asyncio.Event) -> None:
-    """Wait until the work is done, or until a signal came; in that case cancel the work."""
+    """Wait until the work is done or a signal arrives. After a signal, cancel the work."""
     stop: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
     await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

@@ -30,12 +30,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
 LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
-"""The fields of the tenant's state now that `show` prints; the last minute's figures among them."""
+"""The fields of the tenant's present state that `show` prints, with the last minute's figures."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments of create and set. None leaves a setting as it is."""
+    """The options of `create` and `set`. None leaves a setting unchanged."""
 
     name: Name
     weight: Annotated[
@@ -151,7 +151,7 @@ def delete(name: Name, data: Data = None, json: Json = False) -> None:
 
 
 async def _booking(store: Store, config: Config) -> operations.Booking:
-    """Return the guarantees of the pool and the capacity of its workers, as the log knows them."""
+    """Return the sum of the pool's guarantees, and the capacity of its workers in the log."""
     follower = open_follower(store, config, RealClock())
     await follower.catch_up()
     return await operations.booking(store, follower.workers(), config.pool)
@@ -176,7 +176,8 @@ def _live_fields(now: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _as_json(tenant: Tenant) -> dict[str, Any]:
-    """Return the tenant as --json prints it. The keys are public: `line` is its queue's name, `terms` is its share."""
+    """Return the tenant in the form of --json. Its keys are a public interface, and stay as they were named once:
+    `line` has the queue, and `terms` the share."""
     fields = asdict(tenant)
     share = fields.pop("share")
     return {**fields, "line": tenant.name, "terms": share, "tier": tenant.tier.value}
@@ -187,7 +188,7 @@ def _print(shown: dict[str, Any], json: bool, text: str) -> None:
 
 
 def _warn_if_overbooked(data: Path | None) -> None:
-    """Compare the guarantees with the capacity, after the change was made and its key was printed."""
+    """Compare the guarantees with the capacity. Call this after the change was made and its key was printed."""
     try:
         booked = with_store(data, _booking)
     except ConfigurationError as error:

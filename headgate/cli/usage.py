@@ -26,7 +26,7 @@ from headgate.monitor.usage import usage_rows
 COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service")
 DEFAULT_SPAN_S = 24 * HOUR_S
 MOMENT = "2026-11-22, 2026-11-22T10 or 2026-11-22T10:30, in UTC"
-"""As GET /v1/usage takes them."""
+"""The same forms as in GET /v1/usage."""
 
 
 def usage(
@@ -65,8 +65,8 @@ def usage(
 def _hours(start: str | None, end: str | None, now: float) -> tuple[int, int]:
     """Return the first and the last hour (Unix seconds // 3600). `now`: Unix seconds.
 
-    Hours that cannot have usage are left out, because it was deleted or is still to come: DynamoDB's table is read day
-    by day. The last hour is below the first one if none is left.
+    Hours without possible usage are left out: older usage is deleted, and later hours have not begun. This saves reads,
+    because DynamoDB's table is read day by day. If no hour is left, the last hour is below the first one.
     """
     until = (now // HOUR_S + 1) * HOUR_S if end is None else _seconds(end, "--to")
     since = until - DEFAULT_SPAN_S if start is None else _seconds(start, "--from")
@@ -77,7 +77,7 @@ def _hours(start: str | None, end: str | None, now: float) -> tuple[int, int]:
 
 
 def _seconds(text: str, option: str) -> float:
-    """Read a moment, in UTC where no zone is given. Raises BadParameter."""
+    """Parse a time, in UTC if it has no zone. Raises BadParameter."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """Reads a shard's log without writing, and keeps the state and the last minute's figures.
 
-It needs only the store and no running process. It shows the state after all entries written before `catch_up`.
+It needs the store, but no running process. It shows the state after all entries that were written before `catch_up`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
 
 
 class LogFollower:
-    """A read-only copy of the shard. Every picture shows the state as of the last `catch_up`; call it first."""
+    """A read-only copy of the shard. A picture shows the state at the last `catch_up`, so call `catch_up` first."""
 
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock, shard: str) -> None:
         self.shard = shard
@@ -48,11 +48,11 @@ class LogFollower:
         )
 
     def workers(self) -> Sequence[WorkerSet]:
-        """Return the workers that the log names, ordered by name."""
+        """Return the workers in the log, ordered by name."""
         return sorted(self._replica.shard.fleet(), key=lambda worker: worker.worker)
 
     def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
-        """Return the totals that the shard holds, of a tenant or of all (None), both hours included."""
+        """Return the totals of a tenant (None: of all tenants) that the shard holds, both hours included."""
         rows = self._replica.shard.usage_rows()
         return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
 

@@ -1,4 +1,4 @@
-"""The state of a shard at one moment, as an operator sees it."""
+"""The state of a shard at one moment, for an operator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Picture:
 
     @property
     def guaranteed_per_s(self) -> float:
-        """The guarantees of the active tenants, in service units a second."""
+        """The sum of the active tenants' guaranteed rates, in service units a second."""
         return sum(tenant.row.rate_per_s for tenant in self.tenants)
 
     def tenant(self, name: str) -> TenantPicture | None:

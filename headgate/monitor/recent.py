@@ -1,8 +1,8 @@
 """Figures of the last minute, from the facts of a log: waiting times, first-token latencies and service. Pure.
 
-The latency of a call is its wait at the gate, from `Accepted` to its last `Dispatched`, and the worker's time to the
-first token, which `Ended` states. A call is counted when it ends. Calls that were accepted before the first entry that
-was read are left out. Times are Unix seconds of the entries, service is in service units.
+The latency of a call is the sum of its wait at the gate, from `Accepted` to its last `Dispatched`, and the worker's
+time to the first token, which `Ended` contains. A call is counted when it ends. Calls that were accepted before the
+first entry that was read are left out. Times are Unix seconds of the entries, service is in service units.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatcher.policies.percentiles import percentile
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 100_000
-"""Most ended calls that are kept; the oldest are dropped first."""
+"""The most ended calls that are kept. The oldest are dropped first."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ IDLE = TenantRecent(0, 0.0, 0.0, None, None, None, None)
 
 @dataclass(slots=True)
 class Recent:
-    """The ended calls of the window. Note entries in the order of their positions."""
+    """The ended calls of the window. Call `note` with the entries in the order of their positions."""
 
     window_s: float = WINDOW_S
     _open: dict[str, _Open] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Recent:
     """The position of the last noted entry."""
 
     def note(self, entry: Entry) -> None:
-        """Note an entry. An entry that was noted before is ignored, because a replica may read the log again."""
+        """Count the facts of an entry. Ignore an entry that was counted before: a replica may read the log again."""
         if entry.position <= self._position:
             return
         self._position = entry.position

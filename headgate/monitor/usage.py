@@ -1,4 +1,4 @@
-"""Reads the exact usage up to now: the store's projection, and the totals of the log beyond it."""
+"""Reads the exact usage up to now: the projection in the store, and the later totals in the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def usage_rows(
     store: UsageStore, follower: LogFollower, tenant: str | None, first_hour: int, last_hour: int
 ) -> Sequence[UsageRow]:
     """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant and application."""
-    # The log first: the shard drops a row only after it was projected, so the store then has it.
+    # The log is read first. The shard drops a row only after it is projected, so no row is missing in both reads.
     await follower.catch_up()
     held = follower.usage(tenant, first_hour, last_hour)
     return merged([*await store.usage(tenant, first_hour, last_hour), *((follower.shard, row) for row in held)])

@@ -1,1 +1,1 @@
-"""`headgate serve`: front, gate and workers on one machine, durable in SQLite, without AWS and without an emulator."""
+"""`headgate serve`: front, gate and workers on one machine, with SQLite, without AWS and without an emulator of AWS."""

@@ -1,4 +1,4 @@
-"""`python -m headgate.serve.executor` executes the durable calls that no process holds. The leader names them.
+"""`python -m headgate.serve.executor` executes the durable calls that no process holds. The leader sends it their ids.
 
 (On AWS, an SQS message starts headgate-execute instead.) The executor prints one JSON line, `{"role": "executor"}`,
 when it is ready. SIGTERM ends it. Its executions go on at their workers, which report the ends with the answers.

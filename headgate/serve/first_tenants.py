@@ -1,4 +1,4 @@
-"""Creates the tenants of a new data folder: those of the tenants' file that do not exist yet, or a default one."""
+"""Creates tenants at the start: those of the tenants' file that do not exist yet, or a default one if there is none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DEFAULT_TENANT = "default"
 
 
 async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, str]:
-    """Create tenants and return their keys, which are shown only once. Raises ConfigurationError for a wrong name.
+    """Create the tenants that do not exist yet, and return the key of each, by name. Raises ConfigurationError.
 
-    Existing tenants stay unchanged; `headgate tenants set` changes them.
+    A key is shown only once. Existing tenants stay unchanged; `headgate tenants set` changes them.
     """
     existing = {tenant.name for tenant in await store.list_tenants()}
     if not existing and not wanted:

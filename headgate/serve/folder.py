@@ -1,9 +1,10 @@
-"""The data folder of `headgate serve`: the database, the workers' secret, and the logs.
+"""The data folder of `headgate serve`.
 
-headgate.sqlite     log, invocations, tenants (and SQLite's own -wal and -shm beside it)
-worker-secret       signs work orders; readable by its owner only
-lock                held while `headgate serve` runs
-logs/               a log for each process; a log above LOG_BYTES_MAX is moved to <name>.log.1
+headgate.sqlite     the gate's log, invocations, tenants (with SQLite's files -wal and -shm beside it)
+worker-secret       the secret that signs work orders; readable by its owner only
+gate.json           the settings of the gate that belong to the log, such as its order
+lock                locked while `headgate serve` runs
+logs/               a text log for each process; at a start, one above LOG_BYTES_MAX is moved to <name>.log.1
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class DataFolder:
         return (self.path / SECRET).read_text()
 
     def settings(self) -> dict[str, str]:
-        """Return the variables that `keep_settings` stored last. Raises ConfigurationError if the file is damaged."""
+        """Return the variables that `keep_settings` stored last; none for a new folder. Raises ConfigurationError if
+        the file is damaged."""
         path = self.path / SETTINGS
         try:
             kept = json.loads(path.read_text())
@@ -71,7 +73,7 @@ class DataFolder:
         return kept
 
     def keep_settings(self, variables: Mapping[str, str]) -> None:
-        """Store the settings. Raises ConfigurationError if the order changed: a log has the clocks of one order."""
+        """Store the variables. Raises ConfigurationError if the order changed, because a log has one order only."""
         before = self.settings().get(ORDER, variables[ORDER])
         if before != variables[ORDER]:
             raise ConfigurationError(
@@ -103,7 +105,7 @@ class DataFolder:
             self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file that only its owner can read. After a crash it is complete or absent, because it is renamed.
+        """Write a file that only its owner can read. After a crash it has the new content or the old one, never a part.
 
         Raises ConfigurationError, for example if the disk is full.
         """

@@ -13,7 +13,7 @@ class ServeOptions(FleetOptions):
     """Options of a server and its processes. `home` is the data folder."""
 
     tenants: Path | None = None
-    """YAML file of tenants to create if they do not exist yet."""
+    """A YAML file of tenants, which are created if they do not exist yet."""
 
 
 class ServeAddresses(BaseModel):
@@ -24,8 +24,8 @@ class ServeAddresses(BaseModel):
     openai_base_url: str
     openai_base_urls: list[str]
     data: str
-    """The data folder: `--data` of the other commands."""
+    """The data folder, which the other commands take as `--data`."""
     model: str
     api_keys: dict[str, str]
-    """Keys of the tenants that this start created. A key is shown once."""
+    """The keys of the tenants that this start created, by name. A key is shown only once."""
     processes: list[ProcessAddress]

@@ -5,8 +5,8 @@
     gate-0 …     one beside every worker; one of them leads
     worker-0 …   engine and scheduler
 
-All of them share one SQLite database in the data folder. If one of them is killed, the others finish or return its
-calls, and it is started again.
+All of them share one SQLite database in the data folder. If one of them is killed, it is started again, and its calls
+are finished by the others or dispatched again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headgate.serve.restarts import Restarts
 from headgate.serve.tenants_file import ServedTenants, read_tenants
 
 STOP_GRACE_S = 40.0
-"""How long each process may take to stop. More than a worker's own bounds for a drain (gpu_worker/service)."""
+"""The longest time for each process to stop. It is above a worker's own bounds for a drain (gpu_worker/service)."""
 REGISTERED_EVERY_S = 0.1
 POOL = "default"
 
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 
 
 class Server:
-    """One server. Call `start` once, and always call `stop`. `report` gets a line about each lost process."""
+    """The processes of one server. Call `start` once, and always call `stop`. `report` gets a line for each death."""
 
     def __init__(self, options: ServeOptions, report: Report) -> None:
         self.options = options
@@ -53,7 +53,7 @@ class Server:
         self._lock: int | None = None
 
     async def start(self, on_step: Report = lambda _: None) -> ServeAddresses:
-        """Start all processes, and return when they answer. Raises ConfigurationError, one line, if they do not."""
+        """Start all processes, and return when they answer. If they do not, raise ConfigurationError with one line."""
         file = read_tenants(self.options.tenants) if self.options.tenants is not None else None
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
         self._folder.prepare()
@@ -77,7 +77,7 @@ class Server:
             raise ConfigurationError(f"the database in {self.options.home} cannot be used: {error}{reason}") from None
 
     async def stop(self) -> None:
-        """Stop all processes: running requests finish, then workers and gates sign off. May be called again."""
+        """Stop all processes after the running requests have finished. A second call does nothing more."""
         for task in self._reviving:
             task.cancel()
         await asyncio.gather(*self._reviving, return_exceptions=True)
@@ -98,7 +98,7 @@ class Server:
         config = load_config(environment)
         self._store = make_store(config)
         follower = open_follower(self._store, config, self._clock)
-        await follower.catch_up()  # a log that cannot be used ends the start here, before any process does
+        await follower.catch_up()  # if the log cannot be used, the start ends here, before any process is started
         on_step(f"{options.workers} worker(s) with the {options.engine} engine")
         self._fleet = Fleet(options, self._children, environment, POOL)
         await self._fleet.start(ports)
@@ -106,7 +106,7 @@ class Server:
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())
         model = await self._registered(follower, on_step)
-        # Keys are created last, because they are shown only once: a start that fails must not use them up.
+        # Keys are created last, because they are shown only once, and a start that fails does not show them.
         keys = await create_missing(self._store, file.wanted() if file is not None else ())
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
         return ServeAddresses(
@@ -119,7 +119,7 @@ class Server:
         )
 
     async def _registered(self, follower: LogFollower, on_step: Report) -> str:
-        """Wait until the log names every worker of this start, and return their model."""
+        """Wait until the log contains every worker of this start, and return their model."""
         assert self._fleet is not None  # noqa: S101 - set by the caller
         on_step("waiting for the workers to register")
         async with asyncio.timeout(self.options.start_timeout_s):
@@ -132,7 +132,7 @@ class Server:
                 await self._clock.sleep(REGISTERED_EVERY_S)
 
     def _died(self, child: Child) -> None:
-        """Start a process that died again. If it died before it was ready, the code that starts it reports that."""
+        """Report that a process died, and start it again. Before it is ready, the code that starts it does this."""
         member = self._fleet.member_of(child) if self._fleet is not None else None
         if member is None:
             return

@@ -19,7 +19,8 @@ class ServedTenants(TenantsFile):
     tenants: Annotated[dict[TenantName, TenantSection], Field(min_length=1)]
     slots: Any = None
     deadline_s: Any = None
-    """`slots` and `deadline_s` belong to the simulator's gate: a server's workers have their own slots."""
+    """`slots` and `deadline_s` are for the simulator's gate. A server ignores them: its workers have their own
+    slots."""
 
     def wanted(self) -> list[Tenant]:
         return [section.tenant(name) for name, section in self.tenants.items()]

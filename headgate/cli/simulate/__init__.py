@@ -1,1 +1,1 @@
-"""`headgate simulate`: its options, the runs that they ask for, and what it prints."""
+"""`headgate simulate`: its options, the runs that follow from them, and its output."""

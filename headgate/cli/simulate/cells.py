@@ -8,7 +8,7 @@ from rich.table import Table
 from headgate.simulator.measures.percentiles import Percentiles
 
 LEFT = ("policy", "tenant", "tier")
-"""Columns of text; the others are numbers, and stand right."""
+"""The columns of text. All others are numbers, and are aligned right."""
 
 
 def new_table(*headings: str) -> Table:

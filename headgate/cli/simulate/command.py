@@ -1,4 +1,4 @@
-"""`headgate simulate`: what a policy would do with a workload, in virtual time."""
+"""`headgate simulate` runs policies on a workload, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.simulator.simulate import simulate as simulate_one
 def simulate(options: SimulateOptions) -> None:
     """Simulate a workload under one policy or several: the project's own policies, with a model of the GPU.
 
-    The same arguments give the same bytes (but for --timing).
+    The same arguments give the same output, byte for byte (without --timing).
     """
     specs = run_specs(options)
     for note in notes_of(options, specs[0]):

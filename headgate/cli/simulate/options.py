@@ -1,4 +1,4 @@
-"""The options of `headgate simulate`, as they are given on the command line."""
+"""The options of `headgate simulate` on the command line."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.workloads.sources import Workload
 
 NAMED_MAX = 5
-"""Most names that a message lists."""
+"""The most names that a message lists."""
 
 
 def policy_names(text: str, wsc_weights: str, service: str) -> list[str]:

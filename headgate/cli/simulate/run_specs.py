@@ -1,4 +1,4 @@
-"""The runs that the options of `headgate simulate` ask for, checked before any of them begins."""
+"""Makes the runs of `headgate simulate` from its options, and checks all of them before the first begins."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _horizon_s(options: SimulateOptions, workload: Workload) -> float | None:
 
 
 def notes_of(options: SimulateOptions, spec: RunSpec) -> list[str]:
-    """Say what the user may have overlooked, one sentence each. `spec`: any of the runs."""
+    """Return notes about what the user may have overlooked, one sentence each. `spec`: any of the runs."""
     notes = list(spec.workload.notes)
     if options.seeds > 1 and not options.jitter:
         notes.append("Without --jitter, seeds differ only for policies that draw random numbers (vtc-noisy).")

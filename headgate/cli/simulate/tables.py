@@ -1,4 +1,4 @@
-"""What `headgate simulate` prints without --json: a table of the policies, and one of the tenants if there are few."""
+"""Prints the result of `headgate simulate` without --json: a table of policies, and of tenants if there are few."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headgate.simulator.measures.service_difference import Difference
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 12
-"""Most tenants that the second table shows."""
+"""The most tenants that the second table shows."""
 WIDTH = 120
-"""Width of the output if it goes to no terminal."""
+"""The width of the output if it is not a terminal."""
 
 
 def print_tables(by_policy: Sequence[Sequence[Run]]) -> None:

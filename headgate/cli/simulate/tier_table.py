@@ -1,4 +1,4 @@
-"""`headgate simulate --preemption`: a table of the tiers, and a line about evictions; of the first seed."""
+"""Prints a table of the tiers and a line about evictions for `headgate simulate --preemption`, from the first seed."""
 
 from __future__ import annotations
 
