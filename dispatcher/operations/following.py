@@ -83,6 +83,11 @@ class Following:
         """The highest attempt that was offered here; 0 if none was."""
         return self._attempts.highest
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this task begins no further offer."""
+        return self._is_over
+
     async def first(self) -> Outcome:
         """Return the gate's answer to the first command. Raises StoreUnavailable."""
         return await asyncio.shield(self._first)
