@@ -79,8 +79,8 @@ class SqsLauncher:
 
 
 class NoLauncher:
-    """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the gate dispatches the
-    call again."""
+    """Launches nothing, for a gate without a queue. The worker then returns the attempt, and the call waits until the
+    gate launches it on a connected executor (service/launches.py)."""
 
     async def launch(self, invocation_id: str, attempt: int) -> None:
         return None

@@ -18,8 +18,9 @@ made = tuple.__new__
 """`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
 number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
-FORMAT = 2
-"""The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved."""
+FORMAT = 3
+"""The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
+Version 3 added ProcessSet for the calls that no process holds."""
 
 
 class OrderSet(NamedTuple):
@@ -56,6 +57,7 @@ class ProcessSet(NamedTuple):
     """The state of a process that holds callers: "present", or "silent" (its waiting calls are suspended)."""
 
     process: str
+    """Empty: the calls that no process holds (shard/records.py, NO_PROCESS)."""
     state: str
 
 

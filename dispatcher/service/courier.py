@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from dispatcher.model.commands import Offer, Over
+from dispatcher.model.commands import Offer
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Clock, Launcher, MailboxStore
 from dispatcher.service.codec.frames import Launch, News, encode_news
@@ -38,7 +38,8 @@ class Courier:
         letters: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         for delivery in deliveries:
             if not delivery.process:
-                self._launch(delivery.news)
+                if isinstance(delivery.news, Offer):
+                    self.launch(delivery.news.id, delivery.news.attempt)
             elif not self.push(delivery):
                 letters[delivery.process, delivery.position].append(encode_news(delivery.news))
         for (process, position), news in letters.items():
@@ -56,15 +57,14 @@ class Courier:
         """Wait until all mailbox writes and launches have ended."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    def _launch(self, news: Offer | Over) -> None:
-        if isinstance(news, Over):
-            return
+    def launch(self, call_id: str, attempt: int) -> None:
+        """Start an executor for a call that no process holds."""
         if self.executors:
             executor = self.executors.pop(0)
             self.executors.append(executor)
-            executor.post(Launch(news.id, news.attempt))
+            executor.post(Launch(call_id, attempt))
         else:
-            self._spawn(self._start(news.id, news.attempt))
+            self._spawn(self._start(call_id, attempt))
 
     async def _put(self, process: str, position: int, news: list[bytes]) -> None:
         await self._repeat(lambda: self._mailboxes.put(process, position, news))

@@ -19,6 +19,7 @@ from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLe
 from dispatcher.service.courier import Courier
 from dispatcher.service.follower import Delivery, ignore_entry, ignore_load
 from dispatcher.service.group_commit import GroupCommit, no_reply
+from dispatcher.service.launches import Launches
 from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.questions import answer
 from dispatcher.service.replica import Deposed, Replica
@@ -42,6 +43,7 @@ class Leader:
         self.epoch = replica.shard.epoch
         self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
         self.presence = Presence(replica, clock, self.submit)
+        self._launches = Launches(replica, clock, courier)
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
         replica.on_entry, replica.on_load = self._folded, self._loaded
@@ -188,6 +190,7 @@ class Leader:
             if not self.commits.backlog_s and (silent_s > IDLE_READ_S or self.presence.must_read):
                 await self._read_tail()
             self.presence.sweep()
+            self._launches.sweep()
             self._close_silent()
 
     def _close_silent(self) -> None:

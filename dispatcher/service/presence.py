@@ -24,6 +24,7 @@ from dispatcher.model.facts import Entry, ProcessSet, WorkerSet
 from dispatcher.ports import Clock
 from dispatcher.service.replica import Replica
 from dispatcher.service.sessions import Session
+from dispatcher.shard.records import NO_PROCESS
 
 SWEEP_S = 0.25
 SWEEP_LATE_S = 1.0
@@ -161,6 +162,8 @@ class Presence:
                 self._silent_since.pop(name, None)
 
     def _unheard_s(self, process: str) -> float:
+        if process == NO_PROCESS:  # no process: nothing is heard of it, and the shard alone suspends its calls
+            return 0.0
         session = self._sessions.get(process)
         heard_at = session.heard_at if session else self._began_at
         return self._clock.monotonic() - max(

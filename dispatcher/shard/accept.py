@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from dispatcher.model.commands import Accept, Refused, parse_call_id
-from dispatcher.model.facts import Accepted, Held, TenantSet, made
+from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet, made
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
 from dispatcher.shard.decision import Decision
+from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.state import State
 
 APPS_MAX = 100
@@ -61,9 +62,15 @@ def _was_accepted(state: State, call_id: str) -> bool:
 
 
 def _hold(decision: Decision, command: Accept) -> None:
-    call = decision.state.calls.get(command.id)
-    if call is not None and call.durable and call.process != command.process:
-        decision.add(Held(call.id, command.process))
+    """Make the sender the holder of a durable call. If no process held the call, this may be its executor: then
+    executors run, and the other calls without a holder get offers again."""
+    state = decision.state
+    call = state.calls.get(command.id)
+    if call is None or not call.durable or call.process == command.process:
+        return
+    if call.process == NO_PROCESS and state.processes[NO_PROCESS].silent:
+        decision.add(ProcessSet(NO_PROCESS, "present"))
+    decision.add(Held(call.id, command.process))
 
 
 def _configured(decision: Decision, command: Accept) -> Tenant:

@@ -34,6 +34,7 @@ from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet,
 from dispatcher.shard.accept import accept, wait_s
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
+from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
 from dispatcher.shard.workers import report, rested, silent_worker
@@ -117,7 +118,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
 
 
 def _accept(decision: Decision, command: Accept) -> Outcome:
-    _set_process(decision, command.process, silent=False)
+    if command.process != NO_PROCESS:
+        _set_process(decision, command.process, silent=False)
     refused = accept(decision, command)
     if refused is not None:
         return refused

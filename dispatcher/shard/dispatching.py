@@ -7,7 +7,6 @@ from dispatcher.policies.orders.queues import Call
 from dispatcher.shard.choose import due_queue
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.records import Worker
-from dispatcher.shard.state import State
 
 
 def dispatch_next(decision: Decision) -> bool:
@@ -30,7 +29,7 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     wait for this model.
     """
     state, tenant = decision.state, call.tenant
-    worker = _other_than_before(state, call, first) if call.lost_on else first
+    worker = state.slots.best_for(call, first, state.processes[call.process].unreached) if call.lost_on else first
     in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
         tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
     )
@@ -40,9 +39,3 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
             (call.id, worker.name, call.attempt + 1, in_profile, rate_per_s, tenant.weight, clocks, virtual_time),
         )
     )
-
-
-def _other_than_before(state: State, call: Call, first: Worker) -> Worker:
-    """Return a worker for the next attempt of a call that lost one: none that its process could not reach, if any."""
-    process = state.processes.get(call.process)
-    return state.slots.best_for(call, first, process.unreached if process is not None else ())

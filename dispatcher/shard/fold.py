@@ -84,12 +84,7 @@ def _process_set(state: State, fact: ProcessSet) -> None:
         return
     state.set_process(process, "silent", silent)
     for call in _by_arrival(process):
-        if silent and call.queued:
-            state.dequeue(call)
-            state.suspend(call)
-        elif not silent and not call.worker:
-            state.suspend(call, -1)
-            state.enqueue(call)
+        _move(state, call, silent=silent)
 
 
 def _process_lost(state: State, fact: ProcessLost) -> list[News]:
@@ -118,12 +113,11 @@ def _returned(state: State, fact: Returned) -> None:
     if fact.counted:
         state.set_call(call, "counted", call.counted + 1)
         state.set_call(call, "lost_on", call.worker)
-    process = state.processes.get(call.process)
-    if process is not None:
-        _note_reached(state, process, call.worker, fact.reason)
+    process = state.processes[call.process]
+    _note_reached(state, process, call.worker, fact.reason)
     _release(state, call, fact.attempt, fact.reason)
     state.set_clocks(call.tenant, fact.clocks)
-    if process is not None and process.silent:
+    if process.silent:
         state.suspend(call)
     else:
         state.enqueue(call)
@@ -148,6 +142,17 @@ def _usage_saved(state: State, fact: UsageSaved) -> None:
     if fact.position > state.position:
         raise ValueError("usage of later entries cannot be saved already")
     state.assign("usage_saved", max(state.usage_saved, fact.position))
+
+
+def _move(state: State, call: Call, *, silent: bool) -> None:
+    """Suspend the call if it is in a queue and its holder is silent. Put it into its queue if it is suspended and its
+    holder is present."""
+    if silent and call.queued:
+        state.dequeue(call)
+        state.suspend(call)
+    elif not silent and not call.queued and not call.worker:
+        state.suspend(call, -1)
+        state.enqueue(call)
 
 
 def _by_arrival(process: Process) -> list[Call]:
@@ -189,16 +194,13 @@ def _release(state: State, call: Call, attempt: int, reason: str) -> None:
 
 
 def _hold_by(state: State, call: Call, name: str) -> None:
-    """Give a call another holder. If the old holder is silent and the call waits, end the call's suspension."""
-    old = state.processes.get(call.process)
-    if old is not None and old.silent and not call.worker and not call.queued:
-        state.suspend(call, -1)
-        state.enqueue(call)
+    """Give a call another holder. A waiting call is suspended from here on if the new holder is silent."""
     state.remove_call(call)
     if call.process and call.process not in call.watchers:
         state.set_call(call, "watchers", (*call.watchers, call.process))
     state.set_call(call, "process", name)
     state.add_call(call)
+    _move(state, call, silent=state.processes[name].silent)
 
 
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {

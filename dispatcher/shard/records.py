@@ -15,6 +15,13 @@ UNREACHED_KEPT = 8
 """How many workers that a process could not reach are remembered."""
 ACCEPTED_KEPT = 1024
 """A process has at least so many sequence numbers before those below its floor are dropped."""
+NO_PROCESS = ""
+"""The state has a record of this name with the calls that no process holds. Such a call is launched when it gets a
+slot: an executor starts, and holds the call. If an attempt is not begun, perhaps no executor runs. Then the record
+becomes silent like a process, and its waiting calls are suspended. Otherwise they would get all slots in turn, each for
+the time of an offer and in vain, and the calls of other tenants would wait. When an executor holds one of the calls,
+they all get offers again (accept.py). The leader starts an executor for one of them from time to time, without a slot
+(service/launches.py)."""
 
 
 class Worker:
@@ -50,7 +57,8 @@ class Worker:
 
 
 class Process:
-    """A process that holds callers. It is remembered for a while after its last call (forgetting.py)."""
+    """A process that holds callers, or the record of NO_PROCESS. It is remembered for a while after its last call
+    (forgetting.py)."""
 
     __slots__ = ("accepted", "accepted_most", "calls", "floor", "seen_at", "silent", "unreached")
 

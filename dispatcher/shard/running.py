@@ -58,10 +58,8 @@ def returned(decision: Decision, command: Return) -> Outcome:
     if call.watchers and command.reason in BY_ITS_PROCESS:
         return Done()
     _return(decision, call, NO_ROUTE if _lacks_route(state, call, command.reason) else command.reason)
-    if command.reason == "not_begun" and not call.cancelling and call.process in state.processes:
-        process = state.processes[call.process]
-        if not process.silent:
-            decision.add(ProcessSet(call.process, "silent"))
+    if command.reason == "not_begun" and not call.cancelling and not state.processes[call.process].silent:
+        decision.add(ProcessSet(call.process, "silent"))
     _rest_if_failing(decision, command.worker)
     _after_slot_freed(decision)
     return Done()
@@ -69,8 +67,8 @@ def returned(decision: Decision, command: Return) -> Outcome:
 
 def _lacks_route(state: State, call: Call, reason: str) -> bool:
     """Return whether the call's process could not reach its worker, and before that not another worker either."""
-    process = state.processes.get(call.process)
-    return reason == "unreachable" and process is not None and any(name != call.worker for name in process.unreached)
+    unreached = state.processes[call.process].unreached
+    return reason == "unreachable" and any(name != call.worker for name in unreached)
 
 
 def leave(decision: Decision, worker_id: str) -> None:

@@ -141,7 +141,7 @@ def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:
     state.add_call(call)
     if call.worker:
         state.hold(call, state.workers[call.worker])
-    elif call.process and state.processes[call.process].silent:
+    elif state.processes[call.process].silent:
         state.suspend(call)
     else:
         state.enqueue(call)

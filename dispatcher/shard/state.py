@@ -5,7 +5,7 @@ if another process wrote the position first. The frequent facts (steps.py) note 
 After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no inverse.
 
 Invariants: a call is in `calls` from its acceptance to its end; it waits in a queue (`queued`), or waits suspended
-because its process is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.
+because its holder is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.
 """
 
 from __future__ import annotations
@@ -82,14 +82,12 @@ class State:
 
     def add_call(self, call: Call) -> None:
         self.calls[call.id] = call
-        if call.process:
-            self.process(call.process).calls[call.id] = call
+        self.process(call.process).calls[call.id] = call
         self._note(self.remove_call, call)
 
     def remove_call(self, call: Call) -> None:
         del self.calls[call.id]
-        if call.process:
-            del self.processes[call.process].calls[call.id]
+        del self.processes[call.process].calls[call.id]
         self._note(self.add_call, call)
 
     def set_call(self, call: Call, name: str, value: object) -> None:

@@ -34,17 +34,19 @@ def accepted(state: State, fact: Accepted) -> None:
     call.process, call.durable, call.app, call.interaction = holder_name, durable, app, interaction
     name, sequence = parse_call_id(call_id)
     process = state.process(name)
-    holder = process if holder_name == name else state.process(holder_name) if holder_name else None
+    holder = process if holder_name == name else state.process(holder_name)
     if state.undo is not None:
         before = (process.floor, process.seen_at)
         state.undo.append((_undo_accepted, (state, call, holder, process, sequence, before, tenant.clocks)))
     _note_sequence(state, name, process, sequence, floor)
     state.calls[call_id] = call
-    if holder is not None:
-        holder.calls[call_id] = call
+    holder.calls[call_id] = call
     if clocks != tenant.clocks:
         tenant.clocks = clocks
-    state.join_queue(call)
+    if holder.silent:
+        state.suspend(call)
+    else:
+        state.join_queue(call)
     if interaction:
         state.note_interaction(tenant_name, interaction)
     if state.throttle is not None:
@@ -55,7 +57,7 @@ def accepted(state: State, fact: Accepted) -> None:
 def _undo_accepted(
     state: State,
     call: Call,
-    holder: Process | None,
+    holder: Process,
     process: Process,
     sequence: int,
     before: tuple[int, float],
@@ -65,10 +67,10 @@ def _undo_accepted(
     process.accepted.discard(sequence)
     process.floor, process.seen_at = before
     del state.calls[call.id]
-    if holder is not None:
-        del holder.calls[call.id]
+    del holder.calls[call.id]
     call.tenant.clocks = clocks
-    state.leave_queue(call)
+    if call.queued:
+        state.leave_queue(call)
     state.touch(call.tenant)
 
 
@@ -141,11 +143,10 @@ def ended(state: State, fact: Ended) -> list[News]:
         state.apps[tenant.name, key[2]] += 1
     state.usage[key] = usage.plus(input_tokens, output_tokens, served, state.position)
     del state.calls[call_id]
-    if call.process:
-        process = state.processes[call.process]
-        del process.calls[call_id]
-        if process.unreached and outcome == "done":
-            state.set_process(process, "unreached", ())
+    process = state.processes[call.process]
+    del process.calls[call_id]
+    if process.unreached and outcome == "done":
+        state.set_process(process, "unreached", ())
     over = made(Over, (call_id, attempt, outcome, input_tokens, output_tokens))
     state.ends[call_id] = over
     if call.durable:
@@ -159,8 +160,7 @@ def _undo_ended(
 ) -> None:
     del state.ends[call.id]
     state.calls[call.id] = call
-    if call.process:
-        state.processes[call.process].calls[call.id] = call
+    state.processes[call.process].calls[call.id] = call
     call.worker, call.tenant.clocks, call.tenant.spent, state.virtual_time = before
     if usage.requests:
         state.usage[key] = usage

@@ -89,10 +89,10 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(
         tenants=st.lists(st.sampled_from(sorted(TENANTS)), min_size=1, max_size=4),
         process=st.sampled_from(PROCESSES), model=st.sampled_from("mn"), cost=st.sampled_from([1.0, 7.0, 30.0]),
-        lose=st.booleans(), durable=st.booleans(), wait_s=st.sampled_from([2.0, 50.0]),
+        lose=st.booleans(), kind=st.sampled_from(["plain", "durable", "launched"]), wait_s=st.sampled_from([2.0, 50.0]),
     )  # fmt: skip
     def accept(
-        self, tenants: list[str], process: str, model: str, cost: float, lose: bool, durable: bool, wait_s: float
+        self, tenants: list[str], process: str, model: str, cost: float, lose: bool, kind: str, wait_s: float
     ) -> None:
         commands: list[Command] = []
         for tenant in tenants:
@@ -101,10 +101,19 @@ class ShardMachine(RuleBasedStateMachine):
             floor = max(0, self.sequences[process] - 3)
             weight, rate, burst, tier = TENANTS[tenant]
             commands.append(
-                Accept(name, floor, process, tenant, model, cost, self.now + wait_s, durable, "app", "chat", 1, weight,
-                       rate, burst, tier, 5)
+                Accept(name, floor, "" if kind == "launched" else process, tenant, model, cost, self.now + wait_s,
+                       kind != "plain", "app", "chat", 1, weight, rate, burst, tier, 5)
             )  # fmt: skip
         self.write(commands, lose)
+
+    @rule(data=st.data(), lose=st.booleans(), process=st.sampled_from(["", *PROCESSES]))
+    def hold(self, data: st.DataObject, lose: bool, process: str) -> None:
+        """A process takes a durable call, or lets it go."""
+        durable = sorted(call.id for call in self.writer.state.calls.values() if call.durable)
+        if durable:
+            call = self.writer.state.calls[data.draw(st.sampled_from(durable))]
+            call_and_holder = (call.id, 0, process, call.tenant.name, call.model, call.cost, call.deadline_at, True)
+            self.write([Accept(*call_and_holder, "", "", 1, 1.0, 0.0, 0.0, "standard", 5)], lose)
 
     @rule(data=st.data(), lose=st.booleans(), tokens=st.integers(0, 20))
     def end(self, data: st.DataObject, lose: bool, tokens: int) -> None:
@@ -181,7 +190,7 @@ class ShardMachine(RuleBasedStateMachine):
     def slots_are_kept(self) -> None:
         state = self.writer.state
         for call in state.calls.values():
-            silent = bool(call.process) and state.processes[call.process].silent
+            silent = state.processes[call.process].silent
             assert call.queued == (not call.worker and not silent)
         for tenant in state.tenants.values():
             calls = [call for call in state.calls.values() if call.tenant is tenant]

@@ -51,8 +51,14 @@ FOUND = {
     "dead_worker_keeps_its_work": 29,
     "silent_worker_gets_work": 29,
     "not_begun_does_not_suspend": 22,
-    "shared_attempt_returned": 96,
+    "shared_attempt_returned": 307,
+    "suspended_call_is_not_launched": 162,
     "expired_positions": 2,
 }
-BY_LIVENESS = {"dead_worker_keeps_its_work", "deadlines_not_decided", "unknown_attempts_run_on"}
+BY_LIVENESS = {
+    "dead_worker_keeps_its_work",
+    "deadlines_not_decided",
+    "suspended_call_is_not_launched",
+    "unknown_attempts_run_on",
+}
 """No entry of the log is wrong: something waits, or goes on, for too long."""

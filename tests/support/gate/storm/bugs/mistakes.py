@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.operations import following
-from dispatcher.service import courier, presence, replica
+from dispatcher.service import courier, launches, presence, replica
 from dispatcher.service.link import route, waiters
 from dispatcher.shard import deadlines, decide, fold, running, steps
 from gpu_worker.service import agent, executions
@@ -113,7 +113,12 @@ bug(
 bug(
     "launch_forgotten",
     "A durable call that no process holds is dispatched, and not launched.",
-    Edit(courier.Courier, "_launch", "if isinstance(news, Over):", "if True:"),
+    Edit(courier.Courier, "launch", "if self.executors:", "return\n        if self.executors:"),
+)
+bug(
+    "suspended_call_is_not_launched",
+    "No executor is started for the calls that are suspended because no process holds them.",
+    Edit(launches.Launches, "sweep", "if waiting:", "if False:"),
 )
 bug(
     "end_sent_once",
