@@ -98,7 +98,7 @@ bug(
 bug(
     "no_lease_watch",
     "A worker that cannot reach its gate does not abort its work.",
-    Edit(agent.Agent, "_watch", ">= self.settings.lease_s - self.settings.margin_s", ">= 1e9"),
+    Edit(agent.Agent, "_watch", "if self._lease_ends(now_s):", "if False:"),
 )
 bug(
     "dead_worker_keeps_its_work",
