@@ -1,4 +1,4 @@
-"""A call in its caller's process, and what is made of it: the gate's command, the durable item, the worker's order."""
+"""A call in its caller's process. The gate's command, the durable item and the worker's order are made from it."""
 
 from __future__ import annotations
 

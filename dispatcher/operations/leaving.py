@@ -67,7 +67,7 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
 
 
 async def _let_go_unless_followed(context: Context, call: Call, begun: int) -> None:
-    """Let a call go that no task of this process follows. A repeat of its key may follow it again."""
+    """Stop holding a call, unless a task of this process follows it: a repetition of its key may have begun one."""
     following = context.durable_calls.get(call.id)
     if following is not None and not following.is_over:
         return

@@ -9,8 +9,8 @@ by them never goes stale:
   is *in profile* while tat <= now. A dispatch in profile moves it to max(tat, now - burst / rate) + cost / rate: the
   paper's bucket, with the burst limit that the paper lacks.
 - `vft` (virtual time, service per weight): the finish stamp of start-time fair queueing. It is for the gate what VTC's
-  counter is for the worker. V is the pool's virtual time. A request that arrives while none of its tenant's waits moves
-  vft to clamp(vft, V, V + lead_max). A dispatch moves it to clamp(vft, V - lead_max, V + lead_max) + cost / weight.
+  counter is for the worker. V is the pool's virtual time. When a request arrives and no other of its tenant waits, vft
+  becomes clamp(vft, V, V + lead_max). A dispatch moves it to clamp(vft, V - lead_max, V + lead_max) + cost / weight.
 
 A dispatch out of profile is surplus. It moves `vft` alone: a tenant that uses capacity which no guarantee claims
 does not pay for it with its own guarantee later. A settlement moves `vft` always, and `tat` only if the dispatch moved

@@ -76,7 +76,7 @@ class Throttle:
         self._apps: OrderedDict[str, deque[float]] = OrderedDict()
 
     def decide(self, user: str, app: str, now_s: float, *, saturated: bool, under_way: bool) -> Throttled | None:
-        """Admit the request and note it (None), or refuse it. `now_s` must never fall."""
+        """Admit the request, count it and return None, or return its refusal. `now_s` must never fall."""
         refusal = self.check(user, app, now_s, saturated=saturated, under_way=under_way)
         if refusal is None:
             self.note(user, app, now_s)
@@ -92,7 +92,7 @@ class Throttle:
         return max(full, key=lambda each: each.retry_after_s, default=None)
 
     def note(self, user: str, app: str, now_s: float) -> Kept:
-        """Note an admission. Return what `restore` needs to undo it."""
+        """Count an admission. Return the values that `restore` needs to undo it."""
         kept = (user, app, _copy(self._users.get(user)), _copy(self._apps.get(app)))
         _note_admission(self._users, user, self._limits.user, now_s)
         _note_admission(self._apps, app, self._limits.of_app(app), now_s)

@@ -33,10 +33,10 @@ from dispatcher.service.snapshots import Snapshots
 from dispatcher.shard.settings import ShardSettings
 
 HEIR_ALIVE_S = 0.03
-"""How often an heir asks the leader for a receipt."""
+"""An heir asks the leader for a receipt this often."""
 FOLLOWER_ALIVE_S = 0.5
 FOLD_S = 0.25
-"""How often an heir reads the tail."""
+"""An heir reads the end of the log this often."""
 RANK_S = (0.0, 0.06)
 """Before it takes over, the first and the second heir wait this long, the others OTHERS_S or up to twice that."""
 OTHERS_S = 0.3

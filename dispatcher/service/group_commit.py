@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 
 def _offered(item: Item, outcome: Outcome) -> tuple[str, Outcome]:
-    """Return (process, offer) if the outcome of its Accept is an offer, which it then does not need as news too."""
+    """Return (process, offer) if an Accept of the process got an offer. The process then needs no news of the offer."""
     process = item.command.process if isinstance(item.command, Accept) else ""
     return (process, outcome) if process and isinstance(outcome, Offer) else NO_OFFER
 
@@ -83,7 +83,8 @@ class GroupCommit:
 
     @property
     def backlog_s(self) -> float:
-        """Return how long the oldest command has waited that is being written, else the oldest urgent one, in s."""
+        """Return the age in seconds of the oldest command that is being written; if there is none, of the oldest urgent
+        one; 0 without any."""
         oldest = self._writing or self._urgent
         return self._clock.monotonic() - oldest[0].arrived_at if oldest else 0.0
 

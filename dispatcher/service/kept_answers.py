@@ -17,8 +17,8 @@ from dispatcher.model.unanswered import answer_of_outcome
 from dispatcher.ports import InvocationStore
 
 AT_ONCE = 256
-"""Most requests at a time for one entry. A store refuses more than it has room for (stores/dynamodb/requests.py), and
-an entry that needs them all at once could never be written."""
+"""The most concurrent requests to the store for one entry. The store refuses requests beyond its queue
+(stores/dynamodb/requests.py). Without this bound, an entry that needs more of them could never be written."""
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ async def kept_ends(
     """Return an End for each of these calls whose answer an earlier attempt has stored.
 
     `ends`: calls that ran and are about to end without a reported answer. `lost`: attempts that are about to be
-    returned as lost. The stored answer exists if the process that stored it died before it wrote the end, and the
-    worker died before it repeated its report, or if the attempt was returned meanwhile.
+    returned as lost. A stored answer exists in two cases: the process that stored it died before it wrote the end, and
+    the worker died before it repeated its report; or the attempt was returned meanwhile.
 
     If the store holds no answer for a call of `ends`, store the answer of its outcome. Otherwise a process that has not
     read the log yet could store another one later. Raises StoreUnavailable.

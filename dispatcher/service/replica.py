@@ -32,7 +32,7 @@ because there is probably more than one new entry."""
 CONTESTED_AFTER_S = 0.02
 """If other processes write too and the last read is older than this, the end of the log is read before a decision."""
 KEEP_OUTCOMES_S = 1.0
-"""How long the outcomes of an entry wait until the answers of calls that ended before they ran are stored."""
+"""The outcomes of an entry wait at most so long for the stored answers of its calls that ended before they ran."""
 GIVING_WAY_S = 0.02
 GIVING_WAY_LOSSES = 3
 """A process that does not lead pauses for up to GIVING_WAY_S after each of its first GIVING_WAY_LOSSES losses. So a
@@ -242,7 +242,7 @@ class Replica(Follower):
                 tries += 1
         if named is None or named.age_s() > POSITION_MAX_AGE_S:
             self._named = None
-            raise StoreUnavailable("The table was away for so long that it is not known what was written.")
+            raise StoreUnavailable("The table did not answer for so long that it is unknown what was written.")
         if stands == data:
             self._named = began
         return stands

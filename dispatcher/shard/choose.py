@@ -2,7 +2,8 @@
 
 Without tiers it is the order's first queue. With tiers, the first of these that exists:
 
-1. the order's first queue of the tier that is owed most of its floor (tier_floors.py);
+1. the order's first queue of the tier that is furthest behind its floor, if it is behind by more than the slack
+   (tier_floors.py);
 2. the first queue in profile of the most urgent tier that has one;
 3. the order's first queue of the most urgent tier.
 """

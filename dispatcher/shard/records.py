@@ -12,7 +12,7 @@ RECENT = 8
 FAILED_MOST = 4
 """A worker rests if so many of its last RECENT attempts failed."""
 UNREACHED_KEPT = 8
-"""How many workers that a process could not reach are remembered."""
+"""The number of workers that a process could not reach and that are remembered for it."""
 ACCEPTED_KEPT = 1024
 """A process has at least so many sequence numbers before those below its floor are dropped."""
 NO_PROCESS = ""

@@ -41,15 +41,15 @@ class ShardSettings:
     order: str = DEFAULT_ORDER
     lead_max: float = LEAD_MAX
     service: ServiceFunction = WEIGHTED_TOKENS
-    """What input and output tokens cost (policies/service.py)."""
+    """The costs of input and output tokens (policies/service.py)."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
     throttling: Limits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     saturated: float = SATURATED
     rest_s: float = 5.0
-    """How long a worker gets no work after too many of its attempts failed."""
+    """For this time a worker gets no work after too many of its attempts failed."""
     process_kept_s: float = 600.0
-    """How long a process without calls is remembered, so that its repeated commands are recognized."""
+    """For this time a process without calls is remembered, so that its repeated commands are recognized."""
     interaction_kept_s: float = 600.0
-    """How long an interaction counts as under way after its last call was accepted."""
+    """For this time after its last call was accepted, an interaction counts as under way."""

@@ -21,7 +21,7 @@ Behind = dict[str, float]
 
 
 def owed_first(behind: Mapping[str, float], slack: float) -> list[str]:
-    """Return the tiers that are owed service, the one with the most owed first."""
+    """Return the tiers that are owed service (behind > slack), the one that is furthest behind first."""
     owed = [(lack, tier) for tier, lack in behind.items() if lack > slack]
     return [tier for _, tier in sorted(owed, reverse=True)]
 

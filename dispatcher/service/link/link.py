@@ -32,7 +32,8 @@ COMMAND_S = 55.0
 """A command without an outcome fails after this time. The leader refuses commands that are older than a minute."""
 ASK_S = 1.0
 ASKS_MAX = 3
-"""On how many connections a question is asked: that of a leader that dies, of its redirect, and of the next leader."""
+"""A question is sent on at most so many connections: to a leader that dies, to a process that redirects, and to the
+next leader."""
 READ_S = 5.0
 """The longest time to read the log's end, and before it a snapshot if this process has no state yet."""
 LAUNCHES_MAX = 1000
