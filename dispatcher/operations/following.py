@@ -48,10 +48,7 @@ Item = Outcome | LastEvent | Broken | _Signal
 
 
 class Following:
-    """The task of one call. It begins with the first command, and ends when the call is over or no longer held here.
-
-    `unread`: no caller reads the events.
-    """
+    """The task of one call, until the call ends or this process lets it go. `unread`: no caller reads the events."""
 
     def __init__(self, context: Context, call: Call, waiting: WaitingRequest | None, *, unread: bool = False) -> None:
         self.call = call
@@ -85,7 +82,7 @@ class Following:
 
     @property
     def is_over(self) -> bool:
-        """Whether this task begins no further offer."""
+        """True if this task begins no further offer."""
         return self._is_over
 
     async def first(self) -> Outcome:
