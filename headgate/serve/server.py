@@ -23,6 +23,7 @@ from headgate.local.fleet import FRONT, WORKER, Fleet, Member
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.monitor.follower import LogFollower, open_follower
+from headgate.serve.disk import DiskWatch
 from headgate.serve.first_tenants import create_missing
 from headgate.serve.folder import DataFolder
 from headgate.serve.options import ServeAddresses, ServeOptions
@@ -51,6 +52,7 @@ class Server:
         self._fleet: Fleet | None = None
         self._store: Store | None = None
         self._lock: int | None = None
+        self._disk: asyncio.Task[None] | None = None
 
     async def start(self, on_step: Report = lambda _: None) -> ServeAddresses:
         """Start all processes, and return when they answer. If they do not, raise ConfigurationError with one line."""
@@ -58,6 +60,7 @@ class Server:
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
         self._folder.prepare()
         self._lock = self._folder.lock()
+        self._disk = asyncio.create_task(DiskWatch(self.options.home, self._report).run(self._clock))
         try:
             return await self._start(ports, file, on_step)
         except (ChildDied, TimeoutError) as error:
@@ -78,9 +81,10 @@ class Server:
 
     async def stop(self) -> None:
         """Stop all processes after the running requests have finished. A second call does nothing more."""
-        for task in self._reviving:
+        ended = [*self._reviving, *([self._disk] if self._disk is not None else [])]
+        for task in ended:
             task.cancel()
-        await asyncio.gather(*self._reviving, return_exceptions=True)
+        await asyncio.gather(*ended, return_exceptions=True)
         if self._fleet is not None:
             await self._fleet.stop(STOP_GRACE_S)
         await self._children.stop()
