@@ -32,41 +32,46 @@ def times(clock: Clock) -> Times:
     return Times(clock.now(), clock.monotonic())
 
 
+class Observed(NamedTuple):
+    """A reply that was compared with this process's clock. `began`: when its request began."""
+
+    began: Times
+    ahead_s: float
+    behind_s: float
+
+
 class ServerTime:
+    """Threads compare replies, and the event loop checks the clock. So what they share is replaced as a whole."""
+
     def __init__(self) -> None:
-        self._observed: Times | None = None
-        """The start of the request whose reply was compared last."""
-        self._ahead_s, self._behind_s = float("-inf"), float("-inf")
+        self._last: Observed | None = None
 
     def observe(self, reply: Mapping[str, Any], began: Times, ended: Times) -> None:
         """Compare a reply's date with the process's times before the request and after the reply."""
-        if self._is_recent(ended) and self._off_s(ended) <= SKEW_MAX_S:
+        last = self._last
+        if last is not None and ended.monotonic - last.began.monotonic < OBSERVED_EVERY_S and self.is_right(ended):
             return
         date = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date is not None:
             written = parsedate_to_datetime(date).timestamp()
             latest = began.wall + ended.monotonic - began.monotonic  # the clock may have jumped during the request
-            self._observed, self._ahead_s, self._behind_s = began, began.wall - (written + 1), written - latest
+            self._last = Observed(began, began.wall - (written + 1), written - latest)
 
     def is_right(self, now: Times) -> bool:
         """Return whether this process's clock is right, as far as the last reply shows."""
-        return self._off_s(now) <= SKEW_MAX_S
+        return max(self._ahead_and_behind_s(now)) <= SKEW_MAX_S
 
     def check(self, now: Times) -> None:
-        """Raise WrongClock if this process's clock is wrong."""
+        """Raises WrongClock if this process's clock is off."""
         if not self.is_right(now):
-            off_s = self._off_s(now)
-            direction = "ahead of" if off_s == self._ahead_s + self._drift_s(now) else "behind"
+            ahead_s, behind_s = self._ahead_and_behind_s(now)
+            off_s, direction = max((ahead_s, "ahead of"), (behind_s, "behind"))
             raise WrongClock(f"This process's clock is {off_s:.1f} s {direction} DynamoDB's: set it right.")
 
-    def _off_s(self, now: Times) -> float:
-        drift_s = self._drift_s(now)
-        return max(self._ahead_s + drift_s, self._behind_s - drift_s)
-
-    def _drift_s(self, now: Times) -> float:
-        """Return by how many seconds the wall clock has moved more than the monotonic clock since the last reply."""
-        since = self._observed or now
-        return (now.wall - since.wall) - (now.monotonic - since.monotonic)
-
-    def _is_recent(self, now: Times) -> bool:
-        return self._observed is not None and now.monotonic - self._observed.monotonic < OBSERVED_EVERY_S
+    def _ahead_and_behind_s(self, now: Times) -> tuple[float, float]:
+        """Return by how many seconds the clock is ahead and behind, each at least; a negative one says nothing."""
+        last = self._last
+        if last is None:
+            return 0.0, 0.0
+        drift_s = (now.wall - last.began.wall) - (now.monotonic - last.began.monotonic)
+        return last.ahead_s + drift_s, last.behind_s - drift_s
