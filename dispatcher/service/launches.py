@@ -1,9 +1,9 @@
-"""Starts executors for calls that no process holds while the shard suspends them (shard/records.py, NO_PROCESS).
+"""Starts executors for calls that no process holds while they are suspended (shard/records.py, NO_PROCESS).
 
-The shard suspends these calls after one of their attempts was not begun. An executor for one of them is started every
-AGAIN_S, the first one at once, and takes no slot. When it holds its call, all these calls get offers again. So an
-outage of the executors costs each tenant no more slots than the offers that were open when it began. Each start is for
-another call, because the executor of a single call may fail each time.
+The shard suspends these calls after one of their attempts was not begun. While they are suspended, this module starts
+an executor for one of them every AGAIN_S, the first one at once. This takes no slot. When the executor holds its call,
+all these calls get offers again. So an outage of the executors costs only the slots of the offers that were open when
+it began. Each start is for another call, because the executor of one call may fail each time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGAIN_S = 2.0
 
 
 class Launches:
-    """Call `sweep` regularly."""
+    """Starts the executors. Call `sweep` regularly."""
 
     def __init__(self, replica: Replica, clock: Clock, courier: Courier) -> None:
         self._replica, self._clock, self._courier = replica, clock, courier

@@ -36,8 +36,8 @@ LEASE_S = 10.0
 """A worker aborts its executions before its last answered heartbeat is this old."""
 LEASE_MARGIN_S = 1.0
 ATTEMPTS_LOST = 500
-"""About how many attempts are lost in one sweep, if many workers are lost together. Before their entry is written, the
-items of the durable ones are read (kept_answers.py), and the leader may wait for an entry for two seconds at most."""
+"""If many workers are lost together, one sweep gives up about this many attempts. Before their entry is written, the
+items of the durable calls among them are read (kept_answers.py), and a leader steps down if an entry takes 2 s."""
 AGAIN_S = 1.0
 """The shortest time between two submissions of the same command, unless its opposite was submitted in between."""
 
@@ -133,7 +133,7 @@ class Presence:
         self._forget()
 
     def _ask_for_lost_workers(self) -> None:
-        """Submit the loss of workers with up to ATTEMPTS_LOST attempts, the last worker not counted."""
+        """Submit the loss of workers until they have ATTEMPTS_LOST attempts together."""
         attempts = 0
         for worker in list(self._lost()):
             if attempts < ATTEMPTS_LOST:
@@ -162,7 +162,7 @@ class Presence:
                 self._silent_since.pop(name, None)
 
     def _unheard_s(self, process: str) -> float:
-        if process == NO_PROCESS:  # no process: nothing is heard of it, and the shard alone suspends its calls
+        if process == NO_PROCESS:  # it is no process and sends no messages; the shard alone suspends its calls
             return 0.0
         session = self._sessions.get(process)
         heard_at = session.heard_at if session else self._began_at

@@ -38,11 +38,11 @@ from dispatcher.shard.steps import MASK, News, accepted, dispatched, ended, news
 NOT_COUNTED = frozenset({"not_begun", "declined"})
 """A return for one of these reasons counts neither as a failure of the worker nor as an attempt of the call."""
 NO_ROUTE = "no_route"
-"""Reason of a return as "unreachable" by a process that could not reach another worker either. This probably shows a
-fault of the process, so the worker's failures stay as they are. Otherwise a single front without a route to the workers
-would rest all of them, for all tenants."""
+"""The shard logs "no_route" for a return as "unreachable" if the process has not reached another worker before either.
+This probably shows a fault of the process, so it does not count as a failure of the worker. Otherwise a single front
+without a route to the workers would make all of them rest, for all tenants."""
 REACHED = frozenset({"refused", "failed"})
-"""Reasons of a return by a worker that got the order from the call's process."""
+"""A return for one of these reasons shows that the order of the call's process reached the worker."""
 
 
 def fold(state: State, fact: Fact) -> list[News]:

@@ -16,12 +16,12 @@ UNREACHED_KEPT = 8
 ACCEPTED_KEPT = 1024
 """A process has at least so many sequence numbers before those below its floor are dropped."""
 NO_PROCESS = ""
-"""The state has a record of this name with the calls that no process holds. Such a call is launched when it gets a
-slot: an executor starts, and holds the call. If an attempt is not begun, perhaps no executor runs. Then the record
-becomes silent like a process, and its waiting calls are suspended. Otherwise they would get all slots in turn, each for
-the time of an offer and in vain, and the calls of other tenants would wait. When an executor holds one of the calls,
-they all get offers again (accept.py). The leader starts an executor for one of them from time to time, without a slot
-(service/launches.py)."""
+"""The name of the state's record of the calls that no process holds. Such a call is launched when it gets a slot: an
+executor starts, and holds the call. If an attempt is not begun, perhaps no executor can start. Then the record becomes
+silent like a process, and its waiting calls are suspended. Otherwise each of them in turn would take a slot for the
+time of an offer, for nothing, while the calls of other tenants wait. When an executor holds one of the calls, all of
+them get offers again (accept.py). Until then the leader starts an executor for one of them from time to time, without a
+slot (service/launches.py)."""
 
 
 class Worker:

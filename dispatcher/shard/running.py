@@ -66,7 +66,7 @@ def returned(decision: Decision, command: Return) -> Outcome:
 
 
 def _lacks_route(state: State, call: Call, reason: str) -> bool:
-    """Return whether the call's process could not reach its worker, and before that not another worker either."""
+    """Return whether the call's process could not reach this worker, and could not reach another worker before."""
     unreached = state.processes[call.process].unreached
     return reason == "unreachable" and any(name != call.worker for name in unreached)
 

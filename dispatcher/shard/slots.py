@@ -64,9 +64,11 @@ class Slots:
         return None
 
     def best_for(self, call: Call, first: Worker, unreached: Collection[str]) -> Worker:
-        """Return `first`, the least loaded worker of the call's model. If it lost the call's last attempt, or is one of
-        `unreached`, return the next one with a free slot that did not lose it, if there is one. Workers that are not in
-        `unreached` come first."""
+        """Return the worker for the call. `first` is the least loaded worker of its model.
+
+        That is `first`, unless it lost the call's last attempt or is in `unreached`. Then it is another worker with a
+        free slot that did not lose the attempt, if there is one; those that are not in `unreached` are preferred.
+        """
         if first.name != call.lost_on and first.name not in unreached:
             return first
         others = [worker for worker in self.of(call.model) if worker.name != call.lost_on and worker.free > 0]

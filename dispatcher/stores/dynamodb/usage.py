@@ -67,7 +67,7 @@ class DynamoUsage:
         try:
             await self._requests.put(encode_item(item), _OLDER, **more)
         except ConditionFailed:
-            return  # a row that contains as many entries, or more, stands
+            return  # the stored row contains as many entries or more, and stays
 
 
 def _usage_item(shard: str, row: UsageRow) -> Item:

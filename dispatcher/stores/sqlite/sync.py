@@ -37,7 +37,7 @@ class LateSync:
     def _run(self) -> None:
         self._closing.wait(SYNC_AFTER_S)
         with self._lock:
-            self._thread = None  # a write from now on makes a new request
+            self._thread = None  # later writes request another sync
         try:
             sync(self._path)
         except OSError as error:
