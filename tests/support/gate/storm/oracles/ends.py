@@ -62,12 +62,16 @@ def each_call_ends(world: World) -> Iterator[str]:
 def charges_are_service(world: World) -> Iterator[str]:
     """I2, I9: a call is charged exactly the tokens that its attempt read and generated.
 
-    An attempt that never began is charged what the caller of a stream got of the attempt before it, or nothing.
+    An attempt that never began is charged what the caller of a stream got of the attempt before it, or nothing. If an
+    earlier attempt stored its answer before it was returned, the call ends with that answer and its charge.
     """
     for call_id, ends in world.log.ends.items():
         end = ends[0]
         if not isinstance(end, Ended):
             continue
+        item = world.store.data.invocations.get(call_id, world.now())
+        if item is not None and item.answer is not None and 0 < item.answer.attempt < end.attempt:
+            end = end._replace(attempt=item.answer.attempt)
         charged = (end.input_tokens, end.output_tokens)
         if end.served != world.settings.service(*charged):
             yield f"{call_id} is charged {end.served} for {charged}"
