@@ -10,8 +10,10 @@ clock since that reply, the difference is added to its error, until the next rep
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any, NamedTuple
 
 from dispatcher.model.errors import WrongClock
@@ -19,6 +21,7 @@ from dispatcher.ports import Clock
 
 SKEW_MAX_S = 2.0
 OBSERVED_EVERY_S = 1.0
+LOGGED_EVERY_S = 60.0
 
 
 class Times(NamedTuple):
@@ -45,6 +48,7 @@ class ServerTime:
 
     def __init__(self) -> None:
         self._last: Observed | None = None
+        self._logged_at = -inf
 
     def observe(self, reply: Mapping[str, Any], began: Times, ended: Times) -> None:
         """Compare a reply's date with the process's times before the request and after the reply."""
@@ -62,11 +66,15 @@ class ServerTime:
         return max(self._ahead_and_behind_s(now)) <= SKEW_MAX_S
 
     def check(self, now: Times) -> None:
-        """Raises WrongClock if this process's clock is off."""
+        """Raise WrongClock if this process's clock is wrong. Log it, at most every LOGGED_EVERY_S."""
         if not self.is_right(now):
             ahead_s, behind_s = self._ahead_and_behind_s(now)
             off_s, direction = max((ahead_s, "ahead of"), (behind_s, "behind"))
-            raise WrongClock(f"This process's clock is {off_s:.1f} s {direction} DynamoDB's: set it right.")
+            error = WrongClock(f"This process's clock is {off_s:.1f} s {direction} DynamoDB's: set it right.")
+            if now.monotonic - self._logged_at >= LOGGED_EVERY_S:
+                self._logged_at = now.monotonic
+                logging.getLogger("headgate.store").error("no entry is written: %s", error)
+            raise error
 
     def _ahead_and_behind_s(self, now: Times) -> tuple[float, float]:
         """Return by how many seconds the clock is ahead and behind, each at least; a negative one says nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from random import Random
@@ -85,6 +86,19 @@ async def test_a_jump_during_a_request_is_noticed(world: World) -> None:
     await world.log.read(0)
     with pytest.raises(StoreUnavailable, match="ahead of"):
         await world.log.append(0, b"x")
+
+
+async def test_a_wrong_clock_is_logged_once_a_minute(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A gate process with a wrong clock retries for ever: without this line its log was empty."""
+    await world.log.read(0)
+    world.clock.off_s = HOUR_S
+    for _ in range(90):
+        with suppress(StoreUnavailable):
+            await world.log.append(0, b"x")
+        world.clock.true += 1.0
+    lines = [record.getMessage() for record in caplog.records if record.name == "headgate.store"]
+    assert len(lines) == 2
+    assert lines[0] == "no entry is written: This process's clock is 3599.0 s ahead of DynamoDB's: set it right."
 
 
 @pytest.mark.parametrize("idle_s", [0.0, OBSERVED_EVERY_S, HOUR_S])
