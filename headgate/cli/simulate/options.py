@@ -23,7 +23,7 @@ SEEDS = "Run each policy with this many seeds. The results are the first seed's;
 JITTER = "Relative standard deviation of a step's time, for example 0.05."
 HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
 GATE = "on or off: put the gate before the engine. Needs --tenants."
-ORDER = "The gate's order: bwfq, ratio, virtual-clock, sfq or fcfs. Default: bwfq."
+ORDER = "The gate's order: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. Default: bwfq."
 TENANTS = "YAML file of the gate: slots, {weight, rate_per_s, burst, tier} of each tenant, tiers, throttling."
 PREEMPTION = (
     "on or off: use the paged engine, which allocates KV blocks as tokens come. With on, tiered:POLICY evicts running "
