@@ -98,7 +98,7 @@ async def _until_drained(
         if not is_calm and world.now() >= calm_at:
             is_calm = True
             disturbances.end()
-            world.disturb(0.0)
+            world.disturb(max(0.0, world.outage.paused_until - world.now()))
         for kind, message in liveness.sample():
             world.violate(kind, message)
         if world.log.corrupt:

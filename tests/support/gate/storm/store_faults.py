@@ -22,6 +22,8 @@ class Outage:
         """Hosts that do not reach the store."""
         self.is_over = False
         """The trouble is over: nothing fails any more."""
+        self.paused_until = 0.0
+        """When the last pause of a request ends. It may be after the trouble."""
 
 
 class StormFaults:
@@ -65,10 +67,15 @@ class StormFaults:
         if self._crashes and random.random() < self._crashes:
             await self._crash()
         if self._pauses and random.random() < self._pauses:
-            await asyncio.sleep(random.random() ** 3 * PAUSE_MAX_S)
+            await self._pause(random.random() ** 3 * PAUSE_MAX_S)
         if self._host in self._outage.cut_off or random.random() < max(self._fails / 2, self._outage.gone):
             await asyncio.sleep(random.random() ** 2 * FAIL_AFTER_MAX_S)
             raise StoreUnavailable("The storm took this request.")
+
+    async def _pause(self, seconds: float) -> None:
+        ends_at = asyncio.get_running_loop().time() + seconds
+        self._outage.paused_until = max(self._outage.paused_until, ends_at)
+        await asyncio.sleep(seconds)
 
     async def _stop_before_append(self) -> None:
         """Stop the process: its entry arrives when the position may have been written and have expired (rule 1)."""
