@@ -61,9 +61,10 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
 async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
     """End a call with a stored answer that has no end in the log, because the process that stored the answer died."""
     outcome = await context.link.do(Status(item.id))
-    if isinstance(outcome, Offer):
+    if isinstance(outcome, Waiting | Offer):
+        attempt = outcome.attempt if isinstance(outcome, Offer) else answer.attempt
         counts = answer.input_tokens, answer.output_tokens
-        end = End(item.id, outcome.attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
+        end = End(item.id, attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
         await context.link.do(end._replace(unbegun=True, kept=True))
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dispatcher.model.commands import Gone, Silent
+from dispatcher.model.commands import Gone, Return, Silent, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer
 from dispatcher.operations.detached import HOLD_S, execute_detached, serve_launched
@@ -61,6 +61,16 @@ async def test_a_call_whose_answer_is_kept_and_whose_end_is_not_written_is_ended
     assert not gate.shard.shard.state.calls
     (ended,) = [each for each in gate.ends("done") if each.id == call_id]
     assert (ended.input_tokens, ended.output_tokens) == (10, 2)
+
+
+async def test_so_is_one_that_waits(gate: Gate) -> None:
+    """Its attempt was returned as not begun. Until its end it would wait for an executor that takes it over."""
+    call_id = await launched(gate)
+    gate.shard.decide(Return(call_id, 1, "not_begun", "w"))
+    await gate.context.store.answer(call_id, Answer("failed", 1, 10, 2, '{"status":500}', 0.0))
+    assert isinstance(gate.shard.decide(Status(call_id)), Waiting)
+    assert not await execute_detached(gate.process(), call_id)
+    assert call_id not in gate.shard.shard.state.calls
 
 
 async def test_a_call_is_followed_once_in_a_process(gate: Gate) -> None:
