@@ -20,6 +20,8 @@ from typing import Protocol
 
 ROUNDING = 1e-9
 """In arrivals or cycles. A point at the end of a period belongs to the next period, even if rounding puts it before."""
+LEAST = 1e-200
+"""Fewer arrivals than this count as none: their products with a rate would underflow."""
 
 
 class Spacing(Protocol):
@@ -120,7 +122,7 @@ class Ramp:
     over_s: float
 
     def reached_s(self, accumulated: float) -> float:
-        if accumulated <= 0.0:
+        if accumulated <= LEAST:
             return 0.0
         curve = (self.to_per_s - self.from_per_s) / (2.0 * self.over_s)
         under_root = self.from_per_s**2 + 4.0 * curve * accumulated

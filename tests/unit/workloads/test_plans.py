@@ -11,7 +11,7 @@ from random import Random
 from statistics import fmean, median, pstdev, stdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.workloads.arrivals import Arrival, WorkloadError
@@ -50,6 +50,8 @@ def test_gaps_vary_by_the_cv_given(cv: float) -> None:
 
 
 @given(st.floats(0.0, 10.0), st.floats(0.0, 10.0), st.floats(1.0, 1e6), st.floats(0.0, 0.999), st.floats(0.1, 1e3))
+@example(0.0, 0.0, 101.0, 5e-324, 1.0)
+@example(5e-324, 0.0, 101.0, 5e-324, 1.0)
 def test_a_rate_and_its_inverse(first: float, last: float, over_s: float, part: float, on_s: float) -> None:
     rates: list[Rate] = [Steady(first + 0.1), OnOff(first + 0.1, on_s, over_s), Ramp(first, last + 0.01, over_s)]
     for rate in rates:
