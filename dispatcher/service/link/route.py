@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from dispatcher.model.commands import Outcome, Status
+from dispatcher.model.commands import Accept, Outcome, Status
 from dispatcher.model.errors import ConnectionLost, LogError
 from dispatcher.ports import Connection, MailboxStore
 from dispatcher.service.codec.frames import Do, Hello, Message, NotLeader, Result
@@ -58,6 +58,8 @@ class Route:
         self._searching_since = fleet.clock.monotonic()
         self._given_up = ("", -1)
         """Address and epoch of the last leader that could not be reached."""
+        self._asked: set[str] = set()
+        """The calls for which this route has asked the status, and has no answer yet."""
         self._wakeup, self._found = asyncio.Event(), asyncio.Event()
         self.lost = asyncio.Event()
         """Set when a connection to the leader ends."""
@@ -167,12 +169,21 @@ class Route:
             self._received(message)
 
     def _ask_status(self) -> None:
-        """Ask for the status of the unfinished calls, because their news may have been lost without a connection."""
-        asked = {getattr(pending.command, "id", "") for pending in self._pending}
+        """Ask for the status of the unfinished calls, because their news may have been lost without a connection.
+
+        The outcome of a pending Accept reaches the task of its call. The outcome of any other pending command does not.
+        """
+        accepts = (pending.command.id for pending in self._pending if isinstance(pending.command, Accept))
+        expected = self._asked.union(accepts)
         for call_id in self._waiters.unfinished:
-            if call_id not in asked:
-                pending = self._pending.add(Status(call_id))
-                pending.outcome.add_done_callback(partial(_take_status, self._waiters))
+            if call_id not in expected:
+                self._asked.add(call_id)
+                self._pending.add(Status(call_id)).outcome.add_done_callback(partial(self._take_status, call_id))
+
+    def _take_status(self, call_id: str, outcome: asyncio.Future[Outcome]) -> None:
+        self._asked.discard(call_id)
+        if not outcome.cancelled() and outcome.exception() is None:
+            news_of_status(self._waiters, outcome.result())
 
     # Without a leader
 
@@ -203,8 +214,3 @@ class Route:
         if alone is not None:
             alone.stop()
         await asyncio.wait((work,))
-
-
-def _take_status(waiters: Waiters, outcome: asyncio.Future[Outcome]) -> None:
-    if not outcome.cancelled() and outcome.exception() is None:
-        news_of_status(waiters, outcome.result())

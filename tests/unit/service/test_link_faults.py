@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dispatcher.model.commands import Offer, Return, Waiting
+from dispatcher.model.commands import Offer, Over, Return, Status, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.ports import Connection
 from dispatcher.service.authentication import sign_as_server
@@ -200,6 +200,24 @@ async def test_a_frozen_process_reconnects(is_question: bool) -> None:
     else:
         assert isinstance(await world.on("front", front.do(new_call(world, front))), Offer)
     assert world.clock.now() - began < 0.4
+
+
+@in_virtual_time()
+async def test_another_commands_outcome_is_no_news_for_the_calls_task() -> None:
+    """Seed 10813 with eight fronts: a command of the same call was pending when the connection was lost."""
+    world = World()
+    await start_gates(world, "g1")
+    worker = await start_worker(world, slots=1)
+    front = world.link("front")
+    first = new_call(world, front)
+    assert isinstance(await world.on("front", front.do(first)), Offer)
+    world.host("front").pause()
+    await worker.do(end(first.id, 1))
+    await asyncio.sleep(20)
+    asking = world.host("front").spawn(front.do(Status(first.id)))
+    world.host("front").resume()
+    assert isinstance(await world.on("front", front.news(first.id, 5.0)), Over)
+    assert isinstance(await asking, Over)
 
 
 @in_virtual_time()
