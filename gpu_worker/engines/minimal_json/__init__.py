@@ -1,0 +1,1 @@
+"""A small valid instance of a JSON schema, for the engine without a model."""

@@ -1,0 +1,232 @@
+"""Finds a small valid instance of a JSON schema. Pure.
+
+The instance is as flat as possible (the depth of nested values is raised step by step), and each part is the first that
+is valid: no optional properties, the shortest arrays and texts, numbers near 0. All `$ref` and `allOf` that hold for a
+value are gathered first; of `anyOf`, `oneOf` and `if` one alternative after another is tried. check.py checks each
+value, so what the search does not understand gives an error, never an invalid instance. The work is bounded: a schema
+can make the smallest instance exponentially large, or hide it behind exponentially many alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from gpu_worker.engines.minimal_json.check import is_valid
+from gpu_worker.engines.minimal_json.document import Document, Unsatisfiable, Work, WorkExceeded
+from gpu_worker.engines.minimal_json.keywords import (
+    TYPES,
+    contains_min,
+    dict_of,
+    list_of,
+    number_of,
+    prefix_and_rest,
+    property_schemas,
+    required_by,
+    types_of,
+)
+from gpu_worker.engines.minimal_json.scalars import numbers, strings
+
+DEPTH_MAX = 32
+"""Nested values of an instance at most."""
+IMPLIED = {
+    "object": {"properties", "required", "additionalProperties", "patternProperties", "minProperties", "propertyNames"},
+    "array": {"items", "prefixItems", "minItems", "contains", "uniqueItems"},
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+}
+"""Keywords that show which type is meant where `type` is missing."""
+
+CHOICES = {"anyOf", "oneOf", "if", "not", "enum", "const", "dependentSchemas"}
+"""Keywords that decide between several values."""
+
+Schemas = list[Any]
+"""Schemas that must all hold for one value."""
+
+
+def minimal_instance(schema: Any, *also: Any) -> Any:
+    """Return a small value that is valid against `schema`, and against all of `also`.
+
+    Raises Unsatisfiable if it finds none. A valid value may exist even so, for example behind a `not`.
+    """
+    work = Work()
+    try:
+        for depth in range(DEPTH_MAX + 1):
+            search = _Search(Document(schema, work))
+            try:
+                value = search.build([schema, *also], depth)
+                if search.is_valid([schema, *also], value):
+                    return value
+                raise Unsatisfiable("no simple value satisfies all of its keywords")
+            except Unsatisfiable:
+                if not search.was_cut:
+                    raise
+    except RecursionError:
+        raise Unsatisfiable("its schemas are nested too deeply") from None
+    raise Unsatisfiable(f"its values are nested more than {DEPTH_MAX} deep")
+
+
+@dataclass
+class _Search:
+    """`was_cut`: the depth ended the search somewhere, so more depth may find an instance."""
+
+    document: Document
+    was_cut: bool = False
+
+    def build(self, schemas: Schemas, depth: int) -> Any:
+        """Return a value that is valid against all `schemas`, with at most `depth` levels below it."""
+        if depth < 0:
+            self.was_cut = True
+            raise Unsatisfiable("it is nested too deeply")
+        parts = self._gathered(schemas)
+        is_choice = any(CHOICES & part.keys() for part in parts)
+        for value in self._values(parts, depth):
+            if not is_choice and isinstance(value, dict | list):
+                return value  # its parts are checked one by one, and the root is checked as a whole
+            if self.is_valid(schemas, value):
+                return value
+        raise Unsatisfiable("no simple value satisfies all of its keywords")
+
+    def is_valid(self, schemas: Schemas, value: Any) -> bool:
+        return all(is_valid(self.document, schema, value) for schema in schemas)
+
+    def _gathered(self, schemas: Schemas) -> Schemas:
+        """Return the schemas without `$ref` and `allOf`: their targets and parts stand beside them."""
+        found: Schemas = []
+        left, references = list(reversed(schemas)), set()
+        while left:
+            self.document.work.spend()
+            schema = left.pop()
+            if schema is True:
+                continue
+            if not isinstance(schema, dict):
+                raise Unsatisfiable("a part of it allows no value, or is no schema")
+            if own := {name: each for name, each in schema.items() if name not in ("$ref", "allOf")}:
+                found.append(own)
+            left.extend(reversed(list_of(schema, "allOf")))
+            if "$ref" in schema and (reference := str(schema["$ref"])) not in references:
+                references.add(reference)
+                left.append(self.document.resolve(schema["$ref"]))
+        return found
+
+    def _values(self, parts: Schemas, depth: int) -> Iterator[Any]:
+        """Yield candidates, simple ones first."""
+        for at, part in enumerate(parts):
+            for keyword in ("anyOf", "oneOf", "if"):
+                if keyword in part:
+                    rest = [*parts[:at], _without(part, keyword), *parts[at + 1 :]]
+                    yield from self._alternatives(rest, _options(part, keyword), depth)
+                    return
+        yield from self._plain(parts, depth)
+
+    def _alternatives(self, rest: Schemas, options: Schemas, depth: int) -> Iterator[Any]:
+        reason = Unsatisfiable("it has no alternatives")
+        for option in options:
+            try:
+                yield from self._values(self._gathered([*rest, option]), depth)
+            except WorkExceeded:
+                raise
+            except Unsatisfiable as error:
+                reason = error
+        raise reason
+
+    def _plain(self, parts: Schemas, depth: int) -> Iterator[Any]:
+        listed = [list_of(part, "enum") for part in parts if "enum" in part]
+        listed += [[part["const"]] for part in parts if "const" in part]
+        if listed:
+            self.document.work.spend(len(listed[0]))
+            yield from min(listed, key=len)
+            return
+        reason = None
+        for name in _types(parts):
+            try:
+                yield from self._of_type(name, parts, depth)
+            except WorkExceeded:
+                raise
+            except Unsatisfiable as error:
+                reason = reason or error
+        if reason is not None:
+            raise reason
+
+    def _of_type(self, name: str, parts: Schemas, depth: int) -> Iterator[Any]:
+        if name == "object":
+            yield self._object(parts, depth)
+        elif name == "array":
+            yield self._array(parts, depth)
+        elif name == "string":
+            yield from strings(self.document, parts)
+        elif name in ("integer", "number"):
+            yield from numbers(parts, whole=name == "integer")
+        elif name == "boolean":
+            yield from (False, True)
+        else:
+            yield None
+
+    def _object(self, parts: Schemas, depth: int) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        while missing := self._missing(parts, built):
+            for name in missing:
+                built[name] = self._property(parts, name, depth)
+        least = max((number_of(part, "minProperties") or 0 for part in parts), default=0)
+        optional = [name for part in parts for name in dict_of(part, "properties")]
+        for name in dict.fromkeys(optional):
+            if len(built) < least and name not in built:
+                built[name] = self._property(parts, name, depth)
+        while len(built) < least:
+            name = self._new_name(parts, built, depth)
+            built[name] = self._property(parts, name, depth)
+        return built
+
+    def _missing(self, parts: Schemas, built: dict[str, Any]) -> list[str]:
+        names = chain.from_iterable(required_by(part, built) for part in parts)
+        return [name for name in dict.fromkeys(names) if name not in built]
+
+    def _property(self, parts: Schemas, name: str, depth: int) -> Any:
+        self.document.work.spend(len(parts))
+        schemas = [each for part in parts for each in property_schemas(self.document, part, name)]
+        return self.build(schemas, depth - 1)
+
+    def _new_name(self, parts: Schemas, built: dict[str, Any], depth: int) -> str:
+        names = [part["propertyNames"] for part in parts if "propertyNames" in part]
+        return str(self.build([*names, {"type": "string", "minLength": 1}, {"not": {"enum": list(built)}}], depth))
+
+    def _array(self, parts: Schemas, depth: int) -> list[Any]:
+        layouts = [prefix_and_rest(part) for part in parts]
+        contained = max((contains_min(part) for part in parts), default=0)
+        least = max((number_of(part, "minItems") or 0 for part in parts), default=0)
+        unique = any(part.get("uniqueItems") is True for part in parts)
+        built: list[Any] = []
+        while len(built) < max(least, contained):
+            at = len(built)
+            schemas = [prefix[at] if at < len(prefix) else rest for prefix, rest in layouts]
+            schemas += [part["contains"] for part in parts if at < contains_min(part)]
+            schemas += [{"not": {"enum": list(built)}}] if unique and built else []
+            built.append(self.build(schemas, depth - 1))
+        return built
+
+
+def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
+    gone = ("if", "then", "else") if keyword == "if" else (keyword,)
+    return {name: each for name, each in schema.items() if name not in gone}
+
+
+def _options(schema: dict[str, Any], keyword: str) -> Schemas:
+    if keyword != "if":
+        return list_of(schema, keyword)
+    return [{"allOf": [schema["if"], schema.get("then", True)]}, schema.get("else", True)]
+
+
+def _types(parts: Schemas) -> list[str]:
+    """Return the types that all parts allow: the implied ones first, then from the smallest value to the largest."""
+    allowed = [set(types_of(part)) for part in parts]
+    names = [name for name in TYPES if all(_allows(types, name) for types in allowed)]
+    keywords = set().union(*parts) if parts else set()
+    if not any("type" in part for part in parts):
+        names.sort(key=lambda name: not (IMPLIED.get(name, set()) & keywords))
+    return names
+
+
+def _allows(types: set[str], name: str) -> bool:
+    return name in types or (name == "integer" and "number" in types)
