@@ -26,6 +26,7 @@ from benchmarks.shard_traffic import LONGEST, NOW, SHORT, Names, Traffic, loaded
 from benchmarks.table_capacity import TABLE, CapacityMeter, metered_table
 from dispatcher.bootstrap import RealClock
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import Log
 from dispatcher.shard.settings import ShardSettings
@@ -121,7 +122,7 @@ class Bench:
     async def _invocation(self) -> None:
         text = "".join(Random(1).choices(ascii_letters, k=TEXT_BYTES))
         new = Invocation(
-            "p8f3k2m9x1q4-zz", "t" * 64, "k" * 255, "default", "m" * 64, "f" * 64, NOW, NOW * 2, True, text
+            "p8f3k2m9x1q4-zz", "t" * 64, "k" * 255, "default", "m" * 64, "f" * 64, NOW, NOW * 2, Endpoint.CHAT, text
         )
         answer = Answer("done", 1, 1000, 1000, text, NOW)
         before = self._meter.taken()

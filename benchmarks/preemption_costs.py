@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.generation import Generation
 from gpu_worker.engines.interface import EngineRequest, Finished, Token
 from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
@@ -111,18 +112,21 @@ async def measured(model: str, step_tokens: int, lengths: tuple[int, ...], times
     }
 
 
+GREEDY = Generation("", None, 0.0, None, (), {})
+
+
 async def preempted(engine: Any, true: Calibration, length: int, strategy: Strategy, name: str) -> tuple[float, float]:
     """Evict a request of `length` tokens. Return the seconds predicted by `true`, and the seconds measured."""
     rate = inf if strategy is Strategy.SWAP else 0.0  # copies without cost, or an engine that cannot swap
     forced = replace(true, copy_out_bytes_per_s=rate, copy_in_bytes_per_s=rate, copy_base_s=0.0)
     engine._admission.calibration = forced
     before = engine.stats().counts
-    victim = EngineRequest(f"victim-{name}", "batch", "", 64, temperature=0.0, tier=Tier.BACKGROUND)
-    _, evicted = engine._enter(victim, [7 + (place * 31 + length) % 200 for place in range(length - 2)])
+    victim = EngineRequest(f"victim-{name}", "batch", {}, 64, tier=Tier.BACKGROUND)
+    _, evicted = engine._enter(victim, [7 + (place * 31 + length) % 200 for place in range(length - 2)], GREEDY)
     while not isinstance(event := await evicted.events.get(), Token) or event.output_tokens < 2:
         pass
-    premium = EngineRequest(f"premium-{name}", "paying", "", 2, temperature=0.0, tier=Tier.PREMIUM)
-    _, urgent = engine._enter(premium, [9, 10, 11])
+    premium = EngineRequest(f"premium-{name}", "paying", {}, 2, tier=Tier.PREMIUM)
+    _, urgent = engine._enter(premium, [9, 10, 11], GREEDY)
     for sequence in (urgent, evicted):
         while not isinstance(await sequence.events.get(), Finished):
             pass

@@ -204,7 +204,9 @@ def arrivals(seed: int | str, rate_per_s: float, seconds: float) -> list[Planned
         tokens, output = random.randint(least, most), random.randint(short, long)
         tenant = f"{tier}-{int(random.random() * TENANTS)}"
         words = "".join(random.choice("abcdefghij ") for _ in range(tokens))
-        request = EngineRequest(f"{tier}-{len(found)}", tenant, words, output, temperature=0.0, tier=tier)
+        request = EngineRequest(
+            f"{tier}-{len(found)}", tenant, {"prompt": words, "temperature": 0.0}, output, tier=tier
+        )
         found.append(PlannedArrival(now_s, request))
     return found
 

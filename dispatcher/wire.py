@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.requests import Message, Request
-from dispatcher.model.worker_protocol import MESSAGES_MAX, SEED_MAX
+from dispatcher.model.requests import Endpoint, Request
+from dispatcher.model.worker_protocol import SEED_MAX
 from dispatcher.neutral_fields import MESSAGE, REQUEST, without_labels, without_neutral
 
+MESSAGES_MAX = 256
 STOPS_MAX = 4
 STOP_CHARS_MAX = 200
 PROMPT_CHARS_MAX = 400_000
@@ -116,19 +117,19 @@ class _Completion(_Common):
     prompt: str = Field(max_length=PROMPT_CHARS_MAX)
 
 
-def parse_request(body: Mapping[str, Any], *, chat: bool | None = None) -> Request:
-    """Return OpenAI's body as a Request. If `chat` is None, it is a chat if the body has `messages`.
+def parse_request(body: Mapping[str, Any], endpoint: Endpoint | None = None) -> Request:
+    """Return OpenAI's body as a Request. If `endpoint` is None, the request is a chat if the body has `messages`.
 
     Raises InvalidRequest, which names the field.
     """
-    if chat is None:
+    if endpoint is None:
         body = {name: value for name, value in body.items() if value is not None or name not in ("messages", "prompt")}
-        chat = _is_chat(body)
+        endpoint = Endpoint.CHAT if _is_chat(body) else Endpoint.COMPLETION
     fields = without_neutral(without_labels(body), REQUEST)
     if isinstance(messages := fields.get("messages"), list):
         fields["messages"] = [_message(each, number) for number, each in enumerate(messages)]
     try:
-        parsed = (_Chat if chat else _Completion).model_validate(fields)
+        parsed = (_Chat if endpoint is Endpoint.CHAT else _Completion).model_validate(fields)
     except ValidationError as error:
         raise _first_error(error) from None
     return _reduced(parsed)
@@ -155,26 +156,31 @@ def _message(fields: Any, number: int) -> Any:
 
 
 def _reduced(parsed: _Chat | _Completion) -> Request:
-    chat = isinstance(parsed, _Chat)
     part_of = parsed.metadata or _Metadata()
     max_tokens = (parsed.max_completion_tokens or parsed.max_tokens) if isinstance(parsed, _Chat) else parsed.max_tokens
     return Request(
         model=parsed.model,
-        chat=chat,
-        prompt=parsed.prompt if isinstance(parsed, _Completion) else None,
-        messages=tuple(Message(each.role, each.text()) for each in parsed.messages)
-        if isinstance(parsed, _Chat)
-        else None,
+        endpoint=Endpoint.CHAT if isinstance(parsed, _Chat) else Endpoint.COMPLETION,
+        body=_passed(parsed),
         max_tokens=max_tokens,
-        temperature=1.0 if parsed.temperature is None else parsed.temperature,
-        seed=parsed.seed,
-        stop=parsed.stops(),
         stream=bool(parsed.stream),
         include_usage=bool(parsed.stream_options and parsed.stream_options.include_usage),
         app=part_of.headgate_application,
         stage=part_of.headgate_stage,
         interaction=part_of.headgate_interaction,
     )
+
+
+def _passed(parsed: _Chat | _Completion) -> dict[str, Any]:
+    """Return the fields that the engine gets."""
+    if isinstance(parsed, _Chat):
+        given: dict[str, Any] = {
+            "messages": [{"role": each.role, "content": each.text()} for each in parsed.messages],
+        }
+    else:
+        given = {"prompt": parsed.prompt}
+    given |= {"temperature": parsed.temperature, "seed": parsed.seed, "stop": list(parsed.stops()) or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _first_error(error: ValidationError) -> InvalidRequest:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     Discriminator,
     TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError
 
 from dispatcher.model.worker_protocol import Alive, Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused
 
@@ -52,12 +50,6 @@ def parse_event(line: bytes) -> WorkEvent | Alive:
     return _EVENT.validate_json(line, strict=True)
 
 
-def _prompt_or_messages(order: WorkOrder) -> WorkOrder:
-    if (order.prompt is None) == (order.messages is None):
-        raise PydanticCustomError("prompt_or_messages", "an order has either prompt or messages")
-    return order
-
-
 def _without_bad_wait(fields: Any, parse: ValidatorFunctionWrapHandler) -> WorkRefused:
     """Parse a refusal. An invalid `retry_after_s` counts as unknown."""
     try:
@@ -67,7 +59,7 @@ def _without_bad_wait(fields: Any, parse: ValidatorFunctionWrapHandler) -> WorkR
     return refused
 
 
-_ORDER = TypeAdapter(Annotated[WorkOrder, AfterValidator(_prompt_or_messages)])
+_ORDER = TypeAdapter(WorkOrder)
 _EVENT: TypeAdapter[WorkEvent | Alive] = TypeAdapter(
     Annotated[
         Started | Token | Finished | Annotated[WorkRefused, WrapValidator(_without_bad_wait)] | Alive,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
-from dispatcher.operations.calls import Call, Collected
+from dispatcher.model.collected import Collected
+from dispatcher.operations.calls import Call
 
 
-def head_of(call: Call) -> AnswerHead:
-    return AnswerHead(call.id, int(call.created_at), call.request.model, call.request.chat)
+def head_of_call(call: Call) -> AnswerHead:
+    return AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
 
 
 def rendered(call: Call, collected: Collected) -> dict[str, Any]:
-    return head_of(call).body(collected.text, collected.reason, collected.input_tokens, collected.output_tokens)
+    return head_of_call(call).body(collected.choices(), collected.input_tokens, collected.output_tokens)

@@ -150,6 +150,7 @@ def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Rep
         kv_use=0.0,
         queue_length=0,
         live=(),
+        capabilities=tuple(sorted(facts.capabilities)),
     )
 
 

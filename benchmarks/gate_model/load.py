@@ -16,6 +16,7 @@ from benchmarks.gate_model.requests import ModelledStore
 from dispatcher.model.commands import Accept, Attempts, End, Offer, Over, Refused, Report, Return, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.service.link.link import Link
 from tests.support.gate.hosts import Host
 
@@ -280,7 +281,7 @@ class Load:
             fingerprint="f" * 64,
             created_at=now,
             deadline_at=now + 300.0,
-            chat=True,
+            endpoint=Endpoint.CHAT,
             body=self._text,
         )
         await process.store.invocations.create(invocation)

@@ -1,11 +1,16 @@
-"""Makes OpenAI's answers, bodies and stream chunks, from the text and the token counts of a worker. Pure."""
+"""Makes OpenAI's answers, bodies and stream chunks, from the events and the token counts of a worker. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from dispatcher.model.requests import Endpoint
+from dispatcher.model.worker_protocol import Finished, Token
+
+_PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETION: "cmpl", Endpoint.EMBEDDINGS: "embd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,40 +20,86 @@ class AnswerHead:
     id: str
     created: int
     model: str
-    chat: bool
+    endpoint: Endpoint
 
     @property
-    def _id(self) -> str:
-        return f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
+    def _is_chat(self) -> bool:
+        return self.endpoint is Endpoint.CHAT
 
     def _fields(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self.created, "model": self.model}
+        return {
+            "id": f"{_PREFIX[self.endpoint]}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
 
-    def body(self, text: str, reason: str, input_tokens: int, output_tokens: int) -> dict[str, Any]:
-        """Return the whole answer, not streamed."""
-        part = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-        choice = {"index": 0, **part, "logprobs": None, "finish_reason": reason}
-        kind = "chat.completion" if self.chat else "text_completion"
-        return {**self._fields(kind), "choices": [choice], "usage": usage(input_tokens, output_tokens)}
+    def body(self, choices: Sequence[Mapping[str, Any]], input_tokens: int, output_tokens: int) -> dict[str, Any]:
+        """Return the whole answer, not streamed. `choices` are as in collected.py."""
+        if self.endpoint is Endpoint.EMBEDDINGS:
+            return self._embeddings(choices, input_tokens)
+        whole = [self._whole(index, choice) for index, choice in enumerate(choices)]
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        return {**self._fields(kind), "choices": whole, "usage": usage(input_tokens, output_tokens)}
 
-    def first_chunk(self) -> dict[str, Any] | None:
-        """Return the chunk with the role, which opens a chat's stream. None for a completion."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self.chat else None
+    def opening(self, choices: int) -> list[dict[str, Any]]:
+        """Return the chunks with the role, which open a chat's stream. None for a completion."""
+        if not self._is_chat:
+            return []
+        return [self._chunk(index, {"delta": {"role": "assistant", "content": ""}}) for index in range(choices)]
 
-    def text_chunk(self, text: str) -> dict[str, Any]:
-        return self._chunk({"delta": {"content": text}} if self.chat else {"text": text}, None)
+    def chunk(self, token: Token) -> dict[str, Any]:
+        """Return the chunk of one piece of the answer."""
+        if not self._is_chat:
+            return self._chunk(token.choice, {"text": token.text}, token.logprobs)
+        text = {"content": token.text} if token.text or not token.delta else {}
+        return self._chunk(token.choice, {"delta": {**text, **(token.delta or {})}}, token.logprobs)
 
-    def last_chunk(self, reason: str) -> dict[str, Any]:
-        return self._chunk({"delta": {}} if self.chat else {"text": ""}, reason)
+    def last_chunks(self, finished: Finished) -> list[dict[str, Any]]:
+        """Return the chunk that ends each choice."""
+        reasons = finished.reasons or (finished.reason,)
+        part: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
+        return [self._chunk(index, part, None, reason) for index, reason in enumerate(reasons)]
 
     def usage_chunk(self, input_tokens: int, output_tokens: int) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return {**self._fields(kind), "choices": [], "usage": usage(input_tokens, output_tokens)}
+        return {**self._fields(self._chunk_kind), "choices": [], "usage": usage(input_tokens, output_tokens)}
 
-    def _chunk(self, part: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        choice = {"index": 0, **part, "logprobs": None, "finish_reason": reason}
-        return {**self._fields(kind), "choices": [choice]}
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self._is_chat else "text_completion"
+
+    def _chunk(
+        self,
+        index: int,
+        part: Mapping[str, Any],
+        logprobs: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, **part, "logprobs": logprobs, "finish_reason": reason}
+        return {**self._fields(self._chunk_kind), "choices": [choice]}
+
+    def _whole(self, index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
+        part = {"message": _message(choice)} if self._is_chat else {"text": choice["text"]}
+        return {"index": index, **part, "logprobs": choice.get("logprobs"), "finish_reason": choice["reason"]}
+
+    def _embeddings(self, choices: Sequence[Mapping[str, Any]], input_tokens: int) -> dict[str, Any]:
+        data = [
+            {"object": "embedding", "index": index, "embedding": choice["delta"]["embedding"]}
+            for index, choice in enumerate(choices)
+        ]
+        spent = {"prompt_tokens": input_tokens, "total_tokens": input_tokens}
+        return {"object": "list", "data": data, "model": self.model, "usage": spent}
+
+
+def _message(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message of a whole chat choice. Beside tool calls, an empty text is null, as OpenAI's API has it."""
+    delta = dict(choice.get("delta") or {})
+    content = choice["text"] or (None if delta.get("tool_calls") else "")
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [
+            {name: value for name, value in call.items() if name != "index"} for call in delta["tool_calls"]
+        ]
+    return {"role": "assistant", "content": content, "refusal": None, **delta}
 
 
 def usage(input_tokens: int, output_tokens: int) -> dict[str, int]:

@@ -98,6 +98,8 @@ class Report(NamedTuple):
     kv_use: float
     queue_length: int
     live: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
+    """What the engine supports, sorted: the names are in capabilities.py."""
 
 
 class Leave(NamedTuple):

@@ -18,9 +18,9 @@ made = tuple.__new__
 """`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
 number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
-FORMAT = 3
+FORMAT = 4
 """The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
-Version 3 added ProcessSet for the calls that no process holds."""
+Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities."""
 
 
 class OrderSet(NamedTuple):
@@ -45,6 +45,8 @@ class WorkerSet(NamedTuple):
     attempts failed)."""
     until: float = 0.0
     """The time at which "resting" ends."""
+    capabilities: tuple[str, ...] = ()
+    """What its engine supports, sorted: the names are in capabilities.py."""
 
 
 class WorkerLost(NamedTuple):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dispatcher.model.requests import Endpoint
+
 ATTEMPTS_MAX = 3
 """The most attempts of one call that count. An offer that was not begun does not count."""
 
@@ -23,7 +25,8 @@ class Answer:
     input_tokens: int
     output_tokens: int
     body: str
-    """JSON: {"text", "reason"} if `outcome` is "done", otherwise {"error": …, "status": …, "retry_after_s"?: …}."""
+    """JSON: {"choices": […]} (collected.py) if `outcome` is "done"; otherwise {"error": …, "status": …,
+    "retry_after_s"?: …}."""
     ended_at: float
 
 
@@ -42,7 +45,7 @@ class Invocation:
     """SHA-256 of the request. The same key with another fingerprint is refused."""
     created_at: float
     deadline_at: float
-    chat: bool
+    endpoint: Endpoint
     body: str | None
     """The request (Request.to_json); None after the answer was stored."""
     answer: Answer | None = None

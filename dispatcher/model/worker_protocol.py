@@ -5,17 +5,15 @@ dispatcher/worker_wire.py encodes and decodes these types for both sides, and ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ulp
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dispatcher.model.bounds import Bounds
-from dispatcher.model.requests import Message, Text
+from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 
-MESSAGES_MAX = 256
-STOPS_MAX = 16
-STOP_CHARS_MAX = 1000
 SEED_MAX = 2**63 - 1
 ATTEMPT_MAX = 1_000_000
 """Far above ATTEMPTS_MAX, because an offer that is not begun uses up a number too."""
@@ -25,7 +23,7 @@ ABOVE_ZERO = ulp(0.0)
 
 Name = Annotated[str, Bounds(1, 128)]
 Label = Annotated[str, Bounds(0, 64)]
-StopText = Annotated[str, Bounds(1, STOP_CHARS_MAX)]
+Choice = Annotated[int, Bounds(0, 10_000)]
 
 
 def execution_name(call_id: str, attempt: int) -> str:
@@ -41,7 +39,9 @@ def parse_execution(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """One execution that the gate orders from a worker. Exactly one of `prompt` and `messages` is not None.
+    """One execution that the gate orders from a worker.
+
+    `body` has the fields of the tenant's request that the gate passes on unchanged (Request.body).
 
     The gate sets `weight` (of the tenant's share) and `tier`; a client cannot. The client sets `app`, `stage` and
     `interaction`: on the worker they order the tenant's own requests, and affect no other tenant.
@@ -56,12 +56,11 @@ class WorkOrder:
     tier: Tier
     deadline_at: Annotated[float, Bounds(0, 1e12)]
     """Unix seconds."""
-    prompt: Text | None
-    messages: Annotated[tuple[Message, ...], Bounds(1, MESSAGES_MAX)] | None
-    max_tokens: Annotated[int, Bounds(1, 10_000_000)]
-    temperature: Annotated[float, Bounds(0, 2)]
-    seed: Annotated[int, Bounds(-SEED_MAX, SEED_MAX)] | None
-    stop: Annotated[tuple[StopText, ...], Bounds(0, STOPS_MAX)]
+    endpoint: Endpoint
+    body: dict[str, Any]
+    max_tokens: Annotated[int, Bounds(0, 10_000_000)]
+    """The most output tokens of each choice; 0 for embeddings."""
+    choices: Annotated[int, Bounds(1, 10_000)]
     app: Label
     stage: Annotated[int, Bounds(0, 10_000)]
     interaction: Label
@@ -89,20 +88,33 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """New text. `output_tokens` counts all tokens so far, also those held back or cut off by `stop`."""
+    """A new piece of the answer. `output_tokens` counts all tokens so far, of all choices, also those held back or cut
+    off by `stop`.
+
+    `text` is new text of the choice with the number `choice`. `delta` has the other fields of OpenAI's delta as the
+    engine sent them (tool_calls, reasoning …), without the role. For embeddings, `choice` is the number of the input,
+    and `delta` is {"embedding": numbers, or base64 text}. `logprobs` is OpenAI's object for this piece.
+    """
 
     text: str
     output_tokens: int
+    choice: Choice = 0
+    delta: Mapping[str, Any] | None = None
+    logprobs: Mapping[str, Any] | None = None
     event: Literal["token"] = field(default="token", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The execution has ended. `reason` is "stop", "length" or "aborted"."""
+    """The execution has ended. `reason` is "stop", "length", "tool_calls" or another of OpenAI's, or "aborted".
+
+    `reasons`: of each choice, if there is more than one choice.
+    """
 
     reason: str
     input_tokens: int
     output_tokens: int
+    reasons: tuple[str, ...] = ()
     event: Literal["finished"] = field(default="finished", kw_only=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from dispatcher.model.commands import Offer, Over, Status, Unknown
 from dispatcher.model.errors import UnknownInvocation
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.operations.context import Context
-from dispatcher.operations.results import answer_without, error_of
+from dispatcher.operations.results import answer_without, choices_of, error_of
 from dispatcher.operations.submit import Known
 
 STATUS_OF = {"done": "done", "failed": "failed", "expired": "expired", "cancelled": "failed"}
@@ -71,6 +70,8 @@ def done(invocation: Invocation) -> Answer:
 
 def body_of(invocation: Invocation, answer: Answer) -> dict[str, Any]:
     """Return the body of a done call's answer, in OpenAI's form."""
-    head = AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.chat)
-    kept = json.loads(answer.body)
-    return head.body(kept["text"], kept["reason"], answer.input_tokens, answer.output_tokens)
+    return head_of(invocation).body(choices_of(answer), answer.input_tokens, answer.output_tokens)
+
+
+def head_of(invocation: Invocation) -> AnswerHead:
+    return AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.endpoint)

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Token, WorkEvent
-from dispatcher.operations.calls import Collected
 
 EVENTS_AHEAD_MAX = 64
 """The most events that wait for the caller. While so many wait, no event is read from the worker."""
@@ -33,7 +33,7 @@ class AnswerEvents:
 
     def __init__(self, *, streamed: bool, unread: bool = False) -> None:
         self.collected = Collected()
-        """The text and the counts from the last attempt."""
+        """The choices and the counts from the last attempt."""
         self.count = 0
         """The number of events from all attempts."""
         self._streamed = streamed

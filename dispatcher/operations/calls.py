@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dispatcher.model.commands import Accept, Offer, parse_call_id
 from dispatcher.model.invocation import Invocation
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
-from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder
+from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.ports import GateLink
 
 
@@ -30,30 +30,6 @@ class Call:
     @property
     def is_durable(self) -> bool:
         return bool(self.key)
-
-
-@dataclass(slots=True)
-class Collected:
-    """The text and the counts that an execution has delivered so far."""
-
-    texts: list[str] = field(default_factory=list)
-    input_tokens: int = 0
-    output_tokens: int = 0
-    reason: str = "stop"
-
-    def note(self, event: WorkEvent) -> None:
-        if isinstance(event, Started):
-            self.input_tokens = event.input_tokens
-        elif isinstance(event, Token):
-            self.texts.append(event.text)
-            self.output_tokens = event.output_tokens
-        elif isinstance(event, Finished):
-            self.input_tokens, self.output_tokens = event.input_tokens, event.output_tokens
-            self.reason = event.reason
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
 
 
 def accept_of(call: Call, link: GateLink, process: str) -> Accept:
@@ -91,7 +67,7 @@ def item_of(call: Call, body: str) -> Invocation:
         fingerprint=call.request.fingerprint(),
         created_at=call.created_at,
         deadline_at=call.deadline_at,
-        chat=call.request.chat,
+        endpoint=call.request.endpoint,
         body=body,
     )
 
@@ -107,12 +83,10 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         weight=call.tenant.share.weight,
         tier=call.tenant.tier,
         deadline_at=call.deadline_at,
-        prompt=request.prompt,
-        messages=request.messages,
+        endpoint=request.endpoint,
+        body=dict(request.body),
         max_tokens=call.max_tokens,
-        temperature=request.temperature,
-        seed=request.seed,
-        stop=request.stop,
+        choices=request.choices,
         app=request.app,
         stage=request.stage,
         interaction=request.interaction,

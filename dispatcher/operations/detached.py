@@ -94,5 +94,5 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     except (NoWorker, UnknownModel):
         bytes_per_token = 1.0
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
-    cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens)
+    cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens * request.choices)
     return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key)

@@ -6,18 +6,20 @@ counts. If all tokens arrived, the answer is complete; otherwise the caller gets
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from dispatcher.model.collected import Collected, tokens_of
 from dispatcher.model.commands import Over, Refused
 from dispatcher.model.errors import AnsweredError, NoWorker, WorkerFailed
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
-from dispatcher.model.worker_protocol import Finished, Token
+from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents
 from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
-from dispatcher.operations.results import error_of
+from dispatcher.operations.results import choices_of, error_of, last_event
 
 CUT_OFF = "The gate ended this request, because it got no message from this server for too long. Send it again."
 
@@ -28,8 +30,7 @@ async def end_in_log(context: Context, call: Call, over: Over, events: AnswerEve
     if answer is not None:
         return _rest_of(answer, events) if answer.outcome == "done" else error_of(answer)
     if over.outcome == "done" and over.output_tokens == events.collected.output_tokens:
-        reason = "length" if over.output_tokens >= call.max_tokens else "stop"
-        events.put_now(Finished(reason, over.input_tokens, over.output_tokens))
+        events.put_now(Finished(_reason(call, over, events.collected), over.input_tokens, over.output_tokens))
         return None
     if over.outcome == "cancelled" and not call.is_durable:
         return WorkerFailed(CUT_OFF)
@@ -54,10 +55,27 @@ def _rest_of(answer: Answer, events: AnswerEvents) -> AnsweredError | None:
     """Deliver the rest of a stored answer. Return an error if the caller already has tokens of another text."""
     if not events.is_partly_delivered:
         events.begin()
-    body, got = json.loads(answer.body), events.collected.text
-    if not body["text"].startswith(got):
+    choices, got = choices_of(answer), events.collected
+    if not events.is_partly_delivered:
+        rest = tokens_of(choices, answer.output_tokens)
+    elif got.is_plain and len(choices) == 1 and choices[0]["text"].startswith(got.text):
+        rest = tokens_of([{**choices[0], "text": choices[0]["text"][len(got.text) :]}], answer.output_tokens)
+    elif got.output_tokens == answer.output_tokens and _without_reasons(got.choices()) == _without_reasons(choices):
+        rest = []
+    else:
         return error_of_outcome("done")
-    if rest := body["text"][len(got) :]:
-        events.put_now(Token(rest, answer.output_tokens))
-    events.put_now(Finished(body["reason"], answer.input_tokens, answer.output_tokens))
+    complete: list[WorkEvent] = [*rest, last_event(answer)]
+    for event in complete:
+        events.put_now(event)
     return None
+
+
+def _without_reasons(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in each.items() if name != "reason"} for each in choices]
+
+
+def _reason(call: Call, over: Over, got: Collected) -> str:
+    """Return the reason of an end in the log, which has only the counts."""
+    if "tool_calls" in got.choices()[0].get("delta", {}):
+        return "tool_calls"
+    return "length" if over.output_tokens >= call.max_tokens * call.request.choices else "stop"

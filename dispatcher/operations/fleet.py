@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from dispatcher.model.capabilities import common
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
@@ -56,6 +57,10 @@ class FleetView:
     async def models(self) -> set[str]:
         """Return the models of the workers that have not left."""
         return {worker.model for worker in await self.workers()}
+
+    def capabilities(self, model: str) -> frozenset[str]:
+        """Return what all workers of the model support, by the last view: the gate may choose any of them."""
+        return common(worker.capabilities for worker in self._workers if worker.model == model)
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
         """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker.

@@ -1,15 +1,14 @@
 """The caller's side of one call: a task that sends the call to the gate, begins its offers, and streams its events.
 
-The task reacts at once to the gate's news and the worker's events, even if the caller reads slowly: an offer that is
-not begun in time suspends all calls of this process. The caller reads the events from a bounded queue.
+The task reacts at once to news and events, even if the caller reads slowly, because an offer that is not begun in time
+suspends all calls of this process. The caller reads the events from a bounded queue.
 
 The task follows these rules (docs/gate.md, rules 3 to 6 and 15):
 - It begins an offer only if the offer's attempt is above all attempts seen before. An offer of a higher attempt means
   that the gate has fenced the running attempt, so the task closes that attempt's stream.
-- If a streaming caller got tokens of a lost attempt, the task does not begin the next attempt, but ends it with the
-  tokens that were delivered. Any other caller got nothing, so the next attempt begins from the start. Only the attempt
-  that ends the call is charged.
-- If a worker began an attempt, only the worker reports its end.
+- If a streaming caller got tokens of a lost attempt, the task ends the next attempt with the delivered tokens. For any
+  other caller the next attempt begins from the start. Only the attempt that ends the call is charged.
+- Only the worker reports the end of an attempt that it began.
 - If the caller of a call without a key leaves, the call is cancelled. A durable call goes on without its caller: this
   process stops holding it. Then another process executes it, or the worker that runs it reports its answer.
 """
@@ -20,13 +19,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import End, Offer, Outcome, Over, Refused, Unknown
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
 from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer_events import AnswerEvents, Pause
 from dispatcher.operations.attempt import NOT_TAKEN, Attempts, Broken, LastEvent
-from dispatcher.operations.calls import Call, Collected, accept_of
+from dispatcher.operations.calls import Call, accept_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.ends import end_in_log, error_of_refused
 from dispatcher.operations.leaving import cancel, give_back, let_go, take_back
@@ -91,7 +91,7 @@ class Following:
 
     @property
     def answer(self) -> Collected:
-        """The text and counts from the attempt that ended the call: the whole answer, if `events` raised no error."""
+        """The choices and counts of the attempt that ended the call; the whole answer, if `events` raised no error."""
         return self._events.collected
 
     def events(self) -> AsyncGenerator[WorkEvent, None]:

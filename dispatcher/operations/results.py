@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from dispatcher.model.commands import Outcome, Over
 from dispatcher.model.errors import (
@@ -17,6 +18,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
 from dispatcher.model.unanswered import answer_of_outcome, error_of_outcome
+from dispatcher.model.worker_protocol import Finished
 
 _OURS: dict[str, Callable[[str], AnsweredError]] = {
     "worker_failed": WorkerFailed,
@@ -45,6 +47,19 @@ def error_of(answer: Answer) -> AnsweredError:
         return _OURS[fields["code"]](fields["message"])
     kind = TenantError if status < 500 else ServiceError
     return kind(fields["message"], fields["code"], fields["param"], status, fields["type"], body.get("retry_after_s"))
+
+
+def choices_of(answer: Answer) -> list[dict[str, Any]]:
+    """Return the choices of an answer that is "done". (An older version stored the only choice itself.)"""
+    kept: dict[str, Any] = json.loads(answer.body)
+    choices: list[dict[str, Any]] = kept.get("choices") or [kept]
+    return choices
+
+
+def last_event(answer: Answer) -> Finished:
+    """Return the event that ended an answer that is "done"."""
+    reasons = tuple(each["reason"] for each in choices_of(answer))
+    return Finished(reasons[0], answer.input_tokens, answer.output_tokens, reasons if len(reasons) > 1 else ())
 
 
 def answer_without(item: Invocation, outcome: Outcome, now: float) -> Answer:

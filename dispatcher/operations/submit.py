@@ -21,7 +21,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.errors import Refused as RefusedError
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
-from dispatcher.model.requests import Request
+from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call, item_of
 from dispatcher.operations.context import Context
@@ -206,18 +206,20 @@ async def _checked(context: Context, submission: Submission) -> Call:
     tenant, request = submission.tenant, submission.request
     worker = await context.fleet.worker_for(tenant, request.model)
     max_tokens = max_tokens_of(context, tenant, request)
-    if not 1 <= max_tokens <= tenant.max_tokens_max:
-        raise InvalidRequest(f"max_tokens is at most {tenant.max_tokens_max} for this key.", "max_tokens")
+    is_generated = request.endpoint is not Endpoint.EMBEDDINGS
+    if not is_generated <= max_tokens * request.choices <= tenant.max_tokens_max:
+        product = " times n" if request.choices > 1 else ""
+        raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} for this key.", "max_tokens")
     input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
     if worker.context_tokens and input_tokens + max_tokens > worker.context_tokens:
         message = (
             f"This model's context is {worker.context_tokens} tokens; the prompt has about {input_tokens} "
             f"and max_tokens asks for {max_tokens}."
         )
-        raise InvalidRequest(message, "messages" if request.chat else "prompt", "context_length_exceeded")
+        raise InvalidRequest(message, request.endpoint.prompt_field, "context_length_exceeded")
     now = context.clock.now()
     deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
-    cost = context.service(input_tokens, max_tokens)
+    cost = context.service(input_tokens, max_tokens * request.choices)
     return Call("", tenant, request, max_tokens, cost, now, deadline_at, submission.key)
 
 
@@ -225,8 +227,11 @@ def _size_of(call: Call) -> tuple[str, int, int]:
     """Return what the call takes of the limits while it waits: its tenant, its bytes, and at most so many tokens (one a
     byte, and max_tokens)."""
     size_bytes = call.request.prompt_bytes()
-    return call.tenant.name, size_bytes, size_bytes + call.max_tokens
+    return call.tenant.name, size_bytes, size_bytes + call.max_tokens * call.request.choices
 
 
 def max_tokens_of(context: Context, tenant: Tenant, request: Request) -> int:
+    """Return the most output tokens of each choice: 0 for embeddings, which have none."""
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        return 0
     return request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)

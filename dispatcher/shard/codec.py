@@ -50,7 +50,13 @@ KINDS: dict[str, type[Any]] = {
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
-_CLOCKS = {kind: kind._fields.index("clocks") for kind in KINDS.values() if "clocks" in kind._fields}
+_TUPLES = {
+    kind: place
+    for kind in KINDS.values()
+    for place, name in enumerate(kind._fields)
+    if name in ("clocks", "capabilities")
+}
+"""The field of a kind that is a tuple, if it has one. JSON has lists only."""
 
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -104,7 +110,7 @@ def unpack(data: bytes) -> list[Any]:
 
 def _fact(letter: str, *fields: Any) -> Fact:
     kind = KINDS[letter]
-    if (place := _CLOCKS.get(kind)) is not None:
+    if (place := _TUPLES.get(kind)) is not None and place < len(fields):
         fields = (*fields[:place], tuple(fields[place]), *fields[place + 1 :])
     fact: Fact = kind(*fields)
     return fact

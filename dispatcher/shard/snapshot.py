@@ -102,7 +102,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     state.virtual_time, state.arrivals, state.behind = fields["virtual_time"], fields["arrivals"], fields["behind"]
     state.usage_saved = int(fields["usage_saved"]) if fields["format"] > 1 else 0
     for config, failures in fields["workers"]:
-        worker = Worker(WorkerSet(*config))
+        worker = Worker(_worker_set(*config))
         worker.failures = failures
         state.set_worker(worker.config.worker, worker)
     for name, silent, floor, accepted, seen_at in fields["processes"]:
@@ -125,6 +125,11 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         state.throttle.load(*fields["throttle"])
     state.flush()
     return shard
+
+
+def _worker_set(*fields: Any) -> WorkerSet:
+    loaded = WorkerSet(*fields)
+    return loaded._replace(capabilities=tuple(loaded.capabilities))
 
 
 def _add_tenant(state: State, values: dict[str, Any]) -> None:

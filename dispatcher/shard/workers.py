@@ -18,6 +18,7 @@ def report(decision: Decision, command: Report) -> Attempts:
     reported = WorkerSet(
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
+        capabilities=command.capabilities,
     )  # fmt: skip
     if known is None:
         decision.add(reported)

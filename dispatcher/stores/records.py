@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.policies.clocks import Share
@@ -65,7 +66,8 @@ def is_valid(key: KeyRecord, now: float) -> bool:
 
 def invocation_record(invocation: Invocation) -> Record:
     """Return the fields of a new invocation, without `answer` and `shared`, which it does not have yet."""
-    return {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
+    fields = {name: value for name, value in asdict(invocation).items() if name not in ("answer", "shared")}
+    return {**fields, "endpoint": invocation.endpoint.value}
 
 
 def to_invocation(record: Mapping[str, Any]) -> Invocation:
@@ -79,11 +81,18 @@ def to_invocation(record: Mapping[str, Any]) -> Invocation:
         fingerprint=record["fingerprint"],
         created_at=float(record["created_at"]),
         deadline_at=float(record["deadline_at"]),
-        chat=bool(record["chat"]),
+        endpoint=_endpoint(record),
         body=record.get("body"),
         answer=None if answer is None else to_answer(answer),
         shared=bool(record.get("shared", False)),
     )
+
+
+def _endpoint(record: Mapping[str, Any]) -> Endpoint:
+    """Return the endpoint. (An older version stored whether it is a chat.)"""
+    if "endpoint" in record:
+        return Endpoint(record["endpoint"])
+    return Endpoint.CHAT if record["chat"] else Endpoint.COMPLETION
 
 
 def answer_record(answer: Answer) -> Record:

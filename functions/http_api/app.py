@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from dispatcher.bootstrap import make_context
 from dispatcher.model.errors import AnsweredError, ServiceError, UnknownModel
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Known, Submission, submit
@@ -44,24 +45,24 @@ async def get_model(request: Request) -> Response:
 
 
 async def chat_completions(request: Request) -> Response:
-    return await _complete(request, chat=True)
+    return await _complete(request, Endpoint.CHAT)
 
 
 async def completions(request: Request) -> Response:
-    return await _complete(request, chat=False)
+    return await _complete(request, Endpoint.COMPLETION)
 
 
 async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _complete(request: Request, *, chat: bool) -> Response:
+async def _complete(request: Request, endpoint: Endpoint) -> Response:
     context, tenant = _context(request), await _tenant(request)
     key = _idempotency_key(request) or ""
     if not key:
         context.limits.full_queues.check(tenant.name, context.clock.monotonic())
     body = await read_body(request, context.limit_settings.body_s)
-    parsed = parse_request(parse_object(body), chat=chat)
+    parsed = parse_request(parse_object(body), endpoint)
     if key:
         hold_key(request, context, tenant.name, key)
     submitted = await submit(context, Submission(tenant, parsed, key))

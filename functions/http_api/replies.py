@@ -12,17 +12,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
+from dispatcher.model.collected import tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.invocation import Invocation
+from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.operations.answer import body_of, result_of
+from dispatcher.operations.answer import body_of, head_of, result_of
 from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
+from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Accepted, Known
 from functions.http_api.observe import Observed
-from functions.rendering import head_of, rendered
+from functions.rendering import head_of_call, rendered
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first event, so that an early failure has its own HTTP status."""
@@ -74,10 +76,11 @@ async def replay(context: Context, known: Known, asked: TenantRequest, request: 
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
     invocation = known.invocation
-    body, headers = body_of(invocation, answer), {"x-request-id": invocation.id}
+    headers = {"x-request-id": invocation.id}
     if not asked.stream:
-        return _whole(body, headers)
-    return StreamingResponse(_replayed(body, invocation, asked), media_type="text/event-stream", headers=headers)
+        return _whole(body_of(invocation, answer), headers)
+    chunks = _replayed(invocation, answer, asked.include_usage)
+    return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
 class _Streamed(StreamingResponse):
@@ -100,19 +103,19 @@ class _Streamed(StreamingResponse):
 
 async def _stream(accepted: Accepted, item: WorkEvent | Pause, observed: Observed) -> AsyncIterator[bytes]:
     """Yield the answer's bytes, from its first event `item` on."""
-    head, include_usage = head_of(accepted.call), accepted.call.request.include_usage
-    opening = head.first_chunk()
+    request = accepted.call.request
+    head = head_of_call(accepted.call)
+    opening = head.opening(request.choices)
     try:
         while item is not Pause.END:
             if isinstance(item, Pause):
                 yield KEEPALIVE
             else:
                 observed.note(item)
-                for chunk in _chunks(item, head, include_usage):
-                    if opening is not None:
-                        yield event(opening)
-                        opening = None
-                    yield event(chunk)
+                if chunks := _chunks(item, head, request.include_usage):
+                    for chunk in [*opening, *chunks]:
+                        yield event(chunk)
+                    opening = []
             item = await accepted.following.next_event(KEEPALIVE_S)
         observed.end("done")
         yield DONE
@@ -124,23 +127,21 @@ async def _stream(accepted: Accepted, item: WorkEvent | Pause, observed: Observe
 
 def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:
     if isinstance(item, Token):
-        return [head.text_chunk(item.text)] if item.text else []
+        return [head.chunk(item)] if item.text or item.delta or item.logprobs else []
     if not isinstance(item, Finished):
         return []
-    last = [head.last_chunk(item.reason)]
+    last = head.last_chunks(item)
     return [*last, head.usage_chunk(item.input_tokens, item.output_tokens)] if include_usage else last
 
 
-async def _replayed(body: Mapping[str, Any], invocation: Invocation, request: TenantRequest) -> AsyncIterator[bytes]:
-    head = AnswerHead(invocation.id, int(invocation.created_at), invocation.model, invocation.chat)
-    choice, spent = body["choices"][0], body["usage"]
-    opening = head.first_chunk()
-    if opening is not None:
-        yield event(opening)
-    yield event(head.text_chunk(choice["message"]["content"] if request.chat else choice["text"]))
-    yield event(head.last_chunk(choice["finish_reason"]))
-    if request.include_usage:
-        yield event(head.usage_chunk(spent["prompt_tokens"], spent["completion_tokens"]))
+async def _replayed(invocation: Invocation, answer: Answer, include_usage: bool) -> AsyncIterator[bytes]:
+    head, choices = head_of(invocation), choices_of(answer)
+    for chunk in head.opening(len(choices)):
+        yield event(chunk)
+    events: list[WorkEvent] = [*tokens_of(choices, answer.output_tokens), last_event(answer)]
+    for item in events:
+        for chunk in _chunks(item, head, include_usage):
+            yield event(chunk)
     yield DONE
 
 

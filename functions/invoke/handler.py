@@ -14,12 +14,12 @@ from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import InvalidRequest, TenantError
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.answer import body_of, result_of
-from dispatcher.operations.calls import Collected
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.submit import Accepted, Known, Submission, submit

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, Protocol
+from typing import Any, Protocol
 
+from dispatcher.model.capabilities import TEXT
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished as Finished
 from dispatcher.model.worker_protocol import Started as Started
 from dispatcher.model.worker_protocol import Token as Token
@@ -15,25 +17,24 @@ from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from gpu_worker.policies.request import QueueRequest
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats
 
-FinishReason = Literal["stop", "length", "aborted"]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to generate. `prompt` is text; chat messages were rendered by `Engine.render_chat`.
+    """One request to the engine. `body` has the tenant's fields as the tenant sent them (Request.body). An engine that
+    generates itself reads them with generation.py.
 
-    The dispatcher sets tenant, weight, tier, application and stage; a client cannot. `timeout_s`: seconds from now
-    after which the answer is useless. `cache_salt`: requests with different salts share no prefix in a cache.
+    The dispatcher sets tenant, weight, tier, application and stage; a client cannot. `max_tokens`: the most output
+    tokens of each of `choices` answers. `timeout_s`: seconds from now after which the answer is useless. `cache_salt`:
+    requests with different salts share no prefix in a cache.
     """
 
     request_id: str
     tenant: str
-    prompt: str
+    body: Mapping[str, Any]
     max_tokens: int
+    endpoint: Endpoint = Endpoint.COMPLETION
+    choices: int = 1
     weight: float = 1.0
-    temperature: float = 1.0
-    seed: int | None = None
-    stop: tuple[str, ...] = field(default=())
     tier: Tier = Tier.STANDARD
     app: str = ""
     stage: int = 0
@@ -51,7 +52,7 @@ class EngineRequest:
             app=self.app,
             stage=self.stage,
             interaction=self.interaction,
-            output_tokens_max=self.max_tokens,
+            output_tokens_max=self.max_tokens * self.choices,
             tier=self.tier,
             deadline_s=now_s + self.timeout_s,
         )
@@ -94,11 +95,13 @@ class RefusedByPolicy(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text."""
+    """Facts of a model for the fleet. `model`: its name for tenants. `bytes_per_token`: mean over English text.
+    `capabilities`: what the engine supports (dispatcher/model/capabilities.py)."""
 
     model: str
     context_tokens: int
     bytes_per_token: float
+    capabilities: frozenset[str] = TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,6 @@ class Engine(Protocol):
 
     @property
     def facts(self) -> EngineFacts: ...
-
-    def render_chat(self, messages: list[dict[str, str]]) -> str: ...
 
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         """Yield Started, then Tokens, then Finished. Closing the iterator early aborts the work at the next step.

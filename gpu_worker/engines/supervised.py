@@ -83,9 +83,6 @@ class SupervisedEngine:
         """False while the engine is dead or being replaced."""
         return self._ready.is_set() and not self._dead.is_set()
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return self._engine.render_chat(messages)
-
     async def start(self) -> None:
         """Start the first engine. Raises what its own `start` raises."""
         await self._engine.start()
@@ -231,9 +228,6 @@ class _NoEngine:
 
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
-
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        raise restarted()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         raise restarted()

@@ -30,6 +30,7 @@ from gpu_worker.service.execution import ANSWER_BYTES_MAX, Abort, Execution
 REFUSED_AS = {
     "context_length_exceeded": 400,
     "invalid_messages": 400,
+    "invalid_request": 400,
     "rate_limit_exceeded": 429,
     "preempted": 503,
     "preempted_too_often": 503,
@@ -80,8 +81,8 @@ def outcome_of(report: End | Return) -> str:
 def _done(execution: Execution, finished: Finished) -> Ending:
     if not execution.order.durable:
         return Ending(_end(execution, "done"), finished)
-    text = "".join(execution.texts).encode("utf-8", "replace").decode()
-    answer = json.dumps({"text": text, "reason": finished.reason}, ensure_ascii=False, separators=(",", ":"))
+    choices = json.dumps({"choices": execution.collected.choices()}, ensure_ascii=False, separators=(",", ":"))
+    answer = choices.encode("utf-8", "replace").decode()
     if execution.is_too_long or len(answer.encode()) > ANSWER_BYTES_MAX:
         message = f"The answer is longer than {ANSWER_BYTES_MAX} bytes and was not kept; stream it instead."
         return _failed(execution, WorkRefused(500, RESULT_TOO_LARGE, message, final=True))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from dispatcher.model.worker_protocol import Finished, Started, WorkOrder
 from dispatcher.ports import Clock
@@ -66,11 +66,7 @@ class EngineReader:
         await self.engine.abort(execution.name)
 
     async def _generate(self, order: WorkOrder) -> AsyncGenerator[EngineEvent, None]:
-        """Yield the engine's events. An error of the chat template is raised here too."""
-        prompt = order.prompt
-        if prompt is None:
-            prompt = self.engine.render_chat([asdict(message) for message in order.messages or ()])
-        async with aclosing(self.engine.generate(engine_request(order, prompt, self.clock.now()))) as events:
+        async with aclosing(self.engine.generate(engine_request(order, self.clock.now()))) as events:
             async for event in events:
                 yield event
 

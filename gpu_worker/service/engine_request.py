@@ -6,7 +6,7 @@ from dispatcher.model.worker_protocol import WorkOrder
 from gpu_worker.engines.interface import EngineRequest
 
 
-def engine_request(order: WorkOrder, prompt: str, now: float) -> EngineRequest:
+def engine_request(order: WorkOrder, now: float) -> EngineRequest:
     """Return the engine's request for `order`. `now` is in Unix seconds, by the same clock as `order.deadline_at`.
 
     The tenant's name is put before the application's name. Policies learn from the requests of an application, and
@@ -15,12 +15,11 @@ def engine_request(order: WorkOrder, prompt: str, now: float) -> EngineRequest:
     return EngineRequest(
         request_id=order.execution,
         tenant=order.tenant,
-        prompt=prompt,
+        body=order.body,
         max_tokens=order.max_tokens,
+        endpoint=order.endpoint,
+        choices=order.choices,
         weight=order.weight,
-        temperature=order.temperature,
-        seed=order.seed,
-        stop=order.stop,
         tier=order.tier,
         app=f"{order.tenant}/{order.app}" if order.app else "",
         stage=order.stage,

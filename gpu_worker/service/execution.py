@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineError, EngineEvent
 
 ANSWER_BYTES_MAX = 340_000
-"""The longest text that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
+"""The longest answer that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
 
 
 class Abort(Enum):
@@ -43,9 +45,9 @@ class Execution:
     """The reason for which the engine must end the execution, as soon as it has the request; None if it may run on."""
     caller_left: bool = False
     """True if the caller closed the stream before its last event."""
-    text_bytes: int = 0
-    texts: list[str] = field(default_factory=list)
-    """The text of a durable call so far; empty for any other call, and if the text is too long to be stored."""
+    size_bytes: int = 0
+    collected: Collected = field(default_factory=Collected)
+    """The answer of a durable call so far; empty for any other call, and if the answer is too long to be stored."""
 
     @property
     def name(self) -> str:
@@ -59,19 +61,22 @@ class Execution:
             self.output_tokens = event.output_tokens
         if isinstance(event, Token):
             self.first_token_s = self.first_token_s or now_s - self.begun_s
-            if self.order.durable:
-                self._collect(event.text)
+        if self.order.durable:
+            self._collect(event)
 
     def counts(self) -> dict[str, int]:
         return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the text of a durable call is too long to be stored."""
-        return self.text_bytes > ANSWER_BYTES_MAX
+        """Whether the answer of a durable call is too long to be stored."""
+        return self.size_bytes > ANSWER_BYTES_MAX
 
-    def _collect(self, text: str) -> None:
-        self.text_bytes += len(text.encode("utf-8", "replace"))
-        self.texts.append(text)
+    def _collect(self, event: EngineEvent) -> None:
+        if isinstance(event, Token):
+            self.size_bytes += len(event.text.encode("utf-8", "replace"))
+            self.size_bytes += sum(len(json.dumps(part)) for part in (event.delta, event.logprobs) if part)
         if self.is_too_long:
-            self.texts.clear()
+            self.collected = Collected()
+        else:
+            self.collected.note(event)

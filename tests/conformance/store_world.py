@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.usage import TenantRow, UsageRow
 
 START = 1_000_000.0
@@ -32,7 +33,7 @@ def invocation(invocation_id: str = "p-0", tenant: str = "a", key: str = "k", **
         "fingerprint": f"digest of {invocation_id}",
         "created_at": START + 0.1,
         "deadline_at": START + 100,
-        "chat": True,
+        "endpoint": Endpoint.CHAT,
         "body": '{"prompt": "é"}',
         **more,
     }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.errors import RequestTooLarge
+from dispatcher.model.requests import Endpoint
 from dispatcher.ports import Store
 from dispatcher.stores.limits import INVOCATION_KEEP_S, TEXT_BYTES_MAX
 from tests.conformance.store_backends import Place
@@ -17,7 +18,9 @@ from tests.conformance.store_world import FakeClock, answer, invocation
 LONG_KEY = "#é\n\U0001f600" * 5000
 
 
-@pytest.mark.parametrize("more", [{}, {"chat": False, "body": ""}, {"created_at": 0.1, "deadline_at": 1e9 / 3 + 1e9}])
+@pytest.mark.parametrize(
+    "more", [{}, {"endpoint": Endpoint.COMPLETION, "body": ""}, {"created_at": 0.1, "deadline_at": 1e9 / 3 + 1e9}]
+)
 async def test_an_invocation_is_read_as_it_was_written(store: Store, more: dict[str, Any]) -> None:
     new = invocation(**more)
     assert await store.create(new) == new

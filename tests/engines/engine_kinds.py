@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ needs_torch = [
     pytest.mark.engine,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed (extra: transformers)"),
 ]
+ENGINE_FIELDS = frozenset(each.name for each in fields(EngineRequest))
 KINDS = ["modelled", pytest.param("transformers", marks=needs_torch)]
 
 
@@ -65,8 +66,9 @@ async def engine_of(
 
 
 def request(request_id: str, tenant: str = "a", **changes: object) -> EngineRequest:
-    fields: dict[str, object] = {"prompt": "What is served next?", "max_tokens": 8, "temperature": 0.0, **changes}
-    return EngineRequest(request_id, tenant, **fields)  # type: ignore[arg-type]
+    body: dict[str, object] = {"prompt": "What is served next?", "temperature": 0.0}
+    body |= {name: changes.pop(name) for name in [*changes] if name not in ENGINE_FIELDS}
+    return EngineRequest(request_id, tenant, body, **{"max_tokens": 8, **changes})  # type: ignore[arg-type]
 
 
 async def events_of(engine: Engine, asked: EngineRequest) -> list[EngineEvent]:

@@ -81,7 +81,7 @@ async def test_measuring_the_copies_leaves_nothing_behind(home: Path, swap: int)
     await engine.start()
     try:
         stats, found = engine.stats(), engine._admission.calibration
-        asked = EngineRequest("r", "t", "What is served next?", 8, temperature=0.0)
+        asked = EngineRequest("r", "t", {"prompt": "What is served next?", "temperature": 0.0}, 8)
         heard = Listening(engine)
         await heard.listen(asked)
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.model.requests import Endpoint
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.interface import EngineError, Finished, PromptTooLong, Started, Token
 from gpu_worker.policies.fairness.interface import QueueRequest
@@ -211,10 +212,14 @@ async def test_a_policy_that_fails_fails_the_requests_and_none_hangs(kind: str, 
 @every_kind
 async def test_chat_messages_become_a_prompt(kind: str, home: Path) -> None:
     async with engine_of(kind, make_policy("vtc"), home) as engine:
-        prompt = engine.render_chat([{"role": "system", "content": "Be fair."}, {"role": "user", "content": "What?"}])
-        assert prompt.index("Be fair.") < prompt.index("What?")
+        turns = [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "What?"}]
         facts = engine.facts
-        started = await anext(engine.generate(request("r", prompt=prompt)))
-    assert isinstance(started, Started)
+        both, last = [
+            await anext(engine.generate(request(name, endpoint=Endpoint.CHAT, messages=messages)))
+            for name, messages in (("both", turns), ("last", turns[1:]))
+        ]
+    assert isinstance(both, Started)
+    assert isinstance(last, Started)
+    assert both.input_tokens > last.input_tokens > 0
     assert facts.context_tokens == 2048
     assert 1 < facts.bytes_per_token < 10

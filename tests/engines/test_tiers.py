@@ -48,15 +48,17 @@ async def tiered_engine(
         await engine.stop()
 
 
+def greedy(prompt: str) -> dict[str, Any]:
+    return {"prompt": prompt, "temperature": 0.0}
+
+
 def background(number: int, **changes: Any) -> EngineRequest:
-    asked = EngineRequest(f"b{number}", "batch", f"{number} {PROMPT}", OUTPUT, temperature=0.0, tier=Tier.BACKGROUND)
+    asked = EngineRequest(f"b{number}", "batch", greedy(f"{number} {PROMPT}"), OUTPUT, tier=Tier.BACKGROUND)
     return replace(asked, **changes)
 
 
 def premium(**changes: Any) -> EngineRequest:
-    return replace(
-        EngineRequest("premium", "paying", "Premium: " + PROMPT, 8, temperature=0.0, tier=Tier.PREMIUM), **changes
-    )
+    return replace(EngineRequest("premium", "paying", greedy("Premium: " + PROMPT), 8, tier=Tier.PREMIUM), **changes)
 
 
 class Listening:

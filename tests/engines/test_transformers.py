@@ -110,4 +110,4 @@ def test_a_template_that_refuses_is_the_tenants_error(home: Path) -> None:
     engine: Any = load(home)
     engine._text.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(EngineError, match="roles must alternate"):
-        engine.render_chat([{"role": "user", "content": "What?"}])
+        engine._text.render_chat([{"role": "user", "content": "What?"}])

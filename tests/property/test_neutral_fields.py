@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.requests import Endpoint
 from dispatcher.neutral_fields import LABELS, MESSAGE, REQUEST, Accepted
 from dispatcher.wire import parse_request
 
@@ -42,9 +42,13 @@ def neutral_values(table: Accepted) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name in table for value in (None, *table[name]))
 
 
-def refusal(body: Fields, *, chat: bool) -> InvalidRequest:
+def endpoint_of(body: Fields) -> Endpoint:
+    return Endpoint.CHAT if "messages" in body else Endpoint.COMPLETION
+
+
+def refusal(body: Fields, endpoint: Endpoint) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        parse_request(body, chat=chat)
+        parse_request(body, endpoint=endpoint)
     assert CANARY not in json.dumps(caught.value.body())
     return caught.value
 
@@ -101,9 +105,11 @@ ISSUE_MESSAGE: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("name", "values"), ISSUE_REQUEST.items())
 def test_each_neutral_field_of_the_issue_is_accepted(name: str, values: list[Any]) -> None:
     for value in values:
-        assert parse_request(in_chat({name: value}), chat=True) == parse_request(PLAIN_CHAT)
-        assert parse_request(in_completion({name: value}), chat=False) == parse_request(PLAIN_COMPLETION)
-        assert parse_request(in_chat({name: value})).chat
+        assert parse_request(in_chat({name: value}), endpoint=Endpoint.CHAT) == parse_request(PLAIN_CHAT)
+        assert parse_request(in_completion({name: value}), endpoint=Endpoint.COMPLETION) == parse_request(
+            PLAIN_COMPLETION
+        )
+        assert parse_request(in_chat({name: value})).endpoint is Endpoint.CHAT
 
 
 @pytest.mark.parametrize(("name", "values"), ISSUE_MESSAGE.items())
@@ -116,9 +122,9 @@ def test_each_neutral_field_of_a_message_is_accepted(name: str, values: list[Any
 def test_all_neutral_values_together_change_nothing(table: Accepted, body: Any, prefix: str) -> None:
     plain = parse_request(body({}))
     for name, value in neutral_values(table):
-        assert parse_request(body({name: value}), chat=plain.chat) == plain
-    assert parse_request(body(dict.fromkeys(table)), chat=plain.chat).fingerprint() == plain.fingerprint()
-    assert parse_request(body(dict.fromkeys(table)), chat=plain.chat).to_json() == plain.to_json()
+        assert parse_request(body({name: value}), endpoint=plain.endpoint) == plain
+    assert parse_request(body(dict.fromkeys(table)), endpoint=plain.endpoint).fingerprint() == plain.fingerprint()
+    assert parse_request(body(dict.fromkeys(table)), endpoint=plain.endpoint).to_json() == plain.to_json()
 
 
 @given(places, st.data())
@@ -127,7 +133,7 @@ def test_neutral_values_change_nothing_in_any_order(place: tuple[Accepted, Any, 
     some = data.draw(st.lists(st.sampled_from(list(neutral_values(table))), unique_by=lambda pair: pair[0]))
     plain = body({})
     mixed = dict(data.draw(st.permutations([*body(dict(some)).items()])))
-    assert parse_request(mixed, chat="messages" in plain) == parse_request(plain)
+    assert parse_request(mixed, endpoint=endpoint_of(plain)) == parse_request(plain)
 
 
 json_values = st.recursive(
@@ -144,7 +150,7 @@ def test_each_other_value_is_refused_by_name(place: tuple[Accepted, Any, str], d
     name = data.draw(st.sampled_from(sorted(table)))
     assume(not any(json.dumps(value) == json.dumps(each) for each in (None, *table[name])))
     assume(isinstance(value, bool) or not isinstance(value, (int, float)) or value not in table[name])
-    error = refusal(body({name: value}), chat="messages" in body({}))
+    error = refusal(body({name: value}), endpoint=endpoint_of(body({})))
     assert (error.status, error.param, error.code) == (400, prefix + name, "unsupported_parameter")
     assert f"`{prefix}{name}`" in error.message
     for accepted in (None, *table[name]):
@@ -161,22 +167,22 @@ def test_each_other_value_is_refused_by_name(place: tuple[Accepted, Any, str], d
     ],
 )  # fmt: skip
 def test_a_refusal_says_which_values_are_accepted(name: str, value: Any, message: str) -> None:
-    assert refusal(in_chat({name: value}), chat=True).message == message
+    assert refusal(in_chat({name: value}), endpoint=Endpoint.CHAT).message == message
 
 
 @pytest.mark.parametrize(("name", "value"), [("n", True), ("store", 0), ("logprobs", 0), ("echo", 0), ("min_p", False)])
 def test_a_boolean_is_not_a_number(name: str, value: Any) -> None:
-    assert refusal(in_completion({name: value}), chat=False).param == name
+    assert refusal(in_completion({name: value}), endpoint=Endpoint.COMPLETION).param == name
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, CANARY])
 def test_an_unknown_field_is_refused_even_at_null(value: Any) -> None:
-    for body, chat, param in (
-        (in_chat({"surprise": value}), True, "surprise"),
-        (in_completion({"surprise": value}), False, "surprise"),
-        (in_message({"surprise": value}), True, "messages.1.surprise"),
+    for body, endpoint, param in (
+        (in_chat({"surprise": value}), Endpoint.CHAT, "surprise"),
+        (in_completion({"surprise": value}), Endpoint.COMPLETION, "surprise"),
+        (in_message({"surprise": value}), Endpoint.CHAT, "messages.1.surprise"),
     ):
-        error = refusal(body, chat=chat)
+        error = refusal(body, endpoint=endpoint)
         assert (error.param, error.code) == (param, "unknown_parameter")
 
 
@@ -187,8 +193,8 @@ def test_where_the_body_tells_the_form_null_is_not_given() -> None:
     for fields in ({}, {"messages": None}, {"prompt": None}, {**PLAIN_CHAT, "prompt": "once"}):
         with pytest.raises(InvalidRequest, match="either `messages`"):
             parse_request({"model": "m", **fields})
-    assert refusal(in_chat({"prompt": None}), chat=True).code == "unknown_parameter"
-    assert refusal(in_completion({"messages": None}), chat=False).code == "unknown_parameter"
+    assert refusal(in_chat({"prompt": None}), endpoint=Endpoint.CHAT).code == "unknown_parameter"
+    assert refusal(in_completion({"messages": None}), endpoint=Endpoint.COMPLETION).code == "unknown_parameter"
 
 
 def test_tables_and_labels_are_apart() -> None:
@@ -202,15 +208,14 @@ class TestAssistant:
     def test_without_content_is_empty(self, content: Fields) -> None:
         messages = [TURNS[0], {"role": "assistant", **content}, TURNS[2]]
         request = parse_request({"model": "m", "messages": messages})
-        assert request.messages is not None
-        assert [asdict(each) for each in request.messages] == [TURNS[0], {"role": "assistant", "content": ""}, TURNS[2]]
+        assert request.body["messages"] == [TURNS[0], {"role": "assistant", "content": ""}, TURNS[2]]
 
     @pytest.mark.parametrize("role", ["user", "system", "developer"])
     def test_another_role_needs_its_content(self, role: str) -> None:
-        error = refusal({"model": "m", "messages": [{"role": role, "content": None}]}, chat=True)
+        error = refusal({"model": "m", "messages": [{"role": role, "content": None}]}, endpoint=Endpoint.CHAT)
         assert (error.param, error.code) == ("messages.0.content", "invalid_value")
 
     def test_tool_calls_are_refused_though_the_content_is_null(self) -> None:
         message = {"role": "assistant", "content": None, "tool_calls": [{"id": CANARY}]}
-        error = refusal({"model": "m", "messages": [TURNS[0], message]}, chat=True)
+        error = refusal({"model": "m", "messages": [TURNS[0], message]}, endpoint=Endpoint.CHAT)
         assert (error.param, error.code) == ("messages.1.tool_calls", "unsupported_parameter")

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.requests import Request, request_from_json
+from dispatcher.model.requests import Endpoint, Request, request_from_json
 from dispatcher.neutral_fields import MESSAGE, REQUEST
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
@@ -79,11 +79,11 @@ def outcome(parse: Callable[[], T]) -> T | InvalidRequest:
 
 
 @settings(max_examples=400, deadline=None)
-@given(bodies, st.sampled_from([True, False, None]))
+@given(bodies, st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETION, None]))
 @example({"model": "m", "prompt": "p", "temperature": 10**400}, None)
-@example({"model": "m", "prompt": "p", "max_tokens": 10**400}, False)
-def test_a_body_is_a_request_or_is_refused(body: dict[str, Any], chat: bool | None) -> None:
-    asked = outcome(lambda: parse_request(parse_object(json.dumps(body)), chat=chat))
+@example({"model": "m", "prompt": "p", "max_tokens": 10**400}, Endpoint.COMPLETION)
+def test_a_body_is_a_request_or_is_refused(body: dict[str, Any], endpoint: Endpoint | None) -> None:
+    asked = outcome(lambda: parse_request(parse_object(json.dumps(body)), endpoint=endpoint))
     if isinstance(asked, InvalidRequest):
         written = json.dumps(asked.body())
         assert asked.status in (400, 413)

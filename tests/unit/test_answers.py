@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event, usage
+from dispatcher.model.requests import Endpoint
+from dispatcher.model.worker_protocol import Finished, Token
 
-CHAT = AnswerHead("i", 7, "m", chat=True)
-COMPLETION = AnswerHead("i", 7, "m", chat=False)
+CHAT = AnswerHead("i", 7, "m", Endpoint.CHAT)
+COMPLETION = AnswerHead("i", 7, "m", Endpoint.COMPLETION)
 
 
 def test_bodies() -> None:
-    chat, completion = CHAT.body("t", "stop", 2, 3), COMPLETION.body("t", "length", 2, 3)
+    chat, completion = (
+        CHAT.body([{"text": "t", "reason": "stop"}], 2, 3),
+        COMPLETION.body([{"text": "t", "reason": "length"}], 2, 3),
+    )
     assert (chat["id"], chat["object"], chat["created"], chat["model"]) == ("chatcmpl-i", "chat.completion", 7, "m")
     assert chat["choices"] == [
         {
@@ -31,11 +36,12 @@ def test_bodies() -> None:
 
 
 def test_chunks() -> None:
-    assert CHAT.first_chunk()["choices"][0]["delta"] == {"role": "assistant", "content": ""}  # type: ignore[index]
-    assert COMPLETION.first_chunk() is None
-    assert CHAT.text_chunk("t")["choices"][0]["delta"] == {"content": "t"}
-    assert COMPLETION.text_chunk("t")["choices"][0]["text"] == "t"
-    assert CHAT.last_chunk("stop")["choices"][0] == {
+    assert CHAT.opening(1)[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [each["choices"][0]["index"] for each in CHAT.opening(2)] == [0, 1]
+    assert COMPLETION.opening(1) == []
+    assert CHAT.chunk(Token("t", 1))["choices"][0]["delta"] == {"content": "t"}
+    assert COMPLETION.chunk(Token("t", 1))["choices"][0]["text"] == "t"
+    assert CHAT.last_chunks(Finished("stop", 2, 3))[0]["choices"][0] == {
         "index": 0,
         "delta": {},
         "logprobs": None,
@@ -62,6 +68,11 @@ def test_what_is_no_event_is_no_event() -> None:
 
 def test_the_official_client_reads_them() -> None:
     chat: Any = pytest.importorskip("openai.types.chat")
-    chat.ChatCompletion.model_validate(CHAT.body("t", "stop", 2, 3), strict=True)
-    for chunk in (CHAT.first_chunk(), CHAT.text_chunk("t"), CHAT.last_chunk("length"), CHAT.usage_chunk(1, 2)):
+    chat.ChatCompletion.model_validate(CHAT.body([{"text": "t", "reason": "stop"}], 2, 3), strict=True)
+    for chunk in (
+        *CHAT.opening(1),
+        CHAT.chunk(Token("t", 1)),
+        *CHAT.last_chunks(Finished("length", 2, 3)),
+        CHAT.usage_chunk(1, 2),
+    ):
         chat.ChatCompletionChunk.model_validate(chunk, strict=True)

@@ -9,12 +9,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from dispatcher.model.answers import AnswerHead
-from dispatcher.model.requests import Message
+from dispatcher.model.requests import Endpoint
 from dispatcher.wire import parse_request
 
 pytest.importorskip("openai")
 USER = {"role": "user", "content": "hello"}
-FIRST = Message(**USER)
+
 CHAT = {"model": "m", "messages": [USER]}
 COMPLETION = {"model": "m", "prompt": "hello"}
 ROLES = ("system", "developer", "user", "assistant")
@@ -27,12 +27,12 @@ def optional_fields(module: str, name: str) -> list[str]:
 
 @pytest.mark.parametrize("field", optional_fields("chat.completion_create_params", "CompletionCreateParamsStreaming"))
 def test_each_optional_field_of_a_chat_may_be_null(field: str) -> None:
-    assert parse_request({**CHAT, field: None}, chat=True) == parse_request(CHAT)
+    assert parse_request({**CHAT, field: None}, endpoint=Endpoint.CHAT) == parse_request(CHAT)
 
 
 @pytest.mark.parametrize("field", optional_fields("completion_create_params", "CompletionCreateParamsStreaming"))
 def test_each_optional_field_of_a_completion_may_be_null(field: str) -> None:
-    assert parse_request({**COMPLETION, field: None}, chat=False) == parse_request(COMPLETION)
+    assert parse_request({**COMPLETION, field: None}, endpoint=Endpoint.COMPLETION) == parse_request(COMPLETION)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -63,17 +63,17 @@ FORMS: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("kind", ["ChatCompletion", "ParsedChatCompletion"])
 def test_an_answers_message_is_a_message_of_the_next_turn(form: Callable[[Any], Any], kind: str) -> None:
     model = getattr(import_module("openai.types.chat"), kind)
-    head = AnswerHead("i-1", 7, "m", True)
-    message = model.model_validate(head.body("hi there", "stop", 3, 2)).choices[0].message
+    head = AnswerHead("i-1", 7, "m", Endpoint.CHAT)
+    message = model.model_validate(head.body([{"text": "hi there", "reason": "stop"}], 3, 2)).choices[0].message
     request = parse_request({**CHAT, "messages": [USER, form(message), USER]})
-    assert request.messages == (FIRST, Message("assistant", "hi there"), FIRST)
+    assert request.body["messages"] == [USER, {"role": "assistant", "content": "hi there"}, USER]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_streams_delta_is_a_message_of_the_next_turn(form: Callable[[Any], Any]) -> None:
     chat: Any = import_module("openai.types.chat")
-    chunk = AnswerHead("i-1", 7, "m", True).first_chunk()
+    chunk = AnswerHead("i-1", 7, "m", Endpoint.CHAT).opening(1)[0]
     delta = chat.ChatCompletionChunk.model_validate(chunk).choices[0].delta
     delta.content += "hi"
     request = parse_request({**CHAT, "messages": [USER, form(delta)]})
-    assert request.messages == (FIRST, Message("assistant", "hi"))
+    assert request.body["messages"] == [USER, {"role": "assistant", "content": "hi"}]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, InvalidRequest, RequestTooLarge
-from dispatcher.model.requests import Message, request_from_json
+from dispatcher.model.requests import Endpoint, request_from_json
 from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
 from dispatcher.wire import parse_request
 
@@ -65,17 +65,19 @@ class TestStrictJson:
 class TestOpenAI:
     def test_chat(self) -> None:
         asked = parse_request({**CHAT, "max_completion_tokens": 7, "temperature": 0, "stop": "x", "stream": True})
-        assert asked.chat
-        assert (asked.max_tokens, asked.temperature, asked.stop, asked.stream) == (7, 0.0, ("x",), True)
+        assert asked.endpoint is Endpoint.CHAT
+        assert (asked.max_tokens, asked.stream) == (7, True)
+        assert asked.body == {"messages": CHAT["messages"], "temperature": 0.0, "stop": ["x"]}
 
     def test_completion(self) -> None:
         asked = parse_request({"model": "m", "prompt": "p", "stop": ["a", "b"], "seed": 3})
-        assert (asked.chat, asked.prompt, asked.stop, asked.seed) == (False, "p", ("a", "b"), 3)
+        assert asked.endpoint is Endpoint.COMPLETION
+        assert asked.body == {"prompt": "p", "stop": ["a", "b"], "seed": 3}
 
     def test_text_parts_are_joined(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
         asked = parse_request({"model": "m", "messages": [{"role": "user", "content": parts}]})
-        assert asked.messages == (Message("user", "ab"),)
+        assert asked.body["messages"] == [{"role": "user", "content": "ab"}]
 
     @pytest.mark.parametrize(
         ("change", "param", "code"),

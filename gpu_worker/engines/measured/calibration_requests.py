@@ -31,9 +31,8 @@ def calibration_requests(context_tokens: int, step_tokens: int) -> Iterator[tupl
             request = EngineRequest(
                 f"{CALIBRATION_TENANT}-{number}-{repeat}",
                 CALIBRATION_TENANT,
-                "",
+                {"temperature": 0.0},
                 OUTPUT_TOKENS,
-                temperature=0.0,
                 tier=Tier.SYSTEM,
             )
             yield request, [first, *(7 + place % 200 for place in range(tokens - 1))]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.event_queue import EventQueue
+from gpu_worker.engines.generation import Generation, generation_of
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
@@ -26,7 +27,6 @@ from gpu_worker.engines.interface import (
     EngineRequest,
     EngineStats,
     Finished,
-    FinishReason,
     PromptTooLong,
     RefusedByPolicy,
     Started,
@@ -89,15 +89,13 @@ class ModelledEngine:
         self._arrived = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return "\n".join(f"{message['role']}: {message['content']}" for message in messages) + "\nassistant:"
-
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        input_tokens = max(1, math.ceil(len(request.prompt.encode()) / BYTES_PER_TOKEN))
+        generation = generation_of(request)
+        input_tokens = max(1, math.ceil(len(_prompt(generation).encode()) / BYTES_PER_TOKEN))
         limit = min(self.context_tokens, self._admission.blocks_max(request.tier, self.profile.pool_tokens))
         if input_tokens + request.max_tokens > limit:
             raise PromptTooLong(f"prompt ({input_tokens}) and max_tokens ({request.max_tokens}) exceed {limit} tokens")
-        stream = self._enqueue(request, input_tokens)
+        stream = self._enqueue(request, input_tokens, generation.stop)
         try:
             yield Started(input_tokens)
             async for event in stream.events:
@@ -106,7 +104,7 @@ class ModelledEngine:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
 
-    def _enqueue(self, request: EngineRequest, input_tokens: int) -> _Stream:
+    def _enqueue(self, request: EngineRequest, input_tokens: int, stop: tuple[str, ...]) -> _Stream:
         if self._loop is not None and self._loop.done():
             raise EngineError("engine_stopped", "the engine is not running")
         if request.request_id in self._streams:
@@ -115,7 +113,7 @@ class ModelledEngine:
         sequence = self._batch.enqueue(request.queued(input_tokens, now_s), now_s)
         if sequence is None:
             raise RefusedByPolicy
-        stream = self._streams[request.request_id] = _Stream(request, sequence, StopMatcher(request.stop))
+        stream = self._streams[request.request_id] = _Stream(request, sequence, StopMatcher(stop))
         self._arrived.set()
         return stream
 
@@ -196,7 +194,7 @@ class ModelledEngine:
         count = stream.sequence.tokens
         word = WORDS[count % len(WORDS)]
         text = stream.stops.feed(word if count == 1 else f" {word}")
-        reason: FinishReason | None = None
+        reason: str | None = None
         if stream.stops.stopped:
             reason = "stop"
         elif stream.sequence.ended:
@@ -207,6 +205,12 @@ class ModelledEngine:
             self._batch.end(stream.sequence)
             self._finish(stream, reason)
 
-    def _finish(self, stream: _Stream, reason: FinishReason) -> None:
+    def _finish(self, stream: _Stream, reason: str) -> None:
         del self._streams[stream.request.request_id]
         stream.events.put_nowait(Finished(reason, stream.sequence.prompt, stream.sequence.tokens))
+
+
+def _prompt(generation: Generation) -> str:
+    if generation.prompt is not None:
+        return generation.prompt
+    return "\n".join(f"{each['role']}: {each['content']}" for each in generation.messages or ()) + "\nassistant:"

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from gpu_worker.engines.generation import Generation
 from gpu_worker.engines.interface import EngineError, EngineFacts, PromptTooLong
 from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.text import Detokenizer
@@ -22,7 +23,11 @@ class Tokenizing:
         tokens = len(self.tokenizer(TRAINING_TEXT)["input_ids"])
         return EngineFacts(model, context_tokens, len(TRAINING_TEXT.encode()) / tokens)
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
+    def prompt(self, generation: Generation) -> str:
+        """Return the text that the model reads. Raises EngineError for messages that the model's template refuses."""
+        return self.render_chat(generation.messages or []) if generation.prompt is None else generation.prompt
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> str:
         """Render by the model's own template. Raises EngineError for messages that it refuses."""
         if not self.tokenizer.chat_template:
             return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant:"

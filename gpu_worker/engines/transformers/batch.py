@@ -28,7 +28,6 @@ from gpu_worker.engines.interface import (
     EngineEvent,
     EngineRequest,
     Finished,
-    FinishReason,
     RefusedByPolicy,
     Token,
 )
@@ -47,7 +46,7 @@ class Sequence:
     detokenizer: Detokenizer
     stops: StopMatcher
     output_tokens: int = 0
-    ending: FinishReason = "aborted"
+    ending: str = "aborted"
     """The reason to report if the request is removed from the batch before its end."""
 
 
@@ -131,7 +130,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
             self._end(sequence, self._failure(sequence))
         elif output.is_finished():
             ended = sequence.stops.stopped or output.generated_tokens[-1] in self._end_tokens
-            reason: FinishReason = "stop" if ended else "length"
+            reason: str = "stop" if ended else "length"
             self._end(sequence, Finished(reason, sequence.input_tokens, sequence.output_tokens))
         elif sequence.stops.stopped:
             sequence.ending = "stop"

@@ -24,6 +24,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.utils import logging as transformers_logging
 
 from gpu_worker.engines.event_queue import EventQueue
+from gpu_worker.engines.generation import Generation, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
     EngineEvent,
@@ -98,13 +99,11 @@ class TransformersEngine:
     def facts(self) -> EngineFacts:
         return self._facts
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return self._text.render_chat(messages)
-
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        tokens = await self._text.tokens(request.prompt)
+        generation = generation_of(request)
+        tokens = await self._text.tokens(self._text.prompt(generation))
         self._check(request, len(tokens))
-        router, sequence = self._enter(request, tokens)
+        router, sequence = self._enter(request, tokens, generation)
         try:
             yield Started(len(tokens))
             async for event in sequence.events:
@@ -167,8 +166,9 @@ class TransformersEngine:
 
     async def _calibrate(self, scheduler: PolicyScheduler) -> None:
         """Run prompts of several lengths, one at a time, and measure the copies."""
+        calibration = Generation("", None, 0.0, None, (), {})
         for request, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
-            _, sequence = self._enter(request, tokens)
+            _, sequence = self._enter(request, tokens, calibration)
             with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
                 async for _ in sequence.events:
                     pass
@@ -182,12 +182,14 @@ class TransformersEngine:
             limit = min(limit, blocks * self._scheduler.tokens_per_block)
         check_length(input_tokens, request.max_tokens, limit)
 
-    def _enter(self, request: EngineRequest, tokens: list[int]) -> tuple[PolicyRouter, Sequence]:
+    def _enter(
+        self, request: EngineRequest, tokens: list[int], generation: Generation
+    ) -> tuple[PolicyRouter, Sequence]:
         if self._manager is None or self._router is None:
             raise EngineError("engine_stopped", "the engine is not running")
         if request.request_id in self._router.live:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
-        text, stops = self._text.detokenizer(), StopMatcher(request.stop)
+        text, stops = self._text.detokenizer(), StopMatcher(generation.stop)
         sequence = Sequence(request, len(tokens), EventQueue(), text, stops)
         self._router.live[request.request_id] = sequence
         accepted = self._manager.add_request(
@@ -195,7 +197,7 @@ class TransformersEngine:
             request_id=request.request_id,
             max_new_tokens=request.max_tokens,
             streaming=True,
-            **_sampling(request),
+            **_sampling(request, generation),
         )
         if accepted is None:
             del self._router.live[request.request_id]
@@ -203,15 +205,15 @@ class TransformersEngine:
         return self._router, sequence
 
 
-def _sampling(request: EngineRequest) -> dict[str, Any]:
+def _sampling(request: EngineRequest, generation: Generation) -> dict[str, Any]:
     """Return the sampling options, none for greedy. Without a seed, the request's id is the seed: unique, and without
     a random source."""
-    if request.temperature <= 0:
+    if generation.temperature <= 0:
         return {}
-    seed = request.seed
+    seed = generation.seed
     if seed is None:
         seed = int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "big")
-    return {"temperature": float(request.temperature), "sampling_seed": seed}
+    return {"temperature": generation.temperature, "sampling_seed": seed}
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -28,6 +28,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.generation import Generation, generation_of
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
@@ -35,7 +36,6 @@ from gpu_worker.engines.interface import (
     EngineRequest,
     EngineStats,
     Finished,
-    FinishReason,
     PromptTooLong,
     RefusedByPolicy,
     Started,
@@ -97,13 +97,11 @@ class VllmEngine:
         config = self._args().create_model_config()
         self.facts = self._text.facts(self.name, int(config.max_model_len))
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return self._text.render_chat(messages)
-
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        tokens = await self._text.tokens(request.prompt)
+        generation = generation_of(request)
+        tokens = await self._text.tokens(self._text.prompt(generation))
         check_length(len(tokens), request.max_tokens, self._tokens_max(request.tier))
-        async for event in self._generate(request, tokens):
+        async for event in self._generate(request, tokens, generation):
             yield event
 
     async def abort(self, request_id: str) -> None:
@@ -132,9 +130,10 @@ class VllmEngine:
         # In a thread: a model takes minutes to load, and the worker must send heartbeats meanwhile.
         self._llm = await asyncio.to_thread(AsyncLLM.from_engine_args, self._args())
         if self.shape.calibrate:
+            calibration = Generation("", None, 0.0, None, (), {})
             for request, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
                 with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
-                    async for _ in self._generate(request, tokens):
+                    async for _ in self._generate(request, tokens, calibration):
                         pass
 
     async def stop(self) -> None:
@@ -144,7 +143,9 @@ class VllmEngine:
         if self._stats_file is not None:
             shutil.rmtree(self._stats_file.parent, ignore_errors=True)
 
-    async def _generate(self, request: EngineRequest, tokens: list[int]) -> AsyncGenerator[EngineEvent, None]:
+    async def _generate(
+        self, request: EngineRequest, tokens: list[int], generation: Generation
+    ) -> AsyncGenerator[EngineEvent, None]:
         if self._llm is None:
             raise EngineError("engine_stopped", "the engine is not running")
         prompt = TokensPrompt(
@@ -153,7 +154,7 @@ class VllmEngine:
         yield Started(len(tokens))
         generated = 0
         try:
-            async for output in self._llm.generate(prompt, _sampling(request), request.request_id):
+            async for output in self._llm.generate(prompt, _sampling(request, generation), request.request_id):
                 (part,) = output.outputs
                 generated += len(part.token_ids)
                 if part.token_ids or part.text:
@@ -215,7 +216,7 @@ class VllmEngine:
         return self.shape.step_tokens or self.facts.context_tokens
 
 
-def _sampling(request: EngineRequest) -> SamplingParams:
+def _sampling(request: EngineRequest, generation: Generation) -> SamplingParams:
     """Return vLLM's parameters, with the dispatcher's fields for the scheduler in the core's process."""
     fields: dict[str, Any] = {
         "tenant": request.tenant,
@@ -229,15 +230,15 @@ def _sampling(request: EngineRequest) -> SamplingParams:
         fields["timeout_s"] = request.timeout_s
     return SamplingParams(
         max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        seed=request.seed,
-        stop=list(request.stop),
+        temperature=generation.temperature,
+        seed=generation.seed,
+        stop=list(generation.stop),
         output_kind=RequestOutputKind.DELTA,
         extra_args={ARGUMENT_PREFIX + name: value for name, value in fields.items()},
     )
 
 
-def _ended(reason: str | None, stop_reason: object) -> FinishReason:
+def _ended(reason: str | None, stop_reason: object) -> str:
     """Return the reason. Raises Dropped, RefusedByPolicy or PromptTooLong if our scheduler ended the request for that.
     A tenant's own stop string can be any text."""
     by_scheduler = reason == "abort" and isinstance(stop_reason, str) and stop_reason.startswith(ENDED_PREFIX)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Offer, Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.requests import Request
-from dispatcher.operations.calls import Collected
+from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Accepted, Known, Submission, submit
 from tests.support.gate.memory_gate import MODEL, Gate
 
 
 def asked(prompt: str = "hello", max_tokens: int | None = 3, model: str = MODEL, *, stream: bool = False) -> Request:
-    return Request(model, False, prompt, None, max_tokens, 1.0, None, (), stream)
+    return Request(model, Endpoint.COMPLETION, {"prompt": prompt}, max_tokens, stream=stream)
 
 
 async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Submission:

@@ -235,7 +235,7 @@ class _Execution:
         self._over()
         act = self._act
         read = act.input_tokens if self._done or outcome != "failed" else 0
-        answer = json.dumps({"text": "".join(self._texts), "reason": act.reason})
+        answer = json.dumps({"choices": [{"text": "".join(self._texts), "reason": act.reason}]})
         end = _end(self._order, outcome, read, self._done, refusal, answer)
         over = await self._workers.reported(end)
         if not isinstance(over, Over) or over.outcome != outcome or act.cut_at_end:

@@ -10,6 +10,7 @@ import httpx
 
 from dispatcher.model.commands import Offer, Report
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.tiers import Tier
 from dispatcher.worker_client import HttpWorkerClient
@@ -40,12 +41,10 @@ def order(invocation: str = "i", **fields: object) -> WorkOrder:
         "weight": 1.0,
         "tier": Tier.STANDARD,
         "deadline_at": START + 100,
-        "prompt": "hello",
-        "messages": None,
+        "endpoint": Endpoint.COMPLETION,
+        "body": {"prompt": "hello"},
         "max_tokens": 3,
-        "temperature": 1.0,
-        "seed": None,
-        "stop": (),
+        "choices": 1,
         "app": "",
         "stage": 0,
         "interaction": "",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from gpu_worker.engines.generation import generation_of
 from gpu_worker.engines.interface import (
     EngineEvent,
     EngineFacts,
@@ -19,6 +20,12 @@ from gpu_worker.engines.interface import (
 from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 
 MODEL = "scripted"
+
+
+def prompt_of(request: EngineRequest) -> str:
+    """Return the text that the engine was given: the messages' contents, or the prompt."""
+    generation = generation_of(request)
+    return generation.prompt or "|".join(each["content"] for each in generation.messages or ())
 
 
 @dataclass
@@ -35,15 +42,13 @@ class ScriptedEngine:
         """Tokens so far."""
         return round(self.served / 2)
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return "|".join(message["content"] for message in messages)
-
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        if len(request.prompt) > self.facts.context_tokens:
+        prompt = prompt_of(request)
+        if len(prompt) > self.facts.context_tokens:
             raise PromptTooLong("too long")
         self.requests.append(request)
         aborted = self.running[request.request_id] = asyncio.Event()
-        input_tokens, done = len(request.prompt), 0
+        input_tokens, done = len(prompt), 0
         yield Started(input_tokens)
         while done < request.max_tokens and not aborted.is_set():
             await asyncio.sleep(self.token_s)

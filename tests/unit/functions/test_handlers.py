@@ -146,7 +146,7 @@ def test_execute_runs_what_a_message_names_and_ignores_what_is_done(sandbox: San
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": []}
     assert execute.handler(event, LambdaContext()) == {"batchItemFailures": []}
     answer = sandbox.runner.run(sandbox.gate.ended("a", "k", "done"))
-    assert json.loads(answer.body)["text"] == "xxx"
+    assert json.loads(answer.body)["choices"][0]["text"] == "xxx"
     assert [order.tenant for _, order in sandbox.gate.workers.orders].count("a") == 1
 
 

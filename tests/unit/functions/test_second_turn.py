@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.model.requests import Message
 from functions.invoke.handler import invoke
 from tests.support.gate.memory_gate import CHAT, Gate
 
@@ -13,7 +12,7 @@ AGAIN = {"role": "user", "content": "and more"}
 DUMPED = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
 """What the OpenAI SDK's `model_dump()` adds to a message."""
 NEUTRAL = {"tool_choice": "auto", "tools": None, "n": 1, "top_p": 1, "repetition_penalty": 1.0, "logprobs": False}
-TURNS = (Message("user", "hello"), Message("assistant", "xxx"), Message("user", "and more"))
+TURNS = [FIRST, {"role": "assistant", "content": "xxx"}, AGAIN]
 
 
 def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -24,7 +23,7 @@ async def test_the_answers_message_goes_back_over_http(gate: Gate) -> None:
     first_message = (await gate.caller().post(CHAT, body(FIRST))).json()["choices"][0]["message"]
     reply = await gate.caller().post(CHAT, body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL))
     assert reply.status == 200
-    assert gate.workers.orders[-1][1].messages == TURNS
+    assert gate.workers.orders[-1][1].body["messages"] == TURNS
 
 
 async def test_the_answers_message_goes_back_over_lambda(gate: Gate) -> None:
@@ -34,7 +33,7 @@ async def test_the_answers_message_goes_back_over_lambda(gate: Gate) -> None:
         gate.context, {**body(FIRST, {**DUMPED, **first_message}, AGAIN, **NEUTRAL), **key}, "r-2", 60.0
     )
     assert answer["choices"][0]["message"]["content"] == "xxx"
-    assert gate.workers.orders[-1][1].messages == TURNS
+    assert gate.workers.orders[-1][1].body["messages"] == TURNS
 
 
 async def test_neutral_fields_are_no_other_request_under_the_same_key(gate: Gate) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Gone, Silent
 from dispatcher.model.errors import (
     DeadlineExceeded,
@@ -19,7 +20,6 @@ from dispatcher.model.errors import (
 from dispatcher.model.invocation import Answer
 from dispatcher.model.worker_protocol import Started
 from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import Collected
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.following import LATE_S
 from dispatcher.operations.submit import Known
@@ -77,7 +77,7 @@ async def test_a_whole_answer_begins_again_after_tokens_and_costs_its_own_tokens
     if key:
         answer = await gate.ended("a", key, "done")
         assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (3, 10, 3)
-        assert json.loads(answer.body)["text"] == "xxx"
+        assert json.loads(answer.body)["choices"][0]["text"] == "xxx"
 
 
 async def test_a_stream_of_which_its_caller_has_no_token_begins_again(gate: Gate) -> None:
@@ -148,7 +148,7 @@ async def test_a_durable_call_begins_again_though_its_front_died_as_well(gate: G
     answer = await gate.ended("a", "k", "done")
     (ended,) = gate.ends("done")
     assert (answer.attempt, answer.input_tokens, answer.output_tokens) == (2, ended.input_tokens, ended.output_tokens)
-    assert json.loads(answer.body)["text"] == "xxx"
+    assert json.loads(answer.body)["choices"][0]["text"] == "xxx"
     assert gate.spent("a") == 10 + 2 * 3
     call.leave()
 

@@ -33,7 +33,7 @@ async def test_it_is_executed_by_another_process_from_its_item(gate: Gate) -> No
     call_id = await launched(gate)
     assert await execute_detached(gate.process(), call_id)
     answer = await gate.ended("a", "k", "done")
-    assert json.loads(answer.body) == {"text": "xxx", "reason": "length"}
+    assert json.loads(answer.body) == {"choices": [{"text": "xxx", "reason": "length"}]}
     assert (gate.spent("a"), (await gate.item("a", "k")).body) == (16.0, None)
 
 

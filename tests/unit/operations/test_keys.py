@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.errors import Refused, TenantError
 from dispatcher.operations import keys
 from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import Collected
 from dispatcher.operations.keys import last_try, numbered
 from dispatcher.operations.submit import Known
 from tests.support.gate.memory_gate import Gate

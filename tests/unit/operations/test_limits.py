@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dispatcher.config import load_config
+from dispatcher.model.collected import Collected
 from dispatcher.model.errors import ConfigurationError, Refused
-from dispatcher.operations.calls import Collected
 from dispatcher.operations.limits import Budget, Limits, LimitSettings, TokenBucket
 from headgate.simulator.virtual_time import LoopClock
 from tests.support.gate.memory_gate import Gate

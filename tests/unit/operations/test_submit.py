@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Accept, Leave, Silent, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
@@ -23,7 +24,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.invocation import Invocation
 from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import Collected, item_of
+from dispatcher.operations.calls import item_of
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.keys import latest
 from dispatcher.operations.limits import DURABLE_REFUSED_S

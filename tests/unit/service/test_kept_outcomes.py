@@ -9,6 +9,7 @@ import pytest
 from dispatcher.model.commands import Cancel, Done, End, Leave, Over, Return, Tick
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.service.replica import Replica
 from tests.support.gate.service_world import World, accept, in_virtual_time, report
 
@@ -18,7 +19,9 @@ async def accepted(world: World, *, slots: int) -> Replica:
     replica = world.replica("one")
     now = world.clock.now()
     await replica.commit([report("w1", slots)])
-    await world.store("one").create(Invocation("one-1", "acme", "k", "pool", "m", "f", now, now + 300, False, "{}"))
+    await world.store("one").create(
+        Invocation("one-1", "acme", "k", "pool", "m", "f", now, now + 300, Endpoint.COMPLETION, "{}")
+    )
     await replica.commit([accept("one-1", "one", now, durable=True)])
     return replica
 

@@ -7,6 +7,7 @@ import pytest
 from dispatcher.model.commands import Accept, Offer, Outcome, Over, Refused, Status, Unknown, Waiting
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.requests import Endpoint
 from dispatcher.service.clock_guard import POSITION_MAX_AGE_S
 from dispatcher.service.replica import COMMANDS_MAX, Deposed, Replica
 from dispatcher.shard.snapshot import dump
@@ -208,7 +209,9 @@ async def test_the_answer_of_a_durable_call_is_kept_before_its_end() -> None:
     world = World()
     one = await joined(world, "one", ("w1",))
     now = world.clock.now()
-    await world.store("one").create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, False, "{}"))
+    await world.store("one").create(
+        Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, Endpoint.COMPLETION, "{}")
+    )
     await one.commit([accept("one-1", "one", now, durable=True)])
     over = await one.commit([end("one-1", 1)._replace(answer='{"text":"hello","reason":"stop"}')])
     assert over.outcomes == [Over("one-1", 1, "done", 10, 20)]
@@ -223,7 +226,7 @@ async def test_an_answer_of_an_earlier_attempt_stands() -> None:
     world = World()
     one = await joined(world, "one", ("w1",))
     now, store = world.clock.now(), world.store("one")
-    await store.create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, False, "{}"))
+    await store.create(Invocation("one-1", "acme", "key", "pool", "m", "f", now, now + 300, Endpoint.COMPLETION, "{}"))
     await one.commit([accept("one-1", "one", now, durable=True)])
     await store.answer("one-1", Answer("done", 0, 7, 9, "{}", now))
     await one.commit([end("one-1", 1)._replace(answer='{"text":"late"}')])

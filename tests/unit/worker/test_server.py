@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -11,16 +12,16 @@ import pytest
 
 from dispatcher.model.commands import End, Return
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
-from dispatcher.model.requests import Message
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
-from gpu_worker.engines.interface import EngineError
+from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
 from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call
 from tests.support.worker.harness import SECRET, WorkerHarness, order
-from tests.support.worker.scripted_engine import ScriptedEngine
+from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
 
 
 def refusal(events: list[WorkEvent]) -> tuple[int, str]:
@@ -40,8 +41,8 @@ def test_an_order_is_executed_and_streamed() -> None:
 
 def test_chat_is_rendered_by_the_engine() -> None:
     harness = WorkerHarness()
-    run(harness.execute(order(prompt=None, messages=(Message("user", "hi"),))))
-    assert harness.engine.requests[0].prompt == "hi"
+    run(harness.execute(order(endpoint=Endpoint.CHAT, body={"messages": [{"role": "user", "content": "hi"}]})))
+    assert prompt_of(harness.engine.requests[0]) == "hi"
 
 
 FAILED, RETURNED, NOTHING = "failed", "refused", ""
@@ -51,10 +52,10 @@ FAILED, RETURNED, NOTHING = "failed", "refused", ""
     ("work", "worker", "expected", "reported"),
     [
         (order(), "another", (401, "grant_refused"), NOTHING),
-        (order(prompt="x" * BODY_BYTES_MAX), "w", (413, "request_too_large"), NOTHING),
+        (order(body={"prompt": "x" * BODY_BYTES_MAX}), "w", (413, "request_too_large"), NOTHING),
         (order(model="other"), "w", (404, "model_not_found"), RETURNED),
-        (order(max_tokens=0), "w", (422, "invalid_order"), FAILED),
-        (order(prompt="x" * 2000), "w", (400, "context_length_exceeded"), FAILED),
+        (order(max_tokens=-1), "w", (422, "invalid_order"), FAILED),
+        (order(body={"prompt": "x" * 2000}), "w", (400, "context_length_exceeded"), FAILED),
     ],
 )
 def test_what_is_refused_and_how(work: WorkOrder, worker: str, expected: tuple[int, str], reported: str) -> None:
@@ -76,12 +77,13 @@ def test_what_is_refused_and_how(work: WorkOrder, worker: str, expected: tuple[i
 
 def test_messages_that_the_template_refuses_are_the_tenants_error_and_hold_no_slot() -> None:
     class Strict(ScriptedEngine):
-        def render_chat(self, messages: list[dict[str, str]]) -> str:
+        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
             raise EngineError("invalid_messages", "no")
+            yield
 
     async def story() -> None:
         harness = WorkerHarness(Strict())
-        work = order(prompt=None, messages=(Message("user", "hi"),))
+        work = order(endpoint=Endpoint.CHAT, body={"messages": [{"role": "user", "content": "hi"}]})
         assert refusal(await harness.execute(work)) == (400, "invalid_messages")
         await harness.executions.idle()
         assert harness.executions.live() == frozenset()
@@ -297,7 +299,11 @@ class TestReaders:
 def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> bytes:
         harness = WorkerHarness()
-        works = [order(prompt="canary " * 200), order(prompt="canary", max_tokens=0), order(prompt="canary")]
+        works = [
+            order(body={"prompt": "canary " * 200}),
+            order(body={"prompt": "canary"}, max_tokens=-1),
+            order(body={"prompt": "canary"}),
+        ]
         return b"".join([(await harness.call(work).finished()).body for work in works])
 
     caplog.set_level("DEBUG")

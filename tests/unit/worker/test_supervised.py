@@ -73,7 +73,7 @@ class Makers:
 
 
 def asked(name: str = "a", tokens: int = 10) -> EngineRequest:
-    return EngineRequest(name, "tenant", "prompt", tokens)
+    return EngineRequest(name, "tenant", {"prompt": "prompt"}, tokens)
 
 
 async def at_once(make: Callable[[], Engine]) -> Engine:
@@ -264,7 +264,7 @@ def test_a_tenants_own_error_is_no_death() -> None:
         engine = SupervisedEngine(lambda: ScriptedEngine(), clock, apart=at_once)
         await engine.start()
         with pytest.raises(EngineError, match="too long"):
-            await anext(engine.generate(EngineRequest("a", "t", "x" * 2000, 1)))
+            await anext(engine.generate(EngineRequest("a", "t", {"prompt": "x" * 2000}, 1)))
         await clock.sleep(5.0)
         assert engine.restarts == 0
         await engine.stop()

@@ -192,7 +192,7 @@ def test_a_durable_call_is_answered_though_its_caller_left() -> None:
             await lines.aclose()
             await harness.executions.idle()
             assert await gate.do(Status(offered.id)) == Over(offered.id, 1, "done", 5, 3)
-            assert json.loads(gate.ended[0].answer)["text"] == "xxx"
+            assert json.loads(gate.ended[0].answer)["choices"][0]["text"] == "xxx"
 
     run(story())
 

@@ -204,7 +204,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
 
 def test_the_longest_prompt_that_the_gate_accepts_fits_whatever_its_letters() -> None:
     """400,000 letters of two bytes each: escaped they would be six."""
-    (refused,) = run(WorkerHarness().execute(order(prompt="é" * 400_000)))
+    (refused,) = run(WorkerHarness().execute(order(body={"prompt": "é" * 400_000})))
     assert isinstance(refused, WorkRefused)
     assert refused.code == "context_length_exceeded"
 

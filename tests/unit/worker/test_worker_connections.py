@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher import worker_client
 from dispatcher.model.commands import Offer
-from dispatcher.model.requests import Request
+from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished, Started, Token
 from dispatcher.operations.answer_events import AnswerEvents
@@ -24,7 +24,8 @@ from tests.support.worker.harness import SECRET, order
 
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5
-CALL = Call("i", Tenant("a", "a"), Request("m", False, "p", None, 1, 1.0, None, ()), 1, 1.0, 0.0, 1e12)
+ASKED = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
+CALL = Call("i", Tenant("a", "a"), ASKED, 1, 1.0, 0.0, 1e12)
 
 
 class Worker:

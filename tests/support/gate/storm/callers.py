@@ -8,12 +8,13 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
+from dispatcher.model.collected import Collected, tokens_of
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.requests import Request
+from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
 from dispatcher.operations.answer import result_of
-from dispatcher.operations.calls import Collected
+from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.policies.clocks import Share
 from tests.support.gate.storm.books import Answered
@@ -125,9 +126,9 @@ class _Call:
         """Return the code of the end. Cancelled when the caller leaves."""
         tenant = self.world.tenant(self.plan.tenant)
         prompt = "p" * (1 + self.plan.number % 7)
-        request = Request(MODEL, False, prompt, None, self.plan.max_tokens, 1.0, None, (), self.plan.stream)
+        request = Request(MODEL, Endpoint.COMPLETION, {"prompt": prompt}, self.plan.max_tokens, stream=self.plan.stream)
         if self.plan.key:
-            request = replace(request, prompt=f"prompt of {self.plan.key}")
+            request = replace(request, body={"prompt": f"prompt of {self.plan.key}"})
         submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)
         try:
             submitted = await submit(self.front.context, submission)
@@ -158,8 +159,9 @@ class _Call:
         answer = await result_of(self.front.context, known)
         if answer is None:
             return "nothing"
-        self.collected.texts = [answer.body]
-        self.collected.input_tokens, self.collected.output_tokens = answer.input_tokens, answer.output_tokens
+        for token in tokens_of(choices_of(answer), answer.output_tokens):
+            self.collected.note(token)
+        self.collected.note(last_event(answer))
         return "done"
 
 

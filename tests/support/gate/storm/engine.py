@@ -35,9 +35,6 @@ class StormEngine:
         self.most = 0
         """Most executions that ran at the same time."""
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        return "|".join(message["content"] for message in messages)
-
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         name = request.request_id
         random = Random(f"{self._seed} {name}")
@@ -45,7 +42,7 @@ class StormEngine:
         if fails_at == -1:
             self._books.refused.add(name)
             raise PromptTooLong("too long")
-        execution = self._begin(name, len(request.prompt))
+        execution = self._begin(name, len(request.body["prompt"]))
         aborted = self.running[name]
         token_s = self._token_s * (0.5 + random.random())
         try:

@@ -64,4 +64,4 @@ class TestAnswers:
             await harness.executions.idle()
             return harness.gate.ended[0]
 
-        assert json.loads(run(story()).answer)["text"] == "?"
+        assert json.loads(run(story()).answer)["choices"][0]["text"] == "?"

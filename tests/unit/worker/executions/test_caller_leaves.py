@@ -66,7 +66,7 @@ class TestTheCallerLeaves:
 
         (end,) = run(story()).gate.ended
         assert (end.outcome, end.output_tokens) == ("done", 5)
-        assert json.loads(end.answer) == {"text": "xxxxx", "reason": "length"}
+        assert json.loads(end.answer) == {"choices": [{"text": "xxxxx", "reason": "length"}]}
 
     def test_a_durable_call_ends_at_its_deadline_too(self) -> None:
         harness = WorkerHarness()

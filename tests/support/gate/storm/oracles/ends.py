@@ -165,8 +165,7 @@ def one_key_one_call(world: World) -> Iterator[str]:
     texts: defaultdict[str, set[str]] = defaultdict(set)
     for answered in world.books.answers:
         if answered.key and answered.code == "done":
-            text = answered.text if answered.streamed else json.loads(answered.text)["text"]
-            texts[answered.key].add(text)
+            texts[answered.key].add(answered.text)
     for key, different in texts.items():
         if len(different) > 1:
             yield f"{key} has {len(different)} answers: {sorted(different)}"
