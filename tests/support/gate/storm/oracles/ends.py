@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -117,12 +116,11 @@ def _answer(world: World, answered: Answered) -> Iterator[str]:
         return
     if (answered.input_tokens, answered.output_tokens) != (end.input_tokens, end.output_tokens):
         yield f"{answered.id}: caller {answered.caller} got {answered.output_tokens} tokens, the log says {end}"
-    text = answered.text if answered.streamed else json.loads(answered.text)["text"]
     item = world.store.data.invocations.get(answered.id, world.now())
     kept = item.answer.attempt if item is not None and item.answer is not None else 0
     attempt = kept or end.attempt  # a later attempt ends with the answer that an earlier one kept (rule 15)
-    if text != text_of(execution_name(answered.id, attempt), end.output_tokens):
-        yield f"{answered.id}: caller {answered.caller} got {text!r} and not the text of attempt {attempt}"
+    if answered.text != text_of(execution_name(answered.id, attempt), end.output_tokens):
+        yield f"{answered.id}: caller {answered.caller} got {answered.text!r} and not the text of attempt {attempt}"
 
 
 def no_caller_is_lost(world: World) -> Iterator[str]:
