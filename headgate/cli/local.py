@@ -1,9 +1,9 @@
-"""`headgate local` runs the whole stack in the foreground until Ctrl-C."""
+"""`headgate local` runs the whole stack: until Ctrl-C, or in the background until `headgate local stop`."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,21 @@ from rich.console import Console
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli import fleet_options
 from headgate.cli.address_table import print_address_table, print_json_line
+from headgate.cli.lines_to_paste import lines_to_paste
 from headgate.cli.signals import either, interrupted
+from headgate.local import background
+from headgate.local.home import home_folder
 from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
-from headgate.local.stack import Stack
+from headgate.local.stack import Stack, served_model
+
+app = typer.Typer(add_completion=False, help="Run the whole stack on this machine.")
+
+StopHome = Annotated[Path | None, typer.Option(help="The --home that the stack was started with.")]
 
 
+@app.callback(invoke_without_command=True)
 def local(
+    context: typer.Context,
     port: fleet_options.Port = 8080,
     fronts: fleet_options.Fronts = 1,
     aws_port: Annotated[int, typer.Option(help="Port of the AWS endpoint; 0 takes a free port.")] = 0,
@@ -31,17 +40,54 @@ def local(
     store: Annotated[str, typer.Option(help="The local DynamoDB: moto or dynamodb-local.")] = "moto",
     start_timeout: fleet_options.StartTimeout = START_TIMEOUT_S,
     home: Annotated[
-        Path | None, typer.Option(help="Folder for logs and the built model; default: a new temporary folder.")
+        Path | None,
+        typer.Option(help="Folder for logs and the built model; default: a temporary one, removed at the end."),
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the stack is ready; `headgate local stop` ends it.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
     """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C."""
-    options = stack_options(
-        port=port, fronts=fronts, aws_port=aws_port, workers=workers, engine=engine, model=model, slots=slots,
-        order=order, policy=policy, store=store, start_timeout_s=start_timeout,
-        home=home or Path(tempfile.mkdtemp(prefix="headgate-")),
-    )  # fmt: skip
-    asyncio.run(_serve(options, json))
+    if context.invoked_subcommand is not None:
+        return
+    values = {
+        "port": port, "fronts": fronts, "aws_port": aws_port, "workers": workers, "engine": engine, "model": model,
+        "slots": slots, "order": order, "policy": policy, "store": store, "start_timeout_s": start_timeout,
+    }  # fmt: skip
+    if detach:
+        _detach(stack_options(**values, home=home or background.default_folder()), json)
+        return
+    with home_folder(home) as folder:
+        asyncio.run(_serve(stack_options(**values, home=folder), json))
+
+
+@app.command()
+def stop(home: StopHome = None) -> None:
+    """End the stack that `headgate local --detach` started."""
+    ended = background.stop(home or background.default_folder())
+    sys.stdout.write(f"stopped the stack at {ended.addresses.openai_base_url} (process {ended.pid})\n")
+
+
+def _detach(options: StackOptions, json: bool) -> None:
+    given = {
+        "--port": options.port,
+        "--fronts": options.fronts,
+        "--aws-port": options.aws_port,
+        "--workers": options.workers,
+        "--engine": options.engine,
+        "--model": options.model,
+        "--slots": options.slots,
+        "--order": options.order,
+        "--policy": options.policy,
+        "--store": options.store,
+        "--start-timeout": options.start_timeout_s,
+    }
+    arguments = [text for name, value in given.items() if value is not None for text in (name, str(value))]
+    Console(stderr=True).print("[dim]starting in the background…[/]")
+    started = background.detach(options.home, ["local", *arguments])
+    end = f"`{background.stop_command(options.home)}` stops"
+    _show(started.addresses, served_model(started.addresses), options.home, json, end)
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
@@ -54,7 +100,7 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await either(starting, over)
         if over.is_set():
             return
-        _show(starting.result(), stack.model, options, json)
+        _show(starting.result(), stack.model, options.home, json, "Ctrl-C stops")
         failing = asyncio.ensure_future(stack.failed())
         await either(failing, over)
         if not over.is_set():
@@ -64,26 +110,16 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await stack.stop()
 
 
-def _show(addresses: Addresses, model: str, options: StackOptions, json: bool) -> None:
+def _show(addresses: Addresses, model: str, home: Path, json: bool, end: str) -> None:
     if json:
         print_json_line(addresses)
         return
     rows = [
         *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
         ("AWS endpoint", addresses.aws_endpoint_url),
+        ("model", model),
         *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
-        ("logs", str(options.home)),
+        ("logs", str(home / "logs")),
     ]
-    key = next(iter(addresses.api_keys.values()))
-    next_steps = f"""
-  headgate invoke "What is a headgate?" --base-url {addresses.openai_base_url} --key {key}
-
-  curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key}' \\
-    -H 'Content-Type: application/json' -d '{{"model": "{model}", "messages": [{{"role": "user", \
-"content": "hello"}}], "max_tokens": 32}}'
-
-  AWS_ENDPOINT_URL={addresses.aws_endpoint_url}   (any AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and region)
-
-Ctrl-C stops everything."""
-    print_address_table("headgate local", rows, next_steps)
+    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, model)}\n{end} everything.")

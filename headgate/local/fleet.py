@@ -68,12 +68,16 @@ class Fleet:
         """Return "front" or "worker" if no such process is left, so that no request can be served; else None."""
         return next((role for role in (FRONT, WORKER) if not self.urls(role)), None)
 
-    async def start(self, ports: Sequence[int]) -> None:
-        """Start a gate beside every worker, the workers, and a front on each port. Raises ChildDied, TimeoutError."""
+    async def start(self, ports: Sequence[int], *, executors: int = 0) -> None:
+        """Start a gate beside every worker, the workers, executors, and a front on each port.
+
+        Raises ChildDied, TimeoutError.
+        """
         workers = range(self._options.workers)
         await asyncio.gather(*(self.start_gate(number) for number in workers))
         await asyncio.gather(
             *(self.start_worker(number) for number in workers),
+            *(self.start_executor(number) for number in range(executors)),
             *(self.start_front(number, port) for number, port in enumerate(ports)),
         )
 

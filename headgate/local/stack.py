@@ -18,9 +18,12 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 
+import httpx
+
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
 from headgate.local.fleet import Fleet
@@ -100,6 +103,12 @@ class Stack:
             return None
         return self._follower.picture(self._clock.now())
 
+    async def add_tenants(self, shares: Mapping[str, Share]) -> dict[str, str]:
+        """Create tenants in the running stack and return the key of each."""
+        if self._store is None:
+            raise RuntimeError("the stack has not started")
+        return await make_tenants(self._store, shares, self.options.queue_items_max)
+
     async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
         options = self.options
         on_step("DynamoDB, SQS and CloudWatch (moto)")
@@ -126,6 +135,8 @@ class Stack:
         await self._fleet.start(ports)
         self._follower = open_follower(self._store, config, self._clock)
         await self._registered(on_step)
+        on_step("warming the Lambda functions")
+        await self._aws.warm(next(iter(keys.values())))
         return self._addresses(self._fleet, aws_url, keys)
 
     def _addresses(self, fleet: Fleet, aws_url: str, keys: dict[str, str]) -> Addresses:
@@ -186,6 +197,13 @@ class Stack:
     def _fail(self, reason: str) -> None:
         if not self._death.done():
             self._death.set_result(reason)
+
+
+def served_model(addresses: Addresses) -> str:
+    """Return the name of the model that a running stack serves."""
+    key = next(iter(addresses.api_keys.values()))
+    reply = httpx.get(f"{addresses.openai_base_url}/models", headers={"authorization": f"Bearer {key}"})
+    return str(reply.raise_for_status().json()["data"][0]["id"])
 
 
 def _too_slow(options: StackOptions) -> str:
