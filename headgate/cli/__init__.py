@@ -1,7 +1,7 @@
 """The command line. A command's module is imported when it is called, so `headgate --help` loads no torch and no boto3.
 
-Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback; 130
-interrupted; 141 the reader of standard output has closed it (exits.py).
+Exit codes: 0 done; 1 the verdict of the run failed; 2 bad input, with one line on standard error and no traceback; 3
+the verdict is inconclusive; 130 interrupted; 141 the reader of standard output has closed it (exits.py).
 """
 
 from __future__ import annotations

@@ -58,15 +58,35 @@ class TenantReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`backlogged_s`: seconds in which all tenants were backlogged. Throughput counts input and output tokens."""
+    """`backlogged_s`: seconds in which all tenants were backlogged. Throughput counts input and output tokens.
+
+    `calibrations_per_s`: service per second of the full engine, measured before and after the run.
+    """
 
     tenants: dict[str, TenantReport]
     total_time_s: float
     throughput_tokens_per_s: float
     backlogged_s: float
+    calibrations_per_s: tuple[float, ...] = ()
+
+    @property
+    def calibration_per_s(self) -> float:
+        """The mean of the calibrations; there must be one."""
+        return sum(self.calibrations_per_s) / len(self.calibrations_per_s)
+
+    @property
+    def throughput_of_calibration(self) -> float:
+        """Service per second of the whole run, as a part of the calibration."""
+        served = sum(tenant.service for tenant in self.tenants.values())
+        return served / self.total_time_s / self.calibration_per_s if self.total_time_s else 0.0
 
 
-def report(samples: Sequence[Sample], service: ServiceFunction = WEIGHTED_TOKENS) -> RunReport:
+def report(
+    samples: Sequence[Sample],
+    service: ServiceFunction = WEIGHTED_TOKENS,
+    *,
+    calibrations_per_s: tuple[float, ...] = (),
+) -> RunReport:
     names = sorted({sample.tenant for sample in samples})
     together = _overlap([_backlog(sample for sample in samples if sample.tenant == name) for name in names])
     total_time_s = max((sample.end_s or 0.0 for sample in samples), default=0.0)
@@ -77,6 +97,7 @@ def report(samples: Sequence[Sample], service: ServiceFunction = WEIGHTED_TOKENS
         total_time_s=total_time_s,
         throughput_tokens_per_s=tokens / total_time_s if total_time_s else 0.0,
         backlogged_s=sum(end - start for start, end in together),
+        calibrations_per_s=calibrations_per_s,
     )
 
 

@@ -37,7 +37,8 @@ class Player:
     """One play. `samples` gets a sample for each request that is sent; the answer fills it in."""
 
     base_url: str
-    aws_url: str
+    aws_url: str | None
+    """The AWS endpoint; None if no request goes through lambda.invoke."""
     keys: Mapping[str, str]
     model: str
     bytes_per_token: float
@@ -53,7 +54,7 @@ class Player:
         """Send every request at its time and wait for all answers. A cancel drops the requests that are running."""
         threads = {name: ThreadPoolExecutor(LAMBDA_THREADS, f"headgate-demo-{name}") for name in self.keys}
         clients = {name: self._openai(key) for name, key in self.keys.items()}
-        lambda_client = self._lambda()
+        lambda_client = self._lambda() if self.aws_url else None
         self._start_s = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
@@ -62,7 +63,7 @@ class Player:
                     sample = Sample(arrival.tenant, self._face(arrival.tenant), self.elapsed_s())
                     self.samples.append(sample)
                     prompt = self.prompt(arrival.input_tokens, number)
-                    if sample.face == "http":
+                    if lambda_client is None or sample.face == "http":
                         group.create_task(self._over_http(clients[arrival.tenant], sample, prompt, arrival))
                     else:
                         group.create_task(
@@ -82,7 +83,7 @@ class Player:
         return f"{number} {' '.join(words)}"[:size]
 
     def _face(self, tenant: str) -> str:
-        every = self.lambda_every.get(tenant, 0)
+        every = self.lambda_every.get(tenant, 0) if self.aws_url else 0
         sent = sum(sample.tenant == tenant for sample in self.samples)
         return "lambda" if every and sent % every == every - 1 else "http"
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 
-from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.workloads.arrivals import Arrival
 
@@ -19,6 +17,11 @@ QUIET_LOAD = 0.2
 """Part of the engine's capacity: well below one half, which is the quiet tenant's share."""
 FLOOD_LOAD = 1.6
 """Part of the engine's capacity: more than three times the flooding tenant's share."""
+REQUESTS_MIN = {QUIET: 24, FLOOD: 40}
+"""With fewer quiet requests, one request would decide the P99. At most 4 of them go through lambda.invoke, so that at
+least 20 have a first token."""
+INPUT_MIN, OUTPUT_MIN = 8, 4
+"""Tokens of the shortest prompt and answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +33,59 @@ class Scene:
 def compose(quiet: Sequence[Arrival], flood: Sequence[Arrival], capacity_per_s: float, seconds: float) -> Scene:
     """Make both tenants' arrivals for `seconds`. `capacity_per_s`: service units per second.
 
-    Raises ConfigurationError if a source has too few requests for its load.
+    On a slow engine, REQUESTS_MIN requests of each tenant would be more than its load: then they are shorter, and if
+    the shortest are still too many, the scene is longer.
     """
+    sources = {QUIET: quiet, FLOOD: flood}
+    load_per_s = {QUIET: QUIET_LOAD * capacity_per_s, FLOOD: FLOOD_LOAD * capacity_per_s}
+    least = {tenant: _service(_shortened(source[: REQUESTS_MIN[tenant]], 0.0)) for tenant, source in sources.items()}
+    seconds = max(seconds, *(least[tenant] / load_per_s[tenant] for tenant in sources))
     parts = [
-        *_at_load(quiet, QUIET, QUIET_LOAD * capacity_per_s, seconds),
-        *_at_load(flood, FLOOD, FLOOD_LOAD * capacity_per_s, seconds),
+        arrival
+        for tenant, source in sources.items()
+        for arrival in _at_load(source, tenant, load_per_s[tenant] * seconds, seconds)
     ]
     return Scene(tuple(sorted(parts, key=lambda arrival: (arrival.arrival_s, arrival.tenant))), seconds)
 
 
-def calibration(flood: Sequence[Arrival], requests: int, random: Random) -> list[Arrival]:
-    """Make a burst of typical requests that all arrive at once, to measure the engine."""
-    chosen = random.sample(list(flood), min(requests, len(flood)))
-    return [replace(arrival, arrival_s=0.0, tenant=FLOOD) for arrival in chosen]
+def _at_load(source: Sequence[Arrival], tenant: str, service: float, seconds: float) -> list[Arrival]:
+    """Take the first requests of `source` with this service in sum, and stretch their arrivals to fill `seconds`.
 
-
-def _at_load(source: Sequence[Arrival], tenant: str, service_per_s: float, seconds: float) -> list[Arrival]:
-    """Take the first requests of `source` that make up the load, and stretch their arrivals to fill `seconds`."""
-    wanted, chosen = service_per_s * seconds, []
-    for arrival in source:
-        if wanted <= 0:
-            break
-        wanted -= WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens)
-        chosen.append(arrival)
-    if len(chosen) < 2:
-        raise ConfigurationError(
-            f"the workload of {tenant} has too few requests to load this engine for {seconds:g} s: "
-            "give a longer trace or more --seconds"
-        )
+    If these are fewer than REQUESTS_MIN, take so many, and make all of them shorter.
+    """
+    chosen = _up_to(source, service)
+    if len(chosen) < REQUESTS_MIN[tenant]:
+        chosen = _shortened(source[: REQUESTS_MIN[tenant]], service)
     start, span = chosen[0].arrival_s, max(chosen[-1].arrival_s - chosen[0].arrival_s, 1e-9)
     return [replace(a, tenant=tenant, arrival_s=(a.arrival_s - start) / span * seconds) for a in chosen]
+
+
+def _up_to(source: Sequence[Arrival], service: float) -> list[Arrival]:
+    """Return the first requests that together have at least this service; all, if they have less."""
+    chosen = []
+    for arrival in source:
+        if service <= 0:
+            break
+        service -= WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens)
+        chosen.append(arrival)
+    return chosen
+
+
+def _shortened(arrivals: Sequence[Arrival], service: float) -> list[Arrival]:
+    """Scale all lengths so that the requests together have about this service.
+
+    No length is made longer, and none shorter than INPUT_MIN and OUTPUT_MIN.
+    """
+    factor = min(1.0, service / max(_service(arrivals), 1e-9))
+
+    def scaled(tokens: int, least: int) -> int:
+        return min(tokens, max(least, round(tokens * factor)))
+
+    return [
+        replace(a, input_tokens=scaled(a.input_tokens, INPUT_MIN), output_tokens=scaled(a.output_tokens, OUTPUT_MIN))
+        for a in arrivals
+    ]
+
+
+def _service(arrivals: Sequence[Arrival]) -> float:
+    return sum(WEIGHTED_TOKENS(arrival.input_tokens, arrival.output_tokens) for arrival in arrivals)

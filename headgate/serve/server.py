@@ -105,8 +105,7 @@ class Server:
         await follower.catch_up()  # if the log cannot be used, the start ends here, before any process is started
         on_step(f"{options.workers} worker(s) with the {options.engine} engine")
         self._fleet = Fleet(options, self._children, environment, POOL)
-        await self._fleet.start(ports)
-        await self._fleet.start_executor(0)
+        await self._fleet.start(ports, executors=1)
         for member in self._fleet.members:
             self._restarts.started(member.child.name, self._clock.monotonic())
         model = await self._registered(follower, on_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,22 +19,33 @@ from tests.support.hang_guard import HANG_S
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "headgate.cli", "demo", "--engine", "modelled", "--start-timeout", str(HANG_S)]
+EXIT_CODES = {"passed": 0, "failed": 1, "inconclusive": 3}
 
 
-def test_the_result_is_one_object_with_stable_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["--no-aws", "--aws"])
+def test_the_result_is_one_object_with_stable_keys(tmp_path: Path, form: str) -> None:
     ended = subprocess.run(
-        [*COMMAND, "--seconds", "5", "--json", "--home", str(tmp_path)],
+        [*COMMAND, form, "--json"],
         capture_output=True,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         timeout=HANG_S,
         check=False,
     )
     result = json.loads(ended.stdout)
+    assert not list(tmp_path.glob("headgate-*"))
     assert set(result) == {"runs", "verdict"}
     assert set(result["runs"]) == {"fcfs", "headgate"}
     for run in result["runs"].values():
-        assert set(run) == {"tenants", "total_time_s", "throughput_tokens_per_s", "backlogged_s"}
+        assert set(run) == {
+            "tenants",
+            "total_time_s",
+            "throughput_tokens_per_s",
+            "backlogged_s",
+            "calibrations_per_s",
+        }
+        assert run["tenants"]["quiet"]["requests"] >= 20
         assert set(run["tenants"]) == {"quiet", "flood"}
         assert {"requests", "served", "failed", "ttft_p50_s", "ttft_p99_s", "share_while_backlogged"} <= set(
             run["tenants"]["quiet"]
@@ -41,12 +53,18 @@ def test_the_result_is_one_object_with_stable_keys(tmp_path: Path) -> None:
     sent = [sum(tenant["requests"] for tenant in run["tenants"].values()) for run in result["runs"].values()]
     assert sent[0] == sent[1] > 10  # the same workload, twice
     assert {check["name"] for check in result["verdict"]["checks"]} == {"quiet_ttft_p99", "throughput", "all_answered"}
-    assert ended.returncode == (0 if result["verdict"]["passed"] else 1)
+    assert result["verdict"]["passed"] is (result["verdict"]["outcome"] == "passed")
+    assert ended.returncode == EXIT_CODES[result["verdict"]["outcome"]]
 
 
 def test_ctrl_c_stops_it_cleanly_and_leaves_nothing(tmp_path: Path) -> None:
     demo = subprocess.Popen(
-        [*COMMAND, "--home", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     family = _family_once_it_plays(demo)
     demo.send_signal(signal.SIGINT)
@@ -55,6 +73,7 @@ def test_ctrl_c_stops_it_cleanly_and_leaves_nothing(tmp_path: Path) -> None:
     assert "stopped" in output
     assert "Traceback" not in output
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not list(tmp_path.glob("headgate-*"))
 
 
 def _family_once_it_plays(demo: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -3,31 +3,66 @@ from __future__ import annotations
 import pytest
 
 from headgate.demo.measure import RunReport, Sample, report
-from headgate.demo.verdict import judge
+from headgate.demo.verdict import Outcome, Verdict, judge
+
+STEADY = (10.0, 10.0)
 
 
-def run(ttft_s: float, tokens: int, failed: bool = False) -> RunReport:
-    quiet = Sample("quiet", "http", 0.0, ttft_s, 10.0, 10, tokens, [ttft_s])
-    flood = Sample("flood", "http", 0.0, 5.0, 10.0, 10, tokens, [5.0], error="queue_full" if failed else None)
-    return report([quiet, flood])
+def run(ttft_s: float, tokens: int, failed: bool = False, speeds: tuple[float, float] = STEADY) -> RunReport:
+    """`tokens`: of each answer. `speeds`: the calibrations before and after the run."""
+    quiet = Sample("quiet", "http", 0.0, ttft_s, 10.0, 0, tokens, [ttft_s])
+    flood = Sample("flood", "http", 0.0, 5.0, 10.0, 0, tokens, [5.0], error="queue_full" if failed else None)
+    return report([quiet, flood], calibrations_per_s=speeds)
+
+
+BEFORE = run(4.0, 100)
 
 
 @pytest.mark.parametrize(
-    ("after", "passed"),
+    ("after", "outcome"),
     [
-        (run(2.0, 100), True),
-        (run(2.01, 100), False),
-        (run(1.0, 89), True),
-        (run(1.0, 80), False),
-        (run(1.0, 200, failed=True), False),
+        (run(2.0, 100), Outcome.PASSED),
+        (run(2.01, 100), Outcome.FAILED),
+        (run(1.0, 90), Outcome.PASSED),
+        (run(1.0, 89), Outcome.FAILED),
+        (run(1.0, 200, failed=True), Outcome.FAILED),
     ],
 )
-def test_each_promise_can_be_broken(after: RunReport, passed: bool) -> None:
-    assert judge(run(4.0, 100), after, "quiet").passed is passed
+def test_each_promise_can_be_broken(after: RunReport, outcome: Outcome) -> None:
+    verdict = judge(BEFORE, after, "quiet")
+    assert verdict.outcome is outcome
+    assert verdict.passed is (outcome is Outcome.PASSED)
+
+
+def test_throughput_is_compared_with_the_engines_speed_of_its_own_run() -> None:
+    """The machine has 80 % of its speed in the second run: 80 tokens are as good as 100."""
+    assert throughput(judge(BEFORE, run(1.0, 80, speeds=(8.0, 8.0)), "quiet"))
+    assert not throughput(judge(BEFORE, run(1.0, 80, speeds=(10.0, 10.0)), "quiet"))
+
+
+def throughput(verdict: Verdict) -> bool:
+    return next(check.passed for check in verdict.checks if check.name == "throughput")
+
+
+@pytest.mark.parametrize("speeds", [(10.0, 14.0), (14.0, 10.0), (14.0, 14.0)])
+def test_a_comparison_that_fails_while_the_speed_changes_is_inconclusive(speeds: tuple[float, float]) -> None:
+    verdict = judge(BEFORE, run(3.0, 100, speeds=speeds), "quiet")
+    assert (verdict.outcome, verdict.passed) == (Outcome.INCONCLUSIVE, False)
+    assert verdict.line == "inconclusive: the machine's speed changed by 40%"
+
+
+def test_a_request_that_is_not_answered_fails_at_any_speed() -> None:
+    assert judge(BEFORE, run(3.0, 100, failed=True, speeds=(10.0, 14.0)), "quiet").outcome is Outcome.FAILED
+
+
+def test_a_faster_machine_is_no_merit_of_headgate() -> None:
+    """The wait falls to 45 % on a machine that became 1.4 times as fast: 63 % of the work."""
+    assert judge(BEFORE, run(1.8, 140, speeds=(14.0, 14.0)), "quiet").outcome is Outcome.INCONCLUSIVE
+    assert judge(BEFORE, run(1.4, 140, speeds=(14.0, 14.0)), "quiet").outcome is Outcome.PASSED
 
 
 def test_a_quiet_tenant_without_a_first_token_fails() -> None:
-    silent = report([Sample("quiet", "http", 0.0, None, 1.0, error="worker_failed")])
-    verdict = judge(run(4.0, 100), silent, "quiet")
-    assert not verdict.passed
+    silent = report([Sample("quiet", "http", 0.0, None, 1.0, error="worker_failed")], calibrations_per_s=STEADY)
+    verdict = judge(BEFORE, silent, "quiet")
+    assert verdict.outcome is Outcome.FAILED
     assert {check.name for check in verdict.checks if not check.passed} >= {"quiet_ttft_p99", "all_answered"}
