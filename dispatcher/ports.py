@@ -12,6 +12,7 @@ from typing import Protocol
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.kept_response import ResponseStore
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
@@ -174,7 +175,7 @@ class TenantStore(Protocol):
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]: ...
 
 
-class Store(TenantStore, InvocationStore, UsageStore, Protocol):
+class Store(TenantStore, InvocationStore, ResponseStore, UsageStore, Protocol):
     """One backend: the logs of all shards, and everything that the shards share."""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.usage import TenantRow, UsageRow
 
@@ -43,6 +44,11 @@ def invocation(invocation_id: str = "p-0", tenant: str = "a", key: str = "k", **
 def answer(text: str = "answer", **more: Any) -> Answer:
     fields: dict[str, Any] = {"attempt": 1, "input_tokens": 2, "output_tokens": 3, "ended_at": START + 1 / 3, **more}
     return Answer(outcome=fields.pop("outcome", "done"), body=text, **fields)
+
+
+def kept_response(response_id: str = "resp_p-0", tenant: str = "a", **more: Any) -> KeptResponse:
+    fields: dict[str, Any] = {"content": b"\x00content", "expires_at": START + 100, **more}
+    return KeptResponse(tenant, response_id, **fields)
 
 
 def usage_row(tenant: str = "a", app: str = "", hour: int = 277, position: int = 1, **more: Any) -> UsageRow:

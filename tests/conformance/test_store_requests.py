@@ -11,7 +11,7 @@ from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Log, Store
 from dispatcher.stores.snapshot_parts import PART_BYTES_MAX
 from tests.conformance.store_backends import TablePlace, open_table
-from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, tenant_row, usage_row
+from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
 
 PUT, GET, QUERY, UPDATE, TRANSACTION = "PutItem", "GetItem", "Query", "UpdateItem", "TransactWriteItems"
 
@@ -77,6 +77,9 @@ async def test_requests_of_the_log(counted: Counted, call: OfLog, operations: li
         pytest.param(lambda s: s.answer("p-0", answer()), [UPDATE], id="answer"),
         pytest.param(lambda s: s.share("p-0"), [UPDATE], id="share"),
         pytest.param(lambda s: s.refuse("p-0", answer()), [UPDATE], id="refuse"),
+        pytest.param(lambda s: s.keep_response(kept_response(), 99), [QUERY, UPDATE, PUT], id="keep response"),
+        pytest.param(lambda s: s.keep_response(kept_response(), 0), [QUERY], id="keep response, over the limit"),
+        pytest.param(lambda s: s.response("a", "resp_p-0"), [QUERY], id="response"),
         pytest.param(lambda s: s.mailboxes.put("p", 1, [b"x", b"y"]), [PUT], id="put mailbox"),
         pytest.param(lambda s: s.mailboxes.read("p", 0), [QUERY], id="read mailbox"),
         pytest.param(lambda s: s.put_usage(SHARD, [usage_row(), usage_row("b")]), [PUT, PUT], id="put usage"),

@@ -15,7 +15,7 @@ WITHOUT_RESOURCE = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 """Actions for which AWS knows no resource but `*`."""
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 
-GATE_PARTITIONS = {"LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "USAGE#*", "STATE#*"}
+GATE_PARTITIONS = {"LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"}
 
 
 def findings(template: Template) -> list[str]:

@@ -17,7 +17,7 @@ from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.stores.sqlite.store import SqliteStore
-from tests.conformance.store_world import START, FakeClock, answer, invocation, tenant_row, usage_row
+from tests.conformance.store_world import START, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
 
 shards = st.sampled_from(["s", "t"])
 positions = st.integers(0, 6)
@@ -83,6 +83,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(tenant=names, key=texts)
     def find(self, tenant: str, key: str) -> None:
         self.same(lambda store: store.find(tenant, key))
+
+    @rule(number=st.integers(0, 3), tenant=names, size=st.integers(0, 40))
+    def keep_response(self, number: int, tenant: str, size: int) -> None:
+        new = kept_response(f"resp_{number}", tenant, content=b"x" * size, expires_at=self.clock.now() + 10)
+        self.same(lambda store: store.keep_response(new, 60))
+
+    @rule(number=st.integers(0, 3), tenant=names, delete=st.booleans())
+    def response(self, number: int, tenant: str, delete: bool) -> None:
+        if delete:
+            self.same(lambda store: store.delete_response(tenant, f"resp_{number}"))
+        self.same(lambda store: store.response(tenant, f"resp_{number}"))
 
     @rule(process=names, position=positions, text=texts)
     def put_news(self, process: str, position: int, text: str) -> None:

@@ -7,6 +7,8 @@
     MAIL#<process>      <position>#<digest>       news for a process without a connection
     INV#<id>            INV                       a durable invocation: its request, later its answer
     CALL#<tenant>       <SHA-256 of the key>      the id of the invocation under a caller's key
+    RESP#<tenant>#<id>  <part>                    a part of a kept response
+    RESP#<tenant>       <hour>                    the bytes of the tenant's kept responses that expire before this hour
     USAGE#<day>         <tenant>#<hour>#<shard>#<app>  usage within an hour
     STATE#<shard>       <tenant>                  the state of an active tenant, from the log
     TENANT#<tenant>     CONFIG                    a tenant's configuration
@@ -71,6 +73,15 @@ def tenant_partition(tenant: str) -> str:
     return f"TENANT#{tenant}"
 
 
+def response_partition(tenant: str, response_id: str) -> str:
+    """Return the partition. A tenant's name has no separator, so a response's id may have any character."""
+    return f"RESP#{tenant}#{response_id}"
+
+
+def response_bytes_partition(tenant: str) -> str:
+    return f"RESP#{tenant}"
+
+
 def usage_partition(hour: int) -> str:
     return f"USAGE#{hour // DAY_HOURS}"
 
@@ -104,6 +115,14 @@ def news_key(process: str, position: int, digest: str) -> Key:
 
 def invocation_key(invocation_id: str) -> Key:
     return {PARTITION: f"INV#{invocation_id}", SORT: "INV"}
+
+
+def response_key(tenant: str, response_id: str, part: int) -> Key:
+    return {PARTITION: response_partition(tenant, response_id), SORT: f"{part:04d}"}
+
+
+def response_bytes_key(tenant: str, hour: int) -> Key:
+    return {PARTITION: response_bytes_partition(tenant), SORT: f"{hour:0{HOUR_DIGITS}d}"}
 
 
 def caller_key(tenant: str, key: str) -> Key:

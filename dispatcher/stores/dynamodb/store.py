@@ -18,6 +18,7 @@ from dispatcher.stores.dynamodb.log import DynamoLog
 from dispatcher.stores.dynamodb.mailboxes import DynamoMailboxes
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import Requests
+from dispatcher.stores.dynamodb.responses import DynamoResponses
 from dispatcher.stores.dynamodb.server_time import ServerTime
 from dispatcher.stores.dynamodb.tenants import DynamoTenants
 from dispatcher.stores.dynamodb.usage import DynamoUsage
@@ -52,7 +53,7 @@ def create_table(client: DynamoDBClient, name: str) -> None:
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY})
 
 
-class DynamoStore(DynamoTenants, DynamoInvocations, DynamoUsage):
+class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoUsage):
     """dispatcher.ports.Store."""
 
     def __init__(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock
@@ -22,6 +23,7 @@ from dispatcher.stores.memory.invocations import MemoryInvocations
 from dispatcher.stores.memory.log import LogData, MemoryLog
 from dispatcher.stores.memory.mailboxes import MemoryMailboxes
 from dispatcher.stores.memory.requests import Faults, Requests
+from dispatcher.stores.memory.responses import MemoryResponses
 from dispatcher.stores.memory.tenants import MemoryTenants
 from dispatcher.stores.memory.usage import MemoryUsage
 
@@ -34,6 +36,7 @@ class MemoryData:
         self.logs: dict[str, LogData] = {}
         self.tenants = MemoryTenants()
         self.invocations = MemoryInvocations()
+        self.responses = MemoryResponses()
         self.mailboxes = MemoryMailboxes()
         self.usage = MemoryUsage()
 
@@ -116,6 +119,20 @@ class MemoryStore:
     async def refuse(self, invocation_id: str, answer: Answer) -> Answer | None:
         fitting, keep = fitting_answer(answer), self.data.invocations.refuse
         return await self._requests.apply("refuse", lambda: keep(invocation_id, fitting, self._clock.now()))
+
+    # ── Responses ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def keep_response(self, response: KeptResponse, bytes_max: int) -> bool:
+        keep = self.data.responses.keep
+        return await self._requests.apply("keep_response", lambda: keep(response, bytes_max, self._clock.now()))
+
+    async def response(self, tenant: str, response_id: str) -> KeptResponse | None:
+        get = self.data.responses.get
+        return await self._requests.apply("response", lambda: get(tenant, response_id, self._clock.now()))
+
+    async def delete_response(self, tenant: str, response_id: str) -> bool:
+        delete = self.data.responses.delete
+        return await self._requests.apply("delete_response", lambda: delete(tenant, response_id, self._clock.now()))
 
     # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

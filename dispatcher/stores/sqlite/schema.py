@@ -1,4 +1,5 @@
-"""The tables of the file. `user_version` is the number of the layout. A file with a newer layout is refused.
+"""The tables of the file. `user_version` is the number of the layout. A file with a newer layout is refused, and a file
+with an older one gets the tables that it lacks.
 
 Entries of the log are opaque. The other tables have columns for the values that queries use, and the rest as JSON in
 `record`.
@@ -11,9 +12,7 @@ import sqlite3
 
 from dispatcher.model.errors import ConfigurationError
 
-LAYOUT = 1
-
-_TABLES = """
+_FIRST = """
 CREATE TABLE log (
     shard TEXT NOT NULL, position INTEGER NOT NULL, entry BLOB NOT NULL, written_at REAL NOT NULL,
     PRIMARY KEY (shard, position)) WITHOUT ROWID;
@@ -40,16 +39,26 @@ CREATE TABLE tenants (name TEXT PRIMARY KEY, version INTEGER NOT NULL, record TE
 CREATE TABLE keys (prefix TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
 CREATE INDEX keys_by_tenant ON keys (tenant);
 """
+_RESPONSES = """
+CREATE TABLE responses (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, expires_at REAL NOT NULL, bytes INTEGER NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (tenant, id));
+CREATE INDEX responses_by_expiry ON responses (expires_at);
+CREATE INDEX responses_by_tenant ON responses (tenant, expires_at, bytes, id);
+"""
+_STEPS = (_FIRST, _RESPONSES)
+"""What each layout adds to the one before it."""
+LAYOUT = len(_STEPS)
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file, within the caller's transaction. Raises ConfigurationError for a newer file."""
+    """Create the missing tables, within the caller's transaction. Raises ConfigurationError for a newer file."""
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout > LAYOUT:
         raise ConfigurationError(
             f"the store's file has layout {layout}, this version knows {LAYOUT}: use the newer headgate that wrote it"
         )
-    if layout == 0:
-        for statement in filter(str.strip, _TABLES.split(";")):
+    if layout < LAYOUT:
+        for statement in filter(str.strip, ";".join(_STEPS[layout:]).split(";")):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {LAYOUT}")

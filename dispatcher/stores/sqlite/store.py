@@ -9,11 +9,12 @@ from dispatcher.stores.sqlite.database import Database
 from dispatcher.stores.sqlite.invocations import SqliteInvocations
 from dispatcher.stores.sqlite.log import SqliteLog
 from dispatcher.stores.sqlite.mailboxes import SqliteMailboxes
+from dispatcher.stores.sqlite.responses import SqliteResponses
 from dispatcher.stores.sqlite.tenants import SqliteTenants
 from dispatcher.stores.sqlite.usage import SqliteUsage
 
 
-class SqliteStore(SqliteTenants, SqliteInvocations, SqliteUsage):
+class SqliteStore(SqliteTenants, SqliteInvocations, SqliteResponses, SqliteUsage):
     """dispatcher.ports.Store."""
 
     def __init__(self, path: str | Path, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.memory.requests import READS, WRITES
 from dispatcher.stores.memory.store import MemoryStore
-from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, tenant_row, usage_row
+from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
 
 CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.log(SHARD).append(0, b"x"),
@@ -27,6 +27,9 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.share("p-0"),
     lambda s: s.refuse("p-0", answer()),
     lambda s: s.answer("p-0", answer()),
+    lambda s: s.keep_response(kept_response(), 1000),
+    lambda s: s.response("a", "resp_p-0"),
+    lambda s: s.delete_response("a", "resp_p-0"),
     lambda s: s.mailboxes.put("p", 0, [b"x"]),
     lambda s: s.mailboxes.read("p", 0),
     lambda s: s.put_usage("s", [usage_row()]),

@@ -14,9 +14,9 @@ from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogGap, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.stores.limits import USAGE_KEEP_S
-from dispatcher.stores.sqlite import database, sync
+from dispatcher.stores.sqlite import database, schema, sync
 from dispatcher.stores.sqlite.store import SqliteStore
-from tests.conformance.store_world import FakeClock, answer, invocation, usage_row
+from tests.conformance.store_world import FakeClock, answer, invocation, kept_response, usage_row
 from tests.support.hang_guard import HANG_S
 
 
@@ -52,8 +52,24 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="layout 99, this version knows 1: use the newer headgate"):
+    with pytest.raises(ConfigurationError, match="layout 99, this version knows 2: use the newer headgate"):
         SqliteStore(path, RealClock())
+
+
+async def test_a_file_of_the_first_layout_gets_the_missing_tables(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(f"{schema._FIRST}; PRAGMA user_version = 1")
+    connection.execute("INSERT INTO tenants VALUES ('a', 1, '{}')")
+    connection.commit()
+    connection.close()
+    store = SqliteStore(path, FakeClock())
+    assert await store.keep_response(kept_response(), 1000)
+    assert await store.response("a", "resp_p-0") == kept_response()
+    await store.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT name FROM tenants").fetchall() == [("a",)]
+    connection.close()
 
 
 class Sync:
