@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -28,12 +29,12 @@ from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineFacts
-from gpu_worker.engines.registry import EngineUnavailable, make_engine
+from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
-from gpu_worker.service.options import parse_options
+from gpu_worker.service.options import parse_options, server_options
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
@@ -70,7 +71,7 @@ async def serve(options: argparse.Namespace) -> int:
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
-    engine = await _started(partial(_engine, options, tiers), clock)
+    engine = await _started(partial(_engine, options, tiers), clock, HANG_S.get(options.engine, HANG_USUAL_S))
     try:
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
@@ -107,11 +108,11 @@ async def _serve(server: _Server, sock: socket.socket, agent: Agent, engine: Sup
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
-async def _started(make: Callable[[], Engine], clock: Clock) -> SupervisedEngine:
+async def _started(make: Callable[[], Engine], clock: Clock, hang_s: float = HANG_USUAL_S) -> SupervisedEngine:
     """Make and start the engine. Raises EngineUnavailable with a message of one line, whatever the engine raises."""
     engine = None
     try:
-        engine = SupervisedEngine(make, clock)
+        engine = SupervisedEngine(make, clock, hang_s)
         await engine.start()
         return engine
     except EngineUnavailable:
@@ -133,6 +134,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
         home=options.home,
         tiers=tiers.for_queue(),
         swap_bytes=int(options.swap_gib * GIB),
+        server=server_options(options, os.environ),
     )
 
 

@@ -10,7 +10,10 @@ from typing import Any
 from gpu_worker.engines.interface import Engine
 from gpu_worker.policies.configured import make_queue
 
-ENGINES = ("transformers", "modelled", "vllm")
+ENGINES = ("transformers", "modelled", "vllm", "openai")
+HANG_S = {"openai": 300.0}
+"""How long an engine may make no progress, by kind: a server elsewhere may be busy with a long prompt."""
+HANG_USUAL_S = 60.0
 
 
 class EngineUnavailable(Exception):
@@ -26,10 +29,11 @@ def make_engine(
     home: Path,
     tiers: Mapping[str, Any] | None = None,
     swap_bytes: int = 0,
+    server: Mapping[str, Any] | None = None,
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
     fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
-    engines that swap.
+    engines that swap. `server`: fields of the openai engine's ServerOptions.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
@@ -56,4 +60,11 @@ def make_engine(
             ) from None
         vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
         return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)
+    if kind == "openai":
+        from gpu_worker.engines.openai.engine import OpenAiEngine
+        from gpu_worker.engines.openai.options import ServerOptions
+
+        if not server or not server.get("url"):
+            raise EngineUnavailable("--engine openai needs --url, such as http://127.0.0.1:8000/v1")
+        return OpenAiEngine(queue, ServerOptions(model=model, **server), places=batch)
     raise EngineUnavailable(f"unknown engine {kind!r}; there are {', '.join(ENGINES)}")

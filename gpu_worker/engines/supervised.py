@@ -66,7 +66,7 @@ class SupervisedEngine:
 
     def __post_init__(self) -> None:
         self._engine: Engine = self.make()
-        self.facts: EngineFacts = self._engine.facts
+        self._facts: EngineFacts | None = None
         self._running: dict[str, asyncio.Future[Any]] = {}
         """By request id: a future that is set when the request's engine is gone."""
         self._before = EngineStats(0, 0, 0.0, {})
@@ -83,9 +83,15 @@ class SupervisedEngine:
         """False while the engine is dead or being replaced."""
         return self._ready.is_set() and not self._dead.is_set()
 
+    @property
+    def facts(self) -> EngineFacts:
+        """The facts of the model. Some engines know them only after `start`."""
+        return self._facts or self._engine.facts
+
     async def start(self) -> None:
         """Start the first engine. Raises what its own `start` raises."""
         await self._engine.start()
+        self._facts = self._engine.facts
         self._ready.set()
         self._watching = asyncio.create_task(self._watch())
 
@@ -195,6 +201,7 @@ class SupervisedEngine:
             async with asyncio.timeout(START_S):
                 self._engine = await self.apart(self.make)
                 await self._engine.start()
+            self._check_facts()
         except Exception as error:  # of any kind: there is no engine
             logger.error("no engine can be started: %s: %s", type(error).__name__, error)
             self.hopeless.set()
@@ -205,6 +212,12 @@ class SupervisedEngine:
         self._ready.set()
         self.changed.set()
         logger.info("a new engine serves")
+
+    def _check_facts(self) -> None:
+        """Raises RuntimeError if the engine now has another model, which the gate does not know of."""
+        before, now = self.facts, self._engine.facts
+        if (now.model, now.context_tokens) != (before.model, before.context_tokens):
+            raise RuntimeError("the engine has another model or context length than before")
 
     def _count_restart(self) -> None:
         """Raises RuntimeError if there were too many restarts."""

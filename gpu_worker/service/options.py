@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from dispatcher.model.capabilities import Capability
 from gpu_worker.engines.registry import ENGINES
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
 SWAP_GIB_MAX = 99_999
+CONTEXT_MAX = 100_000_000
+KEY_VARIABLE = "ENGINE_API_KEY"
+"""The environment variable with the API key of the engine's server: a command line is no place for a secret."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -29,10 +33,15 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
     tiers_help = "YAML: shares, preemption, targets, shedding"
     parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
-    parser.add_argument("--model", default=None, help="a local Hugging Face model; default: a tiny one is built")
+    model_help = (
+        "a local Hugging Face model; default: a tiny one is built. With --engine openai: its name at the server"
+    )
+    parser.add_argument("--model", default=None, help=model_help)
     parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at the same time")
-    parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help="sequences in the engine's batch")
+    batch_help = "sequences in the engine's batch; with --engine openai: in the server at the same time"
+    parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help=batch_help)
     swap_help = "GiB of host memory for swapped KV; 0: an evicted request is computed again"
+    _add_server_options(parser)
     parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
@@ -45,6 +54,32 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.outbox = options.outbox or options.home / "outbox"
     return options
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    server = parser.add_argument_group("--engine openai", f"The server's API key is read from {KEY_VARIABLE}.")
+    server.add_argument("--url", default=None, help="of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1")
+    context_help = "the model's context length; default: the server reports it"
+    server.add_argument("--context-tokens", type=_number(1, CONTEXT_MAX), default=None, metavar="N", help=context_help)
+    names_help = f"what the server supports, of {', '.join(Capability)}; default: by the kind of server"
+    server.add_argument("--capabilities", type=_capabilities, default=None, metavar="NAMES", help=names_help)
+
+
+def server_options(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of the openai engine's server, as make_engine takes them."""
+    return {
+        "url": options.url,
+        "key": environment.get(KEY_VARIABLE) or None,
+        "context_tokens": options.context_tokens,
+        "capabilities": options.capabilities,
+    }
+
+
+def _capabilities(text: str) -> frozenset[str]:
+    names = frozenset(text.split(","))
+    if unknown := sorted(names - set(Capability)):
+        raise argparse.ArgumentTypeError(f"{unknown[0][:20]!r} is none of {', '.join(Capability)}")
+    return names
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:

@@ -9,7 +9,10 @@ import typer
 Port = Annotated[int, typer.Option(help="Port of the HTTP front, which speaks OpenAI's API; 0 takes a free port.")]
 Fronts = Annotated[int, typer.Option(help="Number of HTTP fronts, on --port and the ports after it.")]
 Workers = Annotated[int, typer.Option(help="Number of worker processes.")]
-Engine = Annotated[str, typer.Option(help="Engine of the workers: vllm, transformers, or modelled (needs no torch).")]
+ENGINE_HELP = "Engine of the workers: vllm, openai, transformers, or modelled (needs no torch)."
+Engine = Annotated[str, typer.Option(help=ENGINE_HELP)]
+Url = Annotated[str | None, typer.Option(help="With --engine openai: URL of the server, ending in /v1.")]
+ContextTokens = Annotated[int | None, typer.Option(help="With --engine openai: the context length of its model.")]
 Model = Annotated[str | None, typer.Option(help="Folder of a Hugging Face model; default: a small one, built here.")]
 Slots = Annotated[int, typer.Option(help="Requests that a worker takes at a time.")]
 Order = Annotated[

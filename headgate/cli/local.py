@@ -34,6 +34,8 @@ def local(
     workers: fleet_options.Workers = 1,
     engine: fleet_options.Engine = "transformers",
     model: fleet_options.Model = None,
+    url: fleet_options.Url = None,
+    context_tokens: fleet_options.ContextTokens = None,
     slots: fleet_options.Slots = 8,
     order: fleet_options.Order = "bwfq",
     policy: fleet_options.Policy = "tiered:vtc",
@@ -53,7 +55,8 @@ def local(
         return
     values = {
         "port": port, "fronts": fronts, "aws_port": aws_port, "workers": workers, "engine": engine, "model": model,
-        "slots": slots, "order": order, "policy": policy, "store": store, "start_timeout_s": start_timeout,
+        "url": url, "context_tokens": context_tokens, "slots": slots, "order": order, "policy": policy, "store": store,
+        "start_timeout_s": start_timeout,
     }  # fmt: skip
     if detach:
         _detach(stack_options(**values, home=home or background.default_folder()), json)
@@ -77,6 +80,8 @@ def _detach(options: StackOptions, json: bool) -> None:
         "--workers": options.workers,
         "--engine": options.engine,
         "--model": options.model,
+        "--url": options.url,
+        "--context-tokens": options.context_tokens,
         "--slots": options.slots,
         "--order": options.order,
         "--policy": options.policy,

@@ -25,6 +25,8 @@ def serve(
     ] = "127.0.0.1",
     engine: fleet_options.Engine = "transformers",
     model: fleet_options.Model = None,
+    url: fleet_options.Url = None,
+    context_tokens: fleet_options.ContextTokens = None,
     slots: fleet_options.Slots = 8,
     batch: Annotated[int | None, typer.Option(help="Sequences in the engine's batch; fewer than --slots.")] = None,
     swap_gib: Annotated[float, typer.Option(help="GiB of host memory for swapped KV.")] = 0.0,
@@ -47,7 +49,8 @@ def serve(
     """Serve OpenAI's API from this machine, with fair shares, until Ctrl-C. A restart keeps tenants, usage and work."""
     options = validated(
         ServeOptions,
-        port=port, host=host, engine=engine, model=model, slots=slots, batch=batch,
+        port=port, host=host, engine=engine, model=model, url=url,
+        context_tokens=context_tokens, slots=slots, batch=batch,
         swap_gib=swap_gib, worker_tiers=worker_tiers, workers=workers, fronts=fronts, order=order,
         policy=policy, home=data, tenants=tenants, start_timeout_s=start_timeout,
     )  # fmt: skip

@@ -120,6 +120,8 @@ class Fleet:
             "--swap-gib": options.swap_gib or None,
             "--tiers": options.worker_tiers,
             "--model": model,
+            "--url": options.url,
+            "--context-tokens": options.context_tokens,
             "--host": INTERNAL_HOST,
             "--port": 0,
             "--pool": self._pool,

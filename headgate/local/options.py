@@ -25,9 +25,14 @@ class FleetOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
-    engine: Literal["transformers", "modelled", "vllm"] = "transformers"
+    engine: Literal["transformers", "modelled", "vllm", "openai"] = "transformers"
+    url: str | None = None
+    """URL of the OpenAI-compatible server to which the openai engine forwards."""
+    context_tokens: int | None = Field(default=None, ge=1)
+    """Context length of that server's model; None: the server reports it."""
     model: str | None = None
-    """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL)."""
+    """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
+    the openai engine: the model's name at its server; None: the server's only model."""
     fronts: int = Field(default=1, ge=1, le=16)
     workers: int = Field(default=1, ge=1, le=8)
     slots: int = Field(default=8, ge=1, le=1024)

@@ -1,0 +1,1 @@
+"""An engine that forwards each request to an OpenAI-compatible HTTP server."""

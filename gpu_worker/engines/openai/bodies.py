@@ -1,0 +1,54 @@
+"""The body that the server gets: the tenant's fields, and those that the gate decides. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dispatcher.model.requests import Endpoint, Request
+from gpu_worker.engines.interface import EngineFacts, EngineRequest
+
+PATHS: Mapping[Endpoint, str] = {
+    Endpoint.CHAT: "/chat/completions",
+    Endpoint.COMPLETION: "/completions",
+    Endpoint.EMBEDDINGS: "/embeddings",
+}
+
+
+def server_body(
+    request: EngineRequest, model: str, extra: Mapping[str, Any], *, continuous_usage: bool
+) -> dict[str, Any]:
+    """Return the body. `extra`: more fields for this kind of server."""
+    body = {**request.body, "model": model, **extra}
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        return body
+    options = {"include_usage": True, **({"continuous_usage_stats": True} if continuous_usage else {})}
+    body |= {"max_tokens": request.max_tokens, "stream": True, "stream_options": options}
+    return {**body, "n": request.choices} if request.choices > 1 else body
+
+
+def estimated_input_tokens(request: EngineRequest, bytes_per_token: float) -> int:
+    """Return the prompt's tokens by its bytes, at least 1. The server reports the true count later."""
+    read = Request("", request.endpoint, request.body, None).prompt_bytes()
+    return max(1, math.ceil(read / bytes_per_token))
+
+
+def probe_request(facts: EngineFacts) -> EngineRequest:
+    """Return a request for one token, for the first endpoint that the server supports."""
+    fields: dict[Endpoint, Any] = {
+        Endpoint.CHAT: [{"role": "user", "content": "1"}],
+        Endpoint.COMPLETION: "1",
+        Endpoint.EMBEDDINGS: "1",
+    }
+    endpoint = next((each for each in fields if each.value in facts.capabilities), Endpoint.CHAT)
+    return EngineRequest("probe", "", {endpoint.prompt_field: fields[endpoint]}, 1, endpoint)
+
+
+def answers(request: EngineRequest) -> int:
+    """Return the number of choices of the answer: `choices` of each prompt. For embeddings, the number of inputs."""
+    if request.endpoint is Endpoint.CHAT:
+        return request.choices
+    given = request.body.get(request.endpoint.prompt_field)
+    several = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+    return (len(given) if several and given else 1) * request.choices

@@ -1,0 +1,198 @@
+"""The HTTP client for one OpenAI-compatible server. Closing a stream of events closes its connection.
+
+That is how a request is aborted: OpenAI's protocol has no other way, and all servers that headgate knows stop the work
+for a caller that has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+
+from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
+from gpu_worker.engines.openai.bodies import PATHS, answers, server_body
+from gpu_worker.engines.openai.counts import Counts
+from gpu_worker.engines.openai.embeddings import embedding_events
+from gpu_worker.engines.openai.errors import error_of_status, failed
+from gpu_worker.engines.openai.events import Answer, parse_object
+from gpu_worker.engines.openai.options import ServerOptions
+from gpu_worker.engines.openai.server_facts import ServerFacts
+from gpu_worker.engines.openai.sse import DONE, DataLines, Nonsense
+
+logger = logging.getLogger("headgate.engine")
+
+WRITE_S = 60.0
+IDLE_S = 4.0
+"""Idle connections are closed after this time. uvicorn closes them after 5 s, and then a request could not be sent."""
+IDLE_CONNECTIONS_MAX = 64
+WHOLE_BYTES_MAX = 64 * 1024 * 1024
+"""Of an answer in one piece: embeddings, or a server that does not stream."""
+MODELS_BYTES_MAX = 1_000_000
+ERROR_BYTES_MAX = 65_536
+EVENT_BYTES_MAX = 16_384
+"""Of the events of one token, comments included. Twenty logprobs take about 3,000."""
+BODY_BYTES_MIN = 4_000_000
+CLOSING_S = 2.0
+"""The longest wait for the usage after the last choice, and for the end of the body."""
+NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+
+
+class NotConnected(Exception):
+    """No connection to the server could be made."""
+
+
+class OpenAiClient:
+    """Create it in the event loop that uses it. It never follows a redirect, and asks for no compression."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        headers = {"accept-encoding": "identity", "user-agent": "headgate"}
+        if options.key is not None:
+            headers["authorization"] = f"Bearer {options.key}"
+        self._http = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(options.silence_s, connect=options.connect_s, write=WRITE_S, pool=None),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS_MAX, keepalive_expiry=IDLE_S
+            ),
+            transport=options.transport() if options.transport is not None else None,
+            trust_env=False,
+        )
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def models(self) -> dict[str, Any]:
+        """Return the body of GET /models. Raises httpx.HTTPError, also for an HTTP error, and Nonsense."""
+        request = self._http.build_request("GET", self._url("/models"), timeout=self.options.connect_s)
+        async with self._response(request) as response:
+            response.raise_for_status()
+            return parse_object(await _whole(response, MODELS_BYTES_MAX))
+
+    async def events(
+        self, request: EngineRequest, server: ServerFacts, input_tokens: int
+    ) -> AsyncGenerator[EngineEvent, None]:
+        """Yield Token events, then Finished. Yield Started before them if the server reports other than `input_tokens`,
+        an estimate.
+
+        Raises EngineError if the server refuses the request, stops in the middle, is silent or sends nonsense, and
+        NotConnected.
+        """
+        body = server_body(
+            request, server.facts.model, self.options.fields(request), continuous_usage=server.continuous_usage
+        )
+        counts = Counts(request.max_tokens, answers(request), server.facts.context_tokens, input_tokens)
+        try:
+            url = self._url(PATHS[request.endpoint])
+            async with self._response(self._http.build_request("POST", url, json=body)) as response:
+                async for event in self._read(request, response, counts):
+                    yield event
+        except NOT_CONNECTED as error:
+            raise NotConnected(type(error).__name__) from None
+        except (httpx.HTTPError, httpx.InvalidURL, Nonsense) as error:
+            raise _broken(request, error) from None
+        if counts.ignored:
+            logger.warning(
+                "%d counts of the server were ignored", counts.ignored, extra={"execution": request.request_id}
+            )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def _url(self, path: str) -> str:
+        return self.options.url.rstrip("/") + path
+
+    async def _read(
+        self, request: EngineRequest, response: httpx.Response, counts: Counts
+    ) -> AsyncGenerator[EngineEvent, None]:
+        if response.status_code != 200:
+            raise error_of_status(response.status_code, await _beginning(response, ERROR_BYTES_MAX))
+        if request.endpoint is Endpoint.EMBEDDINGS:
+            for event in embedding_events(await _whole(response, WHOLE_BYTES_MAX), counts):
+                yield event
+            return
+        one_prompt = counts.choices == request.choices
+        answer = Answer(counts, one_prompt=one_prompt, check_choice=self.options.check_choice)
+        async with aclosing(_data(response, _bytes_max(request, counts))) as stream:
+            while (data := await _next(stream, answer)) != DONE:
+                for event in answer.feed(data):
+                    yield event
+            yield answer.finished()
+            with suppress(httpx.HTTPError, Nonsense, TimeoutError):
+                async with asyncio.timeout(CLOSING_S):
+                    await anext(stream, DONE)  # the end of the body, so that the connection can be used again
+
+    @asynccontextmanager
+    async def _response(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        response = await self._http.send(request, stream=True)
+        try:
+            yield response
+        finally:
+            await self._close(response)
+
+    async def _close(self, response: httpx.Response) -> None:
+        """Close the answer, even if the calling task is cancelled meanwhile: a cancelled close leaks a connection."""
+        closing = asyncio.ensure_future(response.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
+
+
+async def _next(stream: AsyncGenerator[bytes, None], answer: Answer) -> bytes:
+    """Return the next data; DONE at the end of the body. After the last choice only the usage is missing: a server that
+    does not send it in time has ended too."""
+    try:
+        async with asyncio.timeout(CLOSING_S if answer.is_complete else None):
+            return await anext(stream, DONE)
+    except (httpx.HTTPError, TimeoutError):
+        if not answer.is_complete:
+            raise
+        return DONE
+
+
+async def _data(response: httpx.Response, bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """Yield the data of the events. A body that is no event stream is one event."""
+    if response.headers.get("content-type", "").startswith("application/json"):
+        yield await _whole(response, WHOLE_BYTES_MAX)
+        return
+    lines = DataLines(bytes_max)
+    async for piece in response.aiter_raw():
+        for data in lines.feed(piece):
+            yield data
+    for data in lines.end():
+        yield data
+
+
+async def _whole(response: httpx.Response, bytes_max: int) -> bytes:
+    """Return the body. Raises Nonsense for more than `bytes_max` bytes."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > bytes_max:
+            raise Nonsense(f"a body has more than {bytes_max} bytes")
+    return bytes(body)
+
+
+async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
+    """Return the body, cut off after about `bytes_max` bytes."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > bytes_max:
+            break
+    return bytes(body)
+
+
+def _bytes_max(request: EngineRequest, counts: Counts) -> int:
+    return BODY_BYTES_MIN + EVENT_BYTES_MAX * request.max_tokens * counts.choices
+
+
+def _broken(request: EngineRequest, error: Exception) -> EngineError:
+    """Return the error for an answer that cannot be used. The log has the reason, and nothing of the answer."""
+    reason = str(error) if isinstance(error, Nonsense) else type(error).__name__
+    logger.error("the server's answer cannot be used: %s", reason, extra={"execution": request.request_id})
+    return failed("its answer was broken off" if isinstance(error, httpx.HTTPError) else "its answer was malformed")

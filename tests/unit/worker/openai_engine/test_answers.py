@@ -1,0 +1,214 @@
+"""Answers of a server that works: what it gets, and the events that become of its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.interface import (
+    EngineError,
+    EngineEvent,
+    EngineRequest,
+    Finished,
+    PromptTooLong,
+    Started,
+    Token,
+)
+from headgate.simulator.virtual_time import run
+from tests.support.worker.openai_server import (
+    CARD,
+    DONE,
+    JSON,
+    MODEL,
+    FakeServer,
+    Script,
+    chunk,
+    counting,
+    data,
+    engine_of,
+    last,
+    outcome,
+    says,
+    text,
+    usage,
+)
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def asked(body: Any = CHAT, *, tokens: int = 10, endpoint: Endpoint = Endpoint.CHAT, choices: int = 1) -> EngineRequest:
+    return EngineRequest("a", "tenant", body, tokens, endpoint, choices)
+
+
+def answered(
+    script: Script, request: EngineRequest | None = None, *, server: FakeServer | None = None, **options: Any
+) -> tuple[list[EngineEvent], EngineError | None, FakeServer]:
+    server = server or FakeServer()
+    server.script = script
+
+    async def story() -> tuple[list[EngineEvent], EngineError | None]:
+        async with engine_of(server, **options) as engine:
+            return await outcome(engine, request or asked())
+
+    events, error = run(story())
+    assert server.open == 0, "an answer was left open"
+    return events, error, server
+
+
+def test_a_chat_arrives_token_by_token() -> None:
+    events, error, _ = answered(counting, asked(tokens=3))
+    assert error is None
+    assert [each.text for each in events if isinstance(each, Token)] == [" 1", " 2", " 3"]
+    assert [each.output_tokens for each in events if isinstance(each, Token)] == [1, 2, 3]
+    assert last(events) == Finished("length", 7, 3)
+
+
+def test_the_body_passes_through_with_the_fields_of_the_gate() -> None:
+    body = {**CHAT, "temperature": 0.5, "tools": [{"type": "function"}], "seed": 3}
+    _, _, server = answered(counting, asked(body, tokens=2))
+    assert server.paths == ["/v1/chat/completions"]
+    streaming = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    assert server.bodies == [{**body, "model": MODEL, "max_tokens": 2, **streaming}]
+
+
+def test_a_server_that_is_not_known_for_it_is_not_asked_for_continuous_usage() -> None:
+    server = FakeServer(cards=[{**CARD, "owned_by": "llamacpp"}])
+    _, _, server = answered(counting, server=server)
+    assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_a_hook_adds_fields() -> None:
+    _, _, server = answered(counting, fields=lambda request: {"vllm_xargs": {"tenant": request.tenant}})
+    assert server.bodies[0]["vllm_xargs"] == {"tenant": "tenant"}
+
+
+def test_the_true_count_of_the_prompt_is_announced_before_the_first_token() -> None:
+    events, _, _ = answered(counting, asked(tokens=1))
+    assert events[:2] == [Started(3), Started(7)]
+    assert isinstance(events[2], Token)
+
+
+def test_a_completion_has_its_text_beside_the_choice() -> None:
+    parts = [data({"choices": [{"index": 0, "text": word, "finish_reason": None}]}) for word in ("a", "b")]
+    end = data({"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})
+    events, error, server = answered(
+        says(*parts, end, usage(4, 2), DONE), asked({"prompt": "x"}, endpoint=Endpoint.COMPLETION)
+    )
+    assert error is None
+    assert (text(events), last(events)) == ("ab", Finished("stop", 4, 2))
+    assert server.paths == ["/v1/completions"]
+
+
+def test_other_fields_of_a_delta_arrive_as_they_were_sent() -> None:
+    call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}]
+    script = says(chunk(reasoning="hm"), chunk(tool_calls=call, role="assistant"), chunk(reason="tool_calls"), DONE)
+    events, error, _ = answered(script)
+    assert error is None
+    assert [each.delta for each in events if isinstance(each, Token)] == [{"reasoning": "hm"}, {"tool_calls": call}]
+    assert last(events) == Finished("tool_calls", 3, 2)
+
+
+def test_log_probabilities_arrive_with_their_piece() -> None:
+    probabilities = {"content": [{"token": "a", "logprob": -0.5}]}
+    choice = {"index": 0, "delta": {"content": "a"}, "logprobs": probabilities, "finish_reason": "stop"}
+    events, _, _ = answered(says(data({"choices": [choice]}), DONE))
+    assert [each.logprobs for each in events if isinstance(each, Token)] == [probabilities]
+
+
+def test_the_tokens_of_all_choices_count_and_each_has_its_reason() -> None:
+    script = says(
+        chunk("a", index=1, usage=(7, 1)),
+        chunk("b", index=0, usage=(7, 1)),
+        chunk("c", index=1, usage=(7, 2)),
+        chunk(index=1, reason="length", usage=(7, 2)),
+        chunk(index=0, reason="stop", usage=(7, 1)),
+        usage(7, 3),
+        DONE,
+    )
+    events, error, server = answered(script, asked(choices=2))
+    assert error is None
+    assert server.bodies[0]["n"] == 2
+    assert (text(events, 0), text(events, 1)) == ("b", "ac")
+    assert [each.output_tokens for each in events if isinstance(each, Token)] == [1, 2, 3]
+    assert last(events) == Finished("stop", 7, 3, ("stop", "length"))
+
+
+def test_a_piece_of_several_tokens_counts_as_the_server_reports() -> None:
+    events, _, _ = answered(says(chunk("a b c", usage=(7, 3)), chunk(reason="stop", usage=(7, 3)), usage(7, 3), DONE))
+    assert [each.output_tokens for each in events if isinstance(each, Token)] == [3]
+    assert last(events).output_tokens == 3
+
+
+def test_tokens_without_text_yet_are_progress() -> None:
+    events, _, _ = answered(says(chunk("", usage=(7, 1)), chunk("é", usage=(7, 2)), chunk(reason="stop"), DONE))
+    assert [(each.text, each.output_tokens) for each in events if isinstance(each, Token)] == [("", 1), ("é", 2)]
+
+
+def test_usage_at_the_end_alone_corrects_the_count_of_the_pieces() -> None:
+    events, _, _ = answered(says(chunk("a"), chunk("b c"), chunk(reason="stop"), usage(9, 3), DONE))
+    assert [each.output_tokens for each in events if isinstance(each, Token)] == [1, 2]
+    assert last(events) == Finished("stop", 9, 3)
+
+
+def test_a_server_that_does_not_stream_is_understood() -> None:
+    whole = {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "all"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2},
+    }
+    events, error, _ = answered(says(json.dumps(whole).encode()), server=FakeServer(content_type=JSON))
+    assert error is None
+    assert (text(events), last(events)) == ("all", Finished("stop", 5, 2))
+
+
+@pytest.mark.parametrize("value", [[0.5, -1, 2], "AAAA"])
+def test_each_input_has_its_embedding(value: Any) -> None:
+    items = [{"index": 1, "embedding": value}, {"index": 0, "embedding": value}]
+    answer = json.dumps({"data": items, "usage": {"prompt_tokens": 6, "total_tokens": 6}}).encode()
+    request = asked({"input": ["a", "b"], "dimensions": 3}, endpoint=Endpoint.EMBEDDINGS, tokens=0)
+    events, error, server = answered(says(answer), request, server=FakeServer(content_type=JSON))
+    assert error is None
+    embedding = {"embedding": value}
+    assert [each for each in events if isinstance(each, Token)] == [
+        Token("", 0, 0, embedding),
+        Token("", 0, 1, embedding),
+    ]
+    assert last(events) == Finished("stop", 6, 0)
+    assert server.paths == ["/v1/embeddings"]
+    assert server.bodies == [{"input": ["a", "b"], "dimensions": 3, "model": MODEL}]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("status", "message", "code"),
+        [
+            (400, "temperature must be positive", "invalid_request"),
+            (422, "no such field", "invalid_request"),
+            (400, "This model's maximum context length is 8 tokens", "context_length_exceeded"),
+            (429, "slow down", "engine_overloaded"),
+            (503, "Loading model", "engine_overloaded"),
+            (500, "canary", "generation_failed"),
+            (401, "canary", "generation_failed"),
+            (302, "canary", "generation_failed"),
+        ],
+    )
+    def test_of_the_server_by_their_status(self, status: int, message: str, code: str) -> None:
+        body = json.dumps({"error": {"message": message}}).encode()
+        _, error, _ = answered(says(body), server=FakeServer(status=status, content_type=JSON))
+        assert error is not None
+        assert error.code == code
+        assert (message in error.message) == (status in (400, 422))
+        assert isinstance(error, PromptTooLong) == (code == "context_length_exceeded")
+
+    def test_a_body_that_is_no_json_has_no_text(self) -> None:
+        _, error, _ = answered(says(b"<html>canary"), server=FakeServer(status=400))
+        assert error is not None
+        assert (error.code, "canary" in error.message) == ("invalid_request", False)
+
+    def test_a_long_message_is_cut(self) -> None:
+        body = json.dumps({"detail": "x" * 10_000}).encode()
+        _, error, _ = answered(says(body), server=FakeServer(status=400))
+        assert error is not None
+        assert len(error.message) == 500

@@ -1,0 +1,297 @@
+"""A server that sends nonsense: an error for that request alone, a charge for what was delivered, nothing stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest, Finished
+from gpu_worker.engines.openai.engine import OpenAiEngine
+from gpu_worker.engines.openai.sse import LINE_BYTES_MAX
+from gpu_worker.policies.configured import make_queue
+from headgate.simulator.virtual_time import run
+from tests.support.worker.openai_server import (
+    DONE,
+    JSON,
+    FakeServer,
+    Script,
+    chunk,
+    counting,
+    data,
+    engine_of,
+    last,
+    options,
+    outcome,
+    says,
+    usage,
+)
+from tests.support.worker.socket_server import END, HEAD, RawScript, SocketServer, piece
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+TEXT = chunk("a", usage=(7, 1))
+
+
+def asked(name: str = "a", tokens: int = 10, **given: Any) -> EngineRequest:
+    return EngineRequest(name, given.pop("tenant", "tenant"), CHAT, tokens, Endpoint.CHAT, **given)
+
+
+async def endless(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    while True:
+        await asyncio.sleep(0)
+        yield chunk("again")
+
+
+async def endless_comments(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    while True:
+        await asyncio.sleep(0)
+        yield b": ping\n\n" * 10_000
+
+
+async def endless_line(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    yield b"data: "
+    while True:
+        await asyncio.sleep(0)
+        yield b"x" * (LINE_BYTES_MAX // 4)
+
+
+HOSTILE: dict[str, Script] = {
+    "no JSON": says(TEXT, b"data: nonsense\n\n"),
+    "a list": says(TEXT, data([1, 2])),
+    "NaN": says(TEXT, b'data: {"choices": [{"index": 0, "delta": {"x": NaN}}]}\n\n'),
+    "too deep": says(TEXT, data({"choices": [{"index": 0, "delta": {"x": json.loads("[" * 90 + "]" * 90)}}]})),
+    "far too deep": says(TEXT, b"data: " + b"[" * 200_000 + b"\n\n"),
+    "infinite": says(TEXT, b'data: {"choices": [{"index": 0, "delta": {"x": [1e999]}}]}\n\n'),
+    "half a line": says(TEXT, chunk("b")[:20]),
+    "half a line and its end": says(TEXT, chunk("b")[:20], b"\n", DONE),
+    "an endless body": endless,
+    "endless comments": endless_comments,
+    "an endless line": endless_line,
+    "an error in the middle": says(TEXT, data({"error": {"message": "canary", "code": 500}}), DONE),
+    "an error as text": says(TEXT, data({"error": "canary"}), DONE),
+    "[DONE] without a finish reason": says(TEXT, DONE),
+    "the end without a finish reason": says(TEXT),
+    "nothing": says(),
+    "only [DONE]": says(DONE),
+    "an unknown finish reason": says(TEXT, chunk(reason="abort"), DONE),
+    "a finish reason that is no text": says(data({"choices": [{"index": 0, "finish_reason": {}}]}), DONE),
+    "a wrong index": says(TEXT, chunk("b", index=1), DONE),
+    "a negative index": says(TEXT, chunk("b", index=-1), DONE),
+    "a text that is no text": says(TEXT, data({"choices": [{"index": 0, "delta": {"content": 5}}]}), DONE),
+    "a delta that is no object": says(TEXT, data({"choices": [{"index": 0, "delta": "x"}]}), DONE),
+    "a choice that is no object": says(TEXT, data({"choices": ["x"]}), DONE),
+    "another format": says(b"event: token\n", b"data: hello\n\n"),
+}
+
+
+class TestAnAnswerThatIsNone:
+    @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
+    def test_ends_its_request_alone(self, script: Script) -> None:
+        async def by_tenant(body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+            async for part in (script if body["max_tokens"] == 10 else counting)(body):
+                yield part
+
+        server = FakeServer(by_tenant)
+
+        async def story() -> tuple[Any, Any, OpenAiEngine]:
+            async with engine_of(server, places=2) as engine:
+                both = await asyncio.gather(outcome(engine, asked()), outcome(engine, asked("b", 20, tenant="other")))
+                assert engine.stats().running == engine.stats().waiting == 0
+                return *both, engine
+
+        (events, error), (others, none), engine = run(story())
+        assert error is not None
+        assert error.code == "generation_failed"
+        assert "canary" not in error.message
+        assert none is None
+        assert last(others) == Finished("length", 7, 20)
+        assert server.open == 0
+        received = engine.stats().tenants["tenant"].output_tokens
+        assert received == max((each.output_tokens for each in events if not hasattr(each, "input_tokens")), default=0)
+        assert received <= 10
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"nonsense",
+            b"[]",
+            b'{"data": []}',
+            b'{"data": [{"index": 0, "embedding": []}]}',
+            b'{"data": [{"index": 1, "embedding": [1]}]}',
+            b'{"data": [{"index": {}, "embedding": [1]}]}',
+            b'{"data": [{"embedding": [1, "x"]}]}',
+            b'{"data": [{"embedding": [1e999]}]}',
+            b'{"data": [{"embedding": [1]}, {"embedding": [1]}]}',
+        ],
+    )
+    def test_of_embeddings_ends_its_request(self, body: bytes) -> None:
+        async def story() -> tuple[list[EngineEvent], EngineError | None]:
+            async with engine_of(FakeServer(says(body), content_type=JSON)) as engine:
+                return await outcome(engine, EngineRequest("a", "t", {"input": "x"}, 0, Endpoint.EMBEDDINGS))
+
+        _, error = run(story())
+        assert error is not None
+        assert error.code == "generation_failed"
+
+
+def finished(*parts: bytes, tokens: int = 100) -> Finished:
+    async def story() -> Finished:
+        async with engine_of(FakeServer(says(*parts))) as engine:
+            events, error = await outcome(engine, asked(tokens=tokens))
+            assert error is None
+            assert engine.stats().tenants["tenant"].output_tokens >= last(events).output_tokens
+            return last(events)
+
+    return run(story())
+
+
+class TestWrongCounts:
+    """Fifty pieces are about fifty tokens, whatever the server reports."""
+
+    PIECES = (*(chunk("a") for _ in range(50)), chunk(reason="stop"))
+
+    @pytest.mark.parametrize("count", [0, 1, -5, 101, 10**30, 2.5, True, "50", None, [50]])
+    def test_at_the_end_are_ignored(self, count: Any) -> None:
+        assert finished(*self.PIECES, usage(7, count), DONE).output_tokens == 50
+
+    @pytest.mark.parametrize("count", [0, 1, -5, 101, 10**30, 2.5, True, "50", None, [50]])
+    def test_on_the_way_are_ignored(self, count: Any) -> None:
+        pieces = [chunk("a", usage=(7, count)) for _ in range(50)]
+        assert finished(*pieces, chunk(reason="stop"), DONE).output_tokens == 50
+
+    def test_that_fall_are_ignored(self) -> None:
+        pieces = [chunk("a", usage=(7, 50 - number)) for number in range(50)]
+        assert finished(*pieces, chunk(reason="stop"), DONE).output_tokens >= 50
+
+    @pytest.mark.parametrize("count", [0, -1, 1001, 10**30, 2.5, True, "7", None])
+    def test_of_the_prompt_leave_the_estimate(self, count: Any) -> None:
+        assert finished(*self.PIECES, usage(count, 50), DONE).input_tokens == 3
+
+    @pytest.mark.parametrize("report", [b"data: {}\n\n", data({"choices": [], "usage": [1]}), data({"usage": 5}), b""])
+    def test_no_usage_leaves_the_count_of_the_pieces(self, report: bytes) -> None:
+        assert finished(*self.PIECES, report, DONE) == Finished("stop", 3, 50)
+
+    def test_more_pieces_than_tokens_cost_no_more_than_the_request_allows(self) -> None:
+        assert finished(*self.PIECES, DONE, tokens=20).output_tokens == 20
+
+    def test_true_counts_above_the_pieces_are_used(self) -> None:
+        assert finished(*self.PIECES, usage(7, 99), DONE) == Finished("stop", 7, 99)
+
+
+def test_a_lone_surrogate_is_replaced() -> None:
+    async def story() -> list[EngineEvent]:
+        script = says(
+            b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}]}\n\n'
+        )
+        async with engine_of(FakeServer(script)) as engine:
+            return (await outcome(engine, asked()))[0]
+
+    (text,) = [event.text for event in run(story()) if hasattr(event, "text")]
+    assert text.encode() == b"?"
+
+
+def test_an_answer_that_stays_open_after_its_end_is_over() -> None:
+    async def open_for_ever(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        yield TEXT
+        yield chunk(reason="stop")
+        await asyncio.Event().wait()
+
+    async def story() -> Finished:
+        server = FakeServer(open_for_ever)
+        async with engine_of(server) as engine:
+            events, error = await outcome(engine, asked())
+        assert (error, server.open) == (None, 0)
+        return last(events)
+
+    assert run(story()) == Finished("stop", 7, 1)
+
+
+class TestOverASocket:
+    """What only a real connection can do."""
+
+    async def _ended(self, script: RawScript, **given: Any) -> tuple[list[EngineEvent], EngineError | None]:
+        async with SocketServer(script).serving() as server:
+            engine = make(server.url, **given)
+            await engine.start()
+            try:
+                return await outcome(engine, asked())
+            finally:
+                await engine.stop()
+
+    async def test_a_disconnect_in_the_middle_ends_the_request(self) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            yield HEAD + piece(TEXT)
+
+        events, error = await self._ended(script)
+        assert error is not None
+        assert error.code == "generation_failed"
+        assert events[-1].output_tokens == 1  # type: ignore[union-attr]
+
+    async def test_a_disconnect_before_the_answer_ends_the_request(self) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            return
+            yield
+
+        _, error = await self._ended(script)
+        assert error is not None
+        assert error.code == "generation_failed"
+
+    @pytest.mark.parametrize("beginning", [b"", HEAD, HEAD + piece(TEXT), b"HTTP/1.1 200 OK\r\n"])
+    async def test_silence_ends_the_request(self, beginning: bytes) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            yield beginning
+            await asyncio.Event().wait()
+
+        _, error = await self._ended(script, silence_s=0.1)
+        assert error is not None
+        assert error.code == "generation_failed"
+
+    @pytest.mark.parametrize(
+        "answer",
+        [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000, HEAD + b"zz\r\nnonsense"],
+        ids=["no HTTP", "endless headers", "no chunk"],
+    )
+    async def test_what_is_no_http_ends_the_request(self, answer: bytes) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            yield answer
+
+        _, error = await self._ended(script)
+        assert error is not None
+        assert error.code == "generation_failed"
+
+    async def test_an_abort_closes_the_connection(self) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            yield HEAD + piece(TEXT)
+            await asyncio.Event().wait()
+
+        async with SocketServer(script).serving() as server:
+            engine = make(server.url)
+            await engine.start()
+            events = []
+            async for event in engine.generate(asked()):
+                events.append(event)
+                if len(events) == 3:
+                    await engine.abort("a")
+            await server.hung_up.wait()
+            await engine.stop()
+        assert last(events) == Finished("aborted", 7, 1)
+
+    async def test_a_whole_answer_needs_no_empty_lines(self) -> None:
+        async def script() -> AsyncGenerator[bytes, None]:
+            body = (TEXT + chunk(reason="stop") + DONE).replace(b"\n\n", b"\r\n")
+            yield HEAD
+            for number in range(0, len(body), 7):
+                yield piece(body[number : number + 7])
+            yield END
+
+        events, error = await self._ended(script)
+        assert error is None
+        assert last(events) == Finished("stop", 7, 1)
+
+
+def make(url: str, **given: Any) -> OpenAiEngine:
+    return OpenAiEngine(make_queue("vtc"), options(url=url, **given), places=4)
