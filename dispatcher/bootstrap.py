@@ -209,6 +209,7 @@ def make_context(
         ids=RealIds(),
         settings=config.gate_settings(),
         limit_settings=config.limits,
+        cors_origins=config.cors_origins,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -19,6 +19,7 @@ from dispatcher.shard.settings import ShardSettings
 _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 
 
 class Config(BaseModel):
@@ -56,6 +57,9 @@ class Config(BaseModel):
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
     """JSON: the limits of one front, by their names in dispatcher/operations/limits.py."""
+    cors_origins: Json[tuple[Origin, ...]] = ()
+    """JSON: the origins of the web pages that may call the HTTP face from a browser, for example
+    ["https://chat.example.com"]; ["*"] for all. Unset: none."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """The most concurrent requests of one process to DynamoDB."""
 

@@ -45,6 +45,8 @@ class Context:
     ids: Ids
     settings: GateSettings = field(default_factory=GateSettings)
     limit_settings: LimitSettings = field(default_factory=LimitSettings)
+    cors_origins: tuple[str, ...] = ()
+    """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS
     limits: Limits = field(init=False)
     directory: Directory = field(init=False)

@@ -54,9 +54,10 @@ class FleetView:
                 return self._workers
             raise
 
-    async def models(self) -> set[str]:
-        """Return the models of the workers that have not left."""
-        return {worker.model for worker in await self.workers()}
+    async def read_within(self, seconds: float) -> Sequence[WorkerSet]:
+        """Return the workers from a view that is at most `seconds` old. Raises StoreUnavailable, whatever was read
+        before."""
+        return self._workers if self._age_s() < seconds else await self._read()
 
     def capabilities(self, model: str) -> frozenset[str]:
         """Return what all workers of the model support, by the last view: the gate may choose any of them."""

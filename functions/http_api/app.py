@@ -16,32 +16,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.bootstrap import make_context
-from dispatcher.model.errors import AnsweredError, ServiceError, UnknownModel
+from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
-from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
 from dispatcher.wire import parse_request
-from functions.envelope import id_of
-from functions.http_api.connections import HEALTH, BoundedConnections, hold_key, hold_open_request, read_body
+from functions.http_api.callers import context_of, idempotency_key, tenant_of
+from functions.http_api.connections import BoundedConnections, hold_key, read_body
+from functions.http_api.cors import ConfiguredCors
+from functions.http_api.hints import hint
+from functions.http_api.models import get_model, list_models
+from functions.http_api.readiness import health, ready
 from functions.http_api.replies import replay, respond, respond_streaming
 from functions.http_api.usage import usage
 from functions.observability import logger
-
-
-async def list_models(request: Request) -> Response:
-    tenant = await _tenant(request)
-    return JSONResponse({"object": "list", "data": await _models(request, tenant.models)})
-
-
-async def get_model(request: Request) -> Response:
-    tenant = await _tenant(request)
-    name = request.path_params["name"]
-    for model in await _models(request, tenant.models):
-        if model["id"] == name:
-            return JSONResponse(model)
-    raise UnknownModel(name)
 
 
 async def chat_completions(request: Request) -> Response:
@@ -52,13 +41,9 @@ async def completions(request: Request) -> Response:
     return await _complete(request, Endpoint.COMPLETION)
 
 
-async def health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
-
-
 async def _complete(request: Request, endpoint: Endpoint) -> Response:
-    context, tenant = _context(request), await _tenant(request)
-    key = _idempotency_key(request) or ""
+    context, tenant = context_of(request), await tenant_of(request)
+    key = idempotency_key(request)
     if not key:
         context.limits.full_queues.check(tenant.name, context.clock.monotonic())
     body = await read_body(request, context.limit_settings.body_s)
@@ -72,37 +57,9 @@ async def _complete(request: Request, endpoint: Endpoint) -> Response:
     return await reply(context, submitted, request)
 
 
-async def _models(request: Request, allowed: tuple[str, ...] | None) -> list[dict[str, object]]:
-    served = await _context(request).fleet.models()
-    names = sorted(served if allowed is None else served & set(allowed))
-    return [{"id": name, "object": "model", "created": 0, "owned_by": "headgate"} for name in names]
-
-
 async def tenant_usage(request: Request) -> Response:
-    context, tenant = _context(request), await _tenant(request)
+    context, tenant = context_of(request), await tenant_of(request)
     return JSONResponse(await usage(context, tenant.name, request.query_params))
-
-
-async def _tenant(request: Request) -> Tenant:
-    """Return the tenant of the request's key, and hold one of its open requests until the answer is sent."""
-    context = _context(request)
-    tenant = await context.directory.tenant_of(_api_key(request))
-    hold_open_request(request, context, tenant.name)
-    return tenant
-
-
-def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
-    return context
-
-
-def _api_key(request: Request) -> str | None:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else None
-
-
-def _idempotency_key(request: Request) -> str | None:
-    return id_of(request.headers.get("idempotency-key"), "Idempotency-Key")
 
 
 async def _answered(_: Request, error: Exception) -> Response:
@@ -113,10 +70,11 @@ async def _answered(_: Request, error: Exception) -> Response:
     return JSONResponse(error.body(), error.status, headers=after)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    answer = AnsweredError(f"{error.detail}.", code, None, error.status_code, "invalid_request_error")
+    message = f"{error.detail}. {hint(request.url.path)}".rstrip()
+    answer = AnsweredError(message, code, None, error.status_code, "invalid_request_error")
     return JSONResponse(answer.body(), error.status_code, headers=error.headers)
 
 
@@ -150,9 +108,10 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/usage", tenant_usage, methods=["GET"]),
-        Route(HEALTH, health, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
     ]
-    middleware = [Middleware(BoundedConnections)]
+    middleware = [Middleware(ConfiguredCors), Middleware(BoundedConnections)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 

@@ -20,7 +20,8 @@ from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
 from functions.observability import logger
 
-HEALTH = "/health"
+UNBOUNDED = ("/health", "/ready")
+"""The paths that are answered however many requests are open."""
 HELD = "headgate.held"
 """The key in the scope of what the request holds of the limits, until its last byte is sent."""
 
@@ -60,14 +61,14 @@ class _BoundedSend:
 
 
 class BoundedConnections:
-    """ASGI middleware. It must be outermost, so that a request holds its limits until its answer is sent."""
+    """ASGI middleware. Only CORS is outside of it, so that a request holds its limits until its answer is sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == HEALTH:
+        if scope["type"] != "http" or scope["path"] in UNBOUNDED:
             return await self._app(scope, receive, send)
         context: Context = scope["app"].state.context
         if self._open >= context.limit_settings.process_requests_max:

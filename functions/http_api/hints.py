@@ -1,0 +1,14 @@
+"""Says what is wrong with a URL that does not exist, if a wrong base URL is the likely reason."""
+
+from __future__ import annotations
+
+_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/usage")
+
+
+def hint(path: str) -> str:
+    """Return a sentence about the path; empty if there is nothing to say."""
+    if path.startswith("/v1/v1/"):
+        return "The path has /v1 twice: end the base URL with /v1 once."
+    if any(path == each or path.startswith(f"{each}/") for each in _PATHS):
+        return f"The path is /v1{path}: end the base URL with /v1."
+    return ""

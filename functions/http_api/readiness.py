@@ -1,0 +1,39 @@
+"""GET /health: this process answers. GET /ready: it can also serve calls, because its log and a worker can be used.
+
+Neither needs a key, and neither says anything about a tenant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dispatcher.model.errors import StoreUnavailable
+from functions.http_api.callers import context_of
+
+FRESH_S = 1.0
+"""The fleet is read at most once in this time, however often /ready is called."""
+
+
+async def health(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    """Answer 200 if the log can be read and the pool has a serving worker; otherwise 503, with what is missing."""
+    context = context_of(request)
+    try:
+        states = Counter(worker.state for worker in await context.fleet.read_within(FRESH_S))
+    except StoreUnavailable:
+        return _not_ready({"table": "unavailable"}, "The gate's table cannot be read.")
+    found = {"table": "ok", "pools": {context.settings.shard: {"workers": dict(states)}}}
+    if not states["serving"]:
+        return _not_ready(found, f"The pool {context.settings.shard!r} has no serving worker.")
+    return JSONResponse({"status": "ready", **found})
+
+
+def _not_ready(found: dict[str, Any], reason: str) -> Response:
+    return JSONResponse({"status": "not ready", "reason": reason, **found}, 503, headers={"retry-after": "1"})

@@ -1,0 +1,118 @@
+"""The HTTP face beside completions: models, readiness, CORS, and URLs that do not exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.config import load_config
+from dispatcher.model.commands import Silent
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from tests.support.asgi import Call, Caller, Reply
+from tests.support.gate.memory_gate import CHAT, Gate
+
+PAGE = "https://chat.example.com"
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+async def test_a_model_has_what_all_its_workers_offer(gate: Gate) -> None:
+    gate.add_worker("one", model="n", capabilities=("chat", "completion", "n", "tools"))
+    gate.add_worker("two", model="n", capabilities=("chat", "completion", "tools"))
+    model = (await gate.caller().get("/v1/models/n")).json()
+    assert model["capabilities"] == ["chat", "completion", "tools"]
+    assert (model["id"], model["object"], model["owned_by"]) == ("n", "model", "headgate")
+
+
+async def test_a_model_has_the_shortest_context_of_its_workers(gate: Gate) -> None:
+    gate.add_worker("one", model="n", context_tokens=4096)
+    gate.add_worker("two", model="n", context_tokens=2048)
+    model = (await gate.caller().get("/v1/models/n")).json()
+    assert (model["max_model_len"], model["context_length"]) == (2048, 2048)
+
+
+async def test_a_gate_with_a_serving_worker_is_ready_without_a_key(gate: Gate) -> None:
+    reply = await gate.caller(None).get("/ready")
+    assert (reply.status, reply.json()["status"]) == (200, "ready")
+    assert reply.json()["pools"] == {"default": {"workers": {"serving": 1}}}
+
+
+async def test_a_pool_without_a_serving_worker_is_not_ready(gate: Gate) -> None:
+    gate.shard.decide(Silent("w", is_worker=True))
+    reply = await gate.caller(None).get("/ready")
+    assert (reply.status, reply.json()["status"], reply.headers["retry-after"]) == (503, "not ready", "1")
+    assert "no serving worker" in reply.json()["reason"]
+
+
+async def test_a_gate_that_cannot_read_its_table_is_not_ready(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away() -> None:
+        raise StoreUnavailable()
+
+    assert (await gate.caller(None).get("/ready")).status == 200
+    monkeypatch.setattr(gate.context.link, "fleet", away)
+    monkeypatch.setattr(gate.context.fleet, "_read_at", -100.0)
+    reply = await gate.caller(None).get("/ready")
+    assert (reply.status, reply.json()["table"]) == (503, "unavailable")
+    assert (await gate.caller(None).get("/health")).status == 200
+
+
+async def test_many_probes_are_one_read(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, read = [], gate.context.link.fleet
+
+    async def counted() -> object:
+        reads.append(1)
+        return await read()
+
+    monkeypatch.setattr(gate.context.link, "fleet", counted)
+    for _ in range(20):
+        await gate.caller(None).get("/ready")
+    assert len(reads) == 1
+
+
+def allowed(gate: Gate, *origins: str) -> Caller:
+    gate.context.cors_origins = origins
+    return gate.caller()
+
+
+async def preflight(caller: Caller, origin: str) -> Reply:
+    headers = {"origin": origin, "access-control-request-method": "POST"}
+    asked = {**headers, "access-control-request-headers": "authorization,content-type,x-stainless-lang"}
+    return await Call(caller.app, "OPTIONS", CHAT, headers=asked).finished()
+
+
+async def test_a_page_of_an_allowed_origin_may_call(gate: Gate) -> None:
+    caller = allowed(gate, PAGE)
+    asked = await preflight(caller, PAGE)
+    assert (asked.status, asked.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "x-stainless-lang" in asked.headers["access-control-allow-headers"]
+    reply = await caller.post(CHAT, {"model": "m", "messages": MESSAGES, "max_tokens": 3}, origin=PAGE)
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "x-headgate-queue-position" in reply.headers["access-control-expose-headers"]
+
+
+async def test_an_error_can_be_read_by_the_page_too(gate: Gate) -> None:
+    reply = await allowed(gate, "*").post(CHAT, {"model": "m"}, origin=PAGE)
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (400, "*")
+
+
+@pytest.mark.parametrize("origins", [(), ("https://other.example.com",)])
+async def test_a_page_of_another_origin_may_not(gate: Gate, origins: tuple[str, ...]) -> None:
+    asked = await preflight(allowed(gate, *origins), PAGE)
+    assert asked.status in (400, 405)
+    assert "access-control-allow-origin" not in asked.headers
+
+
+def test_origins_are_checked_when_the_gate_starts() -> None:
+    assert load_config({"HEADGATE_CORS_ORIGINS": f'["{PAGE}"]'}).cors_origins == (PAGE,)
+    for wrong in ("[]x", '["chat.example.com"]', '["https://chat.example.com/"]', '["https://*.example.com"]'):
+        with pytest.raises(ConfigurationError, match="HEADGATE_CORS_ORIGINS"):
+            load_config({"HEADGATE_CORS_ORIGINS": wrong})
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/models", "/models/m", "/responses", "/embeddings"])
+async def test_a_base_url_without_v1_is_named(gate: Gate, path: str) -> None:
+    error = (await gate.caller().get(path)).error
+    assert error["message"] == f"Not Found. The path is /v1{path}: end the base URL with /v1."
+
+
+async def test_a_base_url_with_v1_twice_is_named_and_other_paths_are_not_guessed(gate: Gate) -> None:
+    assert "twice" in (await gate.caller().get("/v1/v1/models")).error["message"]
+    assert (await gate.caller().get("/elsewhere")).error["message"] == "Not Found."
