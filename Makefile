@@ -40,12 +40,16 @@ export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION ?= 18,20
 # PIP_CONSTRAINT on to the environments in which it builds packages; from release 25.3 on it reads PIP_BUILD_CONSTRAINT.
 pins = PIP_CONSTRAINT=constraints/$(1).txt PIP_BUILD_CONSTRAINT=constraints/$(1).txt
 PINS := $(call pins,headgate)
+comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help install demo test test-vllm check bench evidence synth constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm check bench evidence synth constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+quickstart: $(STAMPS)/quickstart ## the shortest way to a result: a demo of 15 seconds that needs no torch
+	@$(BIN)/headgate demo --engine modelled
 
 install: $(STAMPS)/install ## .venv with what local use and the tests need; .venv/bin/headgate works after it
 
@@ -134,6 +138,22 @@ clean: ## remove what was built and cached; keep the venvs, node_modules and .dy
 
 # ── What the targets need ─────────────────────────────────────────────────────────────────────────────────────────────
 
+# Reads pip's output and shows how far it is: on one line that changes in a terminal, else every twentieth package.
+PROGRESS := { n=0; \
+	show() { if [ -t 1 ]; then printf '\r\033[K  %s' "$$1"; else printf '  %s\n' "$$1"; fi; }; \
+	while read -r verb what rest; do \
+		case "$$verb $$what" in \
+			"Collecting "*) n=$$((n + 1)); \
+				if [ -t 1 ] || [ $$((n % 20)) = 1 ]; then show "package $$n: $${what%%[<>=!~;[]*}"; fi ;; \
+			"Downloading "*) case "$$rest" in *MB*) show "downloading $$what $$rest" ;; esac ;; \
+			"Installing collected") show "installing the packages" ;; \
+		esac; \
+	done; \
+	if [ -t 1 ]; then printf '\r\033[K'; fi; }
+
+# $(call install_extras,EXTRAS): headgate from this checkout, with these extras.
+install_extras = $(PINS) $(PIP) install --progress-bar off -e ".[$(1)]" | $(PROGRESS)
+
 define REQUIRE_PYTHON
 [ -n "$(PYTHON)" ] || { echo "headgate needs Python 3.11 or later; name one: make PYTHON=..." >&2; exit 2; }
 endef
@@ -142,12 +162,12 @@ endef
 # Without dependencies, because TORCH_INDEX has few versions of them: they come, pinned, with the packages that follow.
 define install_torch
 if $(1) show -q torch 2>/dev/null; then echo "· torch is installed"; \
-elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(1) install -qq --no-deps torch==$(TORCH_VERSION); \
+elif [ "$$(uname -s)" != Linux ]; then echo "· torch $(TORCH_VERSION)"; $(1) install --no-deps torch==$(TORCH_VERSION); \
 elif [ -z "$(TORCH_INDEX)" ]; then echo "· no torch: TORCH_INDEX is empty"; \
 else \
 	echo "· torch $(TORCH_VERSION), CPU build (about 200 MB)"; \
-	$(1) install -qq --no-deps "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
-	|| $(1) install -qq --no-deps torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
+	$(1) install --no-deps "torch==$(TORCH_VERSION)+cpu" 2>/dev/null \
+	|| $(1) install --no-deps torch==$(TORCH_VERSION) --index-url "$(TORCH_INDEX)" \
 	|| { echo "torch's CPU build was not found; name an index that has it: make TORCH_INDEX=..." >&2; exit 2; }; \
 fi
 endef
@@ -163,16 +183,22 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@$(call install_torch,$(PIP))
 	@touch $@
 
+# What the demo with the modelled engine needs.
+$(STAMPS)/quickstart: pyproject.toml constraints/headgate.txt $(STAMPS)/venv
+	@echo "· headgate and what the quick start needs (about 40 packages)"
+	@$(call install_extras,client$(comma)serve)
+	@touch $@
+
 # The project installs without torch too. Then the modelled engine works, and all tests but the real engine's.
 $(STAMPS)/install: pyproject.toml constraints/headgate.txt $(STAMPS)/torch
-	@echo "· headgate and its dependencies"
+	@echo "· headgate and its dependencies (about 150 packages)"
 	@if $(PIP) show -q torch 2>/dev/null; then extras=local,plots,transformers,dev; else extras=local,plots,dev; fi; \
-	$(PINS) $(PIP) install -qq -e ".[$$extras]"
+	$(call install_extras,$$extras)
 	@touch $@
 
 $(STAMPS)/infra: $(STAMPS)/install
 	@echo "· aws-cdk-lib and cdk-nag"
-	@$(PINS) $(PIP) install -qq -e ".[infra]"
+	@$(call install_extras,infra)
 	@touch $@
 
 $(CDK): infra/package.json infra/package-lock.json
