@@ -42,17 +42,25 @@ class EngineRequest:
     timeout_s: float = inf
     cache_salt: str = ""
 
-    def queued(self, input_tokens: int, now_s: float) -> QueueRequest:
-        """Return the request as a queue policy sees it. `now_s`: by the policy's clock."""
+    def sequence_id(self, number: int, of: int) -> str:
+        """Return the name of sequence `number` of the request in an engine's queue; the request's own if `of` is 1."""
+        return self.request_id if of == 1 else f"{self.request_id}/{number}"
+
+    def queued(self, input_tokens: int, now_s: float, sequence_id: str = "") -> QueueRequest:
+        """Return one sequence of the request as a queue policy sees it. `now_s`: by the policy's clock.
+
+        An engine has a sequence for each choice. Each computes the prompt by itself, so a policy charges the prompt to
+        the tenant once for each. The gate charges it once.
+        """
         return QueueRequest(
-            self.request_id,
+            sequence_id or self.request_id,
             self.tenant,
             input_tokens,
             self.weight,
             app=self.app,
             stage=self.stage,
             interaction=self.interaction,
-            output_tokens_max=self.max_tokens * self.choices,
+            output_tokens_max=self.max_tokens,
             tier=self.tier,
             deadline_s=now_s + self.timeout_s,
         )

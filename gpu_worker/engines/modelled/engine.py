@@ -4,21 +4,23 @@ It needs no torch. It runs the paged model (paged/model.py) on a real clock: it 
 that the model gives, and hands out one placeholder token for each sequence that the step computed. Prompts are computed
 whole, in the same step as the decodes. A request takes the KV blocks of its longest possible output when it enters, so
 that a running request never lacks a block; nothing is swapped. A KV block holds one token. A placeholder token is a
-word; a prompt has one token for every BYTES_PER_TOKEN of its bytes.
+word or a piece of JSON (answers.py); a prompt has one token for every BYTES_PER_TOKEN of its bytes.
+
+Each choice of a request, and each input of an embeddings request, is a sequence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from dispatcher.model.capabilities import Capability
+from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.event_queue import EventQueue
-from gpu_worker.engines.generation import Generation, generation_of
+from gpu_worker.engines.generation import generation_of
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
@@ -32,16 +34,17 @@ from gpu_worker.engines.interface import (
     Started,
     Token,
 )
+from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, Answer, chat_answers, words
+from gpu_worker.engines.modelled.embeddings import check_dimensions, embedding, inputs_of
 from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.modelled.streams import Choice, Stream, input_tokens_of, prompt_of
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
 
-BYTES_PER_TOKEN = 4.0
-WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
 PROMPTS_WHOLE = 1_000_000_000
 """Prompt tokens of a step: more than ever wait."""
 INSTANT = PagedProfile(16_384, batch_max=8, chunk_tokens=PROMPTS_WHOLE, reserve_outputs=True)
@@ -57,14 +60,19 @@ PROFILE = replace(
 """About 300 tokens a second in a full batch of 8."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """A request, its sequence in the model, and its events."""
-
-    request: EngineRequest
-    sequence: Sequence
-    stops: StopMatcher
-    events: EventQueue = field(default_factory=EventQueue)
+CAPABILITIES = frozenset(
+    {
+        Capability.CHAT,
+        Capability.COMPLETION,
+        Capability.EMBEDDINGS,
+        Capability.SAMPLING,
+        Capability.CHOICES,
+        Capability.LOGPROBS,
+        Capability.TOOLS,
+        Capability.STRUCTURED,
+    }
+)
+"""Sampling fields are accepted: a placeholder is the only token that could be drawn."""
 
 
 @dataclass(eq=False)
@@ -80,54 +88,74 @@ class ModelledEngine:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN)
+        self.facts = EngineFacts(self.model, self.context_tokens, BYTES_PER_TOKEN, CAPABILITIES)
         self._admission = Admission(self.policy, self.profile.calibration())
         self._model = PagedModel(self.profile, self._admission)
         self._batch = self._model.batch
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
+        self._choices: dict[str, tuple[Stream, Choice]] = {}
+        """The choices that have not ended, by the id of their sequence."""
         self._step: Step | None = None
         self._arrived = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        generation = generation_of(request)
-        input_tokens = max(1, math.ceil(len(_prompt(generation).encode()) / BYTES_PER_TOKEN))
-        limit = min(self.context_tokens, self._admission.blocks_max(request.tier, self.profile.pool_tokens))
-        if input_tokens + request.max_tokens > limit:
-            raise PromptTooLong(f"prompt ({input_tokens}) and max_tokens ({request.max_tokens}) exceed {limit} tokens")
-        stream = self._enqueue(request, input_tokens, generation.stop)
+        stream = await asyncio.to_thread(_planned, request) if _has_schema(request) else _planned(request)
+        self._check(stream)
+        self._enqueue(stream)
         try:
-            yield Started(input_tokens)
+            yield Started(stream.input_tokens)
             async for event in stream.events:
                 yield event
         finally:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
 
-    def _enqueue(self, request: EngineRequest, input_tokens: int, stop: tuple[str, ...]) -> _Stream:
+    def _check(self, stream: Stream) -> None:
+        """Raises PromptTooLong for a choice that does not fit."""
+        limit = min(self.context_tokens, self._admission.blocks_max(stream.request.tier, self.profile.pool_tokens))
+        max_tokens = stream.request.max_tokens
+        longest = max(choice.input_tokens for choice in stream.choices)
+        if longest + max_tokens > limit:
+            raise PromptTooLong(f"prompt ({longest}) and max_tokens ({max_tokens}) exceed {limit} tokens")
+
+    def _enqueue(self, stream: Stream) -> None:
+        request, count = stream.request, len(stream.choices)
         if self._loop is not None and self._loop.done():
             raise EngineError("engine_stopped", "the engine is not running")
         if request.request_id in self._streams:
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
         now_s = self.monotonic_s()
-        sequence = self._batch.enqueue(request.queued(input_tokens, now_s), now_s)
-        if sequence is None:
-            raise RefusedByPolicy
-        stream = self._streams[request.request_id] = _Stream(request, sequence, StopMatcher(stop))
+        for choice in stream.choices:
+            sequence_id = request.sequence_id(choice.number, count)
+            queued = request.queued(choice.input_tokens, now_s, sequence_id)
+            if request.endpoint is Endpoint.EMBEDDINGS:
+                queued = replace(queued, output_tokens_max=1, output_tokens=0)
+            choice.sequence = self._batch.enqueue(queued, now_s)
+            if choice.sequence is None:
+                self._leave(stream)
+                raise RefusedByPolicy
+            self._choices[sequence_id] = stream, choice
+        self._streams[request.request_id] = stream
         self._arrived.set()
-        return stream
 
     async def abort(self, request_id: str) -> None:
         stream = self._streams.get(request_id)
-        if stream is None:
-            return
-        if self._step is not None:
-            self._step.remove(stream.sequence)
-        if stream.sequence in self._batch.running:
-            self._batch.end(stream.sequence)
-        else:
-            self._batch.cancel(stream.sequence)
-        self._finish(stream, "aborted")
+        if stream is not None:
+            self._finish(stream, stream.finished("aborted"))
+
+    def _leave(self, stream: Stream) -> None:
+        """Take the choices that have not ended out of the batch and the queue."""
+        for choice in stream.choices:
+            sequence = choice.sequence
+            if sequence is None or self._choices.pop(sequence.request.request_id, None) is None:
+                continue
+            if self._step is not None:
+                self._step.remove(sequence)
+            if sequence in self._batch.running:
+                self._batch.end(sequence)
+            else:
+                self._batch.cancel(sequence)
 
     def stats(self) -> EngineStats:
         running: Counter[Tier] = Counter()
@@ -159,8 +187,8 @@ class ModelledEngine:
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
-        for stream in list(self._streams.values()):
-            self._finish(stream, "aborted")
+        for request_id in list(self._streams):
+            await self.abort(request_id)
 
     def _fail_streams(self, loop: asyncio.Task[None]) -> None:
         """End every request with an error if the loop failed: it would wait for ever."""
@@ -178,39 +206,70 @@ class ModelledEngine:
     async def step(self) -> None:
         """Abort expired requests, admit, and compute the prompts of newcomers and one token for each request."""
         now_s = self.monotonic_s()
-        for request_id in self._batch.expired(now_s):
-            await self.abort(request_id)
+        for sequence_id in self._batch.expired(now_s):
+            if sequence_id in self._choices:
+                await self.abort(self._choices[sequence_id][0].request.request_id)
         self._step = self._model.plan(now_s)
         for sequence in self._batch.take_dropped():
-            stream = self._streams.pop(sequence.request.request_id)
-            stream.events.put_nowait(Dropped(exhausted=sequence.exhausted))
+            self._drop(sequence)
         await self.sleep(self._model.end_s(self._step, now_s) - now_s)
         step, self._step = self._step, None
         for sequence in self._model.compute(step):
-            self._send(self._streams[sequence.request.request_id])
+            if sequence.request.request_id in self._choices:
+                self._send(*self._choices[sequence.request.request_id])
 
-    def _send(self, stream: _Stream) -> None:
-        """Send the text of the new token, and end the request if it is complete."""
-        count = stream.sequence.tokens
-        word = WORDS[count % len(WORDS)]
-        text = stream.stops.feed(word if count == 1 else f" {word}")
-        reason: str | None = None
-        if stream.stops.stopped:
-            reason = "stop"
-        elif stream.sequence.ended:
-            text += stream.stops.flush()
-            reason = "length"
-        stream.events.put_nowait(Token(text, count))
-        if reason is not None:
-            self._batch.end(stream.sequence)
-            self._finish(stream, reason)
+    def _drop(self, sequence: Sequence) -> None:
+        """End the request of a sequence that was evicted for good."""
+        found = self._choices.pop(sequence.request.request_id, None)
+        if found is not None:
+            self._finish(found[0], Dropped(exhausted=sequence.exhausted))
 
-    def _finish(self, stream: _Stream, reason: str) -> None:
+    def _send(self, stream: Stream, choice: Choice) -> None:
+        """Send the new token of a choice, and end what is complete."""
+        sequence = choice.sequence
+        if sequence is None:
+            raise ValueError("the choice has no sequence")
+        stream.events.put_nowait(self._event(stream, choice))
+        if choice.reason:
+            self._batch.end(sequence)
+            del self._choices[sequence.request.request_id]
+        if stream.ended:
+            self._finish(stream, stream.finished())
+
+    def _event(self, stream: Stream, choice: Choice) -> Token:
+        if stream.request.endpoint is not Endpoint.EMBEDDINGS:
+            return stream.token(choice)
+        choice.reason = "stop"
+        vector = embedding(self.model, choice.content, stream.request.body)
+        return Token("", 0, choice.number, {"embedding": vector})
+
+    def _finish(self, stream: Stream, last: Finished | EngineError) -> None:
+        self._leave(stream)
         del self._streams[stream.request.request_id]
-        stream.events.put_nowait(Finished(reason, stream.sequence.prompt, stream.sequence.tokens))
+        stream.events.put_nowait(last)
 
 
-def _prompt(generation: Generation) -> str:
-    if generation.prompt is not None:
-        return generation.prompt
-    return "\n".join(f"{each['role']}: {each['content']}" for each in generation.messages or ()) + "\nassistant:"
+def _has_schema(request: EngineRequest) -> bool:
+    """Return whether the answer is an instance of a schema of the client: finding one can take a while."""
+    return bool(request.body.get("tools") or request.body.get("response_format"))
+
+
+def _planned(request: EngineRequest) -> Stream:
+    """Return the request's stream, not in the queue yet. Raises EngineError for a request that cannot be answered."""
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        return _embeddings(request)
+    generation = generation_of(request)
+    input_tokens = input_tokens_of(prompt_of(generation).encode("utf-8", "replace"))
+    if request.endpoint is Endpoint.CHAT:
+        answers = chat_answers(request.body, request.request_id, request.choices)
+    else:
+        answers = words(request.choices)
+    choices = [Choice(at, input_tokens, each, StopMatcher(generation.stop)) for at, each in enumerate(answers)]
+    return Stream(request, input_tokens, choices)
+
+
+def _embeddings(request: EngineRequest) -> Stream:
+    check_dimensions(request.body)
+    inputs = inputs_of(request.body)
+    choices = [Choice(at, input_tokens_of(each), Answer(), StopMatcher(()), each) for at, each in enumerate(inputs)]
+    return Stream(request, sum(choice.input_tokens for choice in choices), choices)

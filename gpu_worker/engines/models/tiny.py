@@ -22,6 +22,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from gpu_worker.engines.models.tiny_text import CHAT_TEMPLATE, TRAINING_TEXT
 
 BUILT_MODEL_NAME = "headgate-tiny"
+BUILD = 2
+"""Counts the changes of what is built, so that a folder of an older version is not used. 2: a template with tools."""
 HEAD_WIDTH = 32
 VOCABULARY_MAX = 768
 CONTEXT_TOKENS = 2048
@@ -68,7 +70,7 @@ def model_folder(model: str | None, home: Path, *, weights_seed: int = 0) -> tup
 def ensure_tiny_model(home: Path, size: TinySize, *, weights_seed: int = 0) -> Path:
     """Return the model's folder under `home`; build it if it is missing (under a second). Safe for concurrent
     callers."""
-    folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}"
+    folder = home / f"random-llama-{size.layers}x{size.width}-{weights_seed}-v{BUILD}"
     if not (folder / "config.json").exists():
         building = home / f".{folder.name}-{os.getpid()}-{id(folder)}"
         build_tiny_model(building, size, weights_seed=weights_seed)

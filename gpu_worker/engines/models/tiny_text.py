@@ -19,6 +19,10 @@ another, and the service of each tenant is counted.
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if tools %}system: call a tool as <tool_call>{name, arguments}</tool_call>\n"
+    "{% for tool in tools %}tool: {{ tool['function'] | tojson }}\n{% endfor %}{% endif %}"
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )

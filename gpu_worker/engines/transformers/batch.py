@@ -15,39 +15,21 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from transformers.generation.continuous_batching.continuous_api import OutputRouter
 from transformers.generation.continuous_batching.requests import RequestStatus
 
-from gpu_worker.engines.event_queue import EventQueue
 from gpu_worker.engines.interface import (
     Dropped,
     EngineError,
     EngineEvent,
-    EngineRequest,
-    Finished,
     RefusedByPolicy,
-    Token,
 )
-from gpu_worker.engines.text import Detokenizer, StopMatcher
+from gpu_worker.engines.transformers.logprob_forms import LogprobForms
+from gpu_worker.engines.transformers.sequences import Sequence
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """One request in the engine, from `generate` to its last event."""
-
-    request: EngineRequest
-    input_tokens: int
-    events: EventQueue
-    detokenizer: Detokenizer
-    stops: StopMatcher
-    output_tokens: int = 0
-    ending: str = "aborted"
-    """The reason to report if the request is removed from the batch before its end."""
 
 
 class PolicyRouter(OutputRouter):  # type: ignore[misc]
@@ -59,6 +41,7 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         admission: Admission,
         end_tokens: frozenset[int],
         loop: asyncio.AbstractEventLoop,
+        logprobs: LogprobForms,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -70,9 +53,11 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
         """When the last step's tokens arrived."""
         self.lock = threading.RLock()
         self.live: dict[str, Sequence] = {}
+        """By the id of the sequence."""
+        self.logprobs = logprobs
         self.stopping = False
         self.cancel_in_batch: set[str] = set()
-        """Requests to remove before the next step: stop string found, or expired."""
+        """Sequences to remove before the next step: stop string found, or expired."""
         self._end_tokens = end_tokens
         self._loop = loop
         self._events: list[tuple[Sequence, EngineEvent | EngineError]] = []
@@ -87,25 +72,25 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
     def deliver(self, output: Any) -> None:
         self.deliver_batch([output])
 
-    def removed(self, request_id: str) -> None:
-        """End a request that the scheduler removed: aborted, expired, or a stop string was found."""
-        if (sequence := self.live.get(request_id)) is not None:
-            self._end(sequence, Finished(sequence.ending, sequence.input_tokens, sequence.output_tokens))
+    def removed(self, sequence_id: str) -> None:
+        """End a sequence that the scheduler removed: aborted, expired, or a stop string was found."""
+        if (sequence := self.live.get(sequence_id)) is not None:
+            self._end(sequence, sequence.ending)
 
     def refused(self, sequence: Sequence) -> None:
-        """End a request that the policy does not accept."""
-        self._end(sequence, RefusedByPolicy())
+        """End the request of a sequence that the policy does not accept."""
+        self._fail(sequence, RefusedByPolicy())
         self.send()
 
-    def dropped(self, request_id: str, *, exhausted: bool) -> None:
-        """End a request that was evicted for good."""
-        if (sequence := self.live.get(request_id)) is not None:
-            self._end(sequence, Dropped(exhausted=exhausted))
+    def dropped(self, sequence_id: str, *, exhausted: bool) -> None:
+        """End the request of a sequence that was evicted for good."""
+        if (sequence := self.live.get(sequence_id)) is not None:
+            self._fail(sequence, Dropped(exhausted=exhausted))
 
     def end_all(self) -> None:
         """End every request, also those that the library lost while it stopped. The engine thread's last call."""
         for sequence in list(self.live.values()):
-            self._end(sequence, self._failure(sequence))
+            self._failed(sequence)
         self.send()
 
     def send(self) -> None:
@@ -127,39 +112,46 @@ class PolicyRouter(OutputRouter):  # type: ignore[misc]
             if sequence.stops.stopped:
                 break
         if output.status == RequestStatus.FAILED:
-            self._end(sequence, self._failure(sequence))
+            self._failed(sequence)
         elif output.is_finished():
             ended = sequence.stops.stopped or output.generated_tokens[-1] in self._end_tokens
-            reason: str = "stop" if ended else "length"
-            self._end(sequence, Finished(reason, sequence.input_tokens, sequence.output_tokens))
+            self._end(sequence, sequence.stopped() if ended else "length")
         elif sequence.stops.stopped:
-            sequence.ending = "stop"
+            sequence.ending = sequence.stopped()
             self.cancel_in_batch.add(output.request_id)
 
     def _token(self, sequence: Sequence, token: int, *, last: bool) -> None:
-        sequence.output_tokens += 1
-        text = "" if token in self._end_tokens else sequence.detokenizer.feed(token)
-        if last:
-            text += sequence.detokenizer.flush()
-        text = sequence.stops.feed(text)
-        if last and not sequence.stops.stopped:
-            text += sequence.stops.flush()
-        self._events.append((sequence, Token(text, sequence.output_tokens)))
+        ends_text = token in self._end_tokens
+        logprobs = None if ends_text else self.logprobs.take(sequence, token)
+        self._events.append((sequence, sequence.take(token, last=last, ends_text=ends_text, logprobs=logprobs)))
 
-    def _failure(self, sequence: Sequence) -> EngineEvent | EngineError:
+    def _failed(self, sequence: Sequence) -> None:
+        """End a sequence that the library does not finish."""
         if self.stopping:
-            return Finished("aborted", sequence.input_tokens, sequence.output_tokens)
-        return EngineError("engine_failed", "the engine failed while it worked on this request")
+            self._end(sequence, "aborted")
+        else:
+            self._fail(sequence, EngineError("engine_failed", "the engine failed while it worked on this request"))
 
-    def _end(self, sequence: Sequence, event: EngineEvent | EngineError) -> None:
-        request_id = sequence.request.request_id
-        del self.live[request_id]
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        """End a sequence, and with its last sequence the request."""
+        self._leave(sequence)
+        sequence.reason = reason
+        if sequence.answer.ended:
+            self._events.append((sequence, sequence.answer.finished()))
+
+    def _fail(self, sequence: Sequence, error: EngineError) -> None:
+        """End a request by an error. `generate` aborts its other sequences when it raises the error."""
+        self._leave(sequence)
+        self._events.append((sequence, error))
+
+    def _leave(self, sequence: Sequence) -> None:
+        del self.live[sequence.sequence_id]
+        self.logprobs.forget(sequence.sequence_id)
         with self.lock:
-            if self.policy.holds(request_id):
-                self.policy.remove(request_id)
-        self._events.append((sequence, event))
+            if self.policy.holds(sequence.sequence_id):
+                self.policy.remove(sequence.sequence_id)
 
 
 def _put_all(events: list[tuple[Sequence, EngineEvent | EngineError]]) -> None:
     for sequence, event in events:
-        sequence.events.put_nowait(event)
+        sequence.answer.events.put_nowait(event)

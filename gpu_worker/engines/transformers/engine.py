@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 from transformers.utils import logging as transformers_logging
 
-from gpu_worker.engines.event_queue import EventQueue
+from dispatcher.model.capabilities import TEXT, Capability
 from gpu_worker.engines.generation import Generation, generation_of
 from gpu_worker.engines.interface import (
     EngineError,
@@ -39,10 +40,16 @@ from gpu_worker.engines.models.tiny import model_folder
 from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
-from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
+from gpu_worker.engines.tool_calls import ToolCallParser
+from gpu_worker.engines.transformers.batch import PolicyRouter
+from gpu_worker.engines.transformers.logprob_forms import LogprobForms
+from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
 from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
 from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
+from gpu_worker.engines.transformers.offered_tools import offered_tools
+from gpu_worker.engines.transformers.sampling_fields import Sampling, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
+from gpu_worker.engines.transformers.sequences import Answer, Sequence
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.scheduling_stats import SchedulingGauges
@@ -61,8 +68,11 @@ class TransformersEngine:
         self._shape = shape
         config = model.config.get_text_config()
         context = min(getattr(config, "max_position_embeddings", shape.kv_tokens), shape.kv_tokens)
-        self._facts = self._text.facts(name, context)
+        self._facts = replace(self._text.facts(name, context), capabilities=_capabilities(self._text))
+        self._vocabulary = int(config.vocab_size)
         self._end_tokens = _end_tokens(model, tokenizer)
+        self._answers: dict[str, Answer] = {}
+        """The requests that `generate` serves, by their ids."""
         self._router: PolicyRouter | None = None
         self._manager: ContinuousBatchingManager | None = None
         self._scheduler: PolicyScheduler | None = None
@@ -101,20 +111,17 @@ class TransformersEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         generation = generation_of(request)
-        tokens = await self._text.tokens(self._text.prompt(generation))
+        tools = offered_tools(generation.body, parses=self._text.has_tools)
+        tokens = await self._text.tokens(self._text.prompt(generation, tools))
         self._check(request, len(tokens))
-        router, sequence = self._enter(request, tokens, generation)
-        try:
+        with self._entered(request, tokens, generation) as answer:
             yield Started(len(tokens))
-            async for event in sequence.events:
+            async for event in answer.events:
                 yield event
-        finally:
-            if router.live.get(request.request_id) is sequence:
-                await self.abort(request.request_id)
 
     async def abort(self, request_id: str) -> None:
-        if self._manager is not None and self._router is not None and request_id in self._router.live:
-            self._manager.cancel_request(request_id)
+        if (answer := self._answers.get(request_id)) is not None:
+            self._abort(answer)
 
     def stats(self) -> EngineStats:
         if self._router is None or self._scheduler is None:
@@ -127,7 +134,8 @@ class TransformersEngine:
         return EngineStats(waiting, running, self._scheduler.kv_use, tenants, counts, gauges)
 
     async def start(self) -> None:
-        self._router = PolicyRouter(self._admission, self._end_tokens, asyncio.get_running_loop())
+        logprobs = LogprobForms(LogprobRecorder(), self._text.decode_token)
+        self._router = PolicyRouter(self._admission, self._end_tokens, asyncio.get_running_loop(), logprobs)
         self._manager = manager = make_manager(self._model, self._end_tokens, self._shape, self._router)
         await asyncio.to_thread(make_ready, manager, self._shape, self._router)
         self._scheduler = scheduler = manager.batch_processor.scheduler
@@ -168,9 +176,8 @@ class TransformersEngine:
         """Run prompts of several lengths, one at a time, and measure the copies."""
         calibration = Generation("", None, 0.0, None, (), {})
         for request, tokens in calibration_requests(self._facts.context_tokens, self._shape.step_tokens):
-            _, sequence = self._enter(request, tokens, calibration)
-            with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
-                async for _ in sequence.events:
+            with self._entered(request, tokens, calibration) as answer, contextlib.suppress(RefusedByPolicy):
+                async for _ in answer.events:
                     pass
         await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
         logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
@@ -182,38 +189,65 @@ class TransformersEngine:
             limit = min(limit, blocks * self._scheduler.tokens_per_block)
         check_length(input_tokens, request.max_tokens, limit)
 
-    def _enter(
-        self, request: EngineRequest, tokens: list[int], generation: Generation
-    ) -> tuple[PolicyRouter, Sequence]:
+    @contextmanager
+    def _entered(self, request: EngineRequest, tokens: list[int], generation: Generation) -> Iterator[Answer]:
+        """Give the request's sequences to the engine thread, one for each choice; abort what is left of them."""
         if self._manager is None or self._router is None:
             raise EngineError("engine_stopped", "the engine is not running")
-        if request.request_id in self._router.live:
+        numbers = range(request.choices)
+        sampling = [self._sampling(request, generation, number) for number in numbers]
+        answer = Answer(request, len(tokens))
+        answer.sequences = [self._sequence(answer, generation, number) for number in numbers]
+        new = {sequence.sequence_id: sequence for sequence in answer.sequences}
+        if request.request_id in self._answers or new.keys() & self._router.live.keys():
             raise EngineError("duplicate_request", f"request {request.request_id} is here already")
-        text, stops = self._text.detokenizer(), StopMatcher(generation.stop)
-        sequence = Sequence(request, len(tokens), EventQueue(), text, stops)
-        self._router.live[request.request_id] = sequence
+        self._answers[request.request_id] = answer
+        self._router.live.update(new)
+        try:
+            for sequence_id, each in zip(new, sampling, strict=True):
+                self._add(sequence_id, tokens, request.max_tokens, each)
+            yield answer
+        finally:
+            del self._answers[request.request_id]
+            self._abort(answer)
+
+    def _add(self, sequence_id: str, tokens: list[int], max_tokens: int, sampling: Sampling) -> None:
+        if self._manager is None or self._router is None:
+            raise EngineError("engine_stopped", "the engine is not running")
         accepted = self._manager.add_request(
-            tokens,
-            request_id=request.request_id,
-            max_new_tokens=request.max_tokens,
-            streaming=True,
-            **_sampling(request, generation),
+            tokens, request_id=sequence_id, max_new_tokens=max_tokens, streaming=True, sampling=sampling
         )
         if accepted is None:
-            del self._router.live[request.request_id]
+            del self._router.live[sequence_id]
             raise EngineError("engine_stopped", "the engine takes no more requests")
-        return self._router, sequence
+
+    def _abort(self, answer: Answer) -> None:
+        """Abort the sequences that have not ended."""
+        for sequence in answer.sequences:
+            if self._router is not None and self._router.live.get(sequence.sequence_id) is sequence:
+                self._manager.cancel_request(sequence.sequence_id)  # type: ignore[union-attr]
+
+    def _sequence(self, answer: Answer, generation: Generation, choice: int) -> Sequence:
+        sequence_id = answer.request.sequence_id(choice, answer.request.choices)
+        has_tools = offered_tools(generation.body, parses=self._text.has_tools)
+        tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None
+        return Sequence(answer, sequence_id, choice, self._text.detokenizer(), StopMatcher(generation.stop), tools)
+
+    def _sampling(self, request: EngineRequest, generation: Generation, choice: int) -> Sampling:
+        return sampling_of(
+            generation.body,
+            temperature=generation.temperature,
+            seed=generation.seed,
+            sequence_id=request.sequence_id(choice, request.choices),
+            choice=choice,
+            vocabulary=self._vocabulary,
+        )
 
 
-def _sampling(request: EngineRequest, generation: Generation) -> dict[str, Any]:
-    """Return the sampling options, none for greedy. Without a seed, the request's id is the seed: unique, and without
-    a random source."""
-    if generation.temperature <= 0:
-        return {}
-    seed = generation.seed
-    if seed is None:
-        seed = int.from_bytes(blake2b(request.request_id.encode(), digest_size=8).digest(), "big")
-    return {"temperature": generation.temperature, "sampling_seed": seed}
+def _capabilities(text: Tokenizing) -> frozenset[str]:
+    """Return what works with the model. Tools need a chat template that writes and reads calls."""
+    tools = {Capability.TOOLS} if text.has_tools else set()
+    return TEXT | {Capability.SAMPLING, Capability.CHOICES, Capability.LOGPROBS} | tools
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

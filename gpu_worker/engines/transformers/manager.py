@@ -12,6 +12,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from gpu_worker.engines.transformers.batch import PolicyRouter
+from gpu_worker.engines.transformers.row_processors import Filters, LogitBias, Penalties
 from gpu_worker.engines.transformers.sampling import PerRequestNoise, PerRequestTemperature
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.swap import HostSwap
@@ -52,7 +53,9 @@ def make_manager(
     greedy = GenerationConfig(do_sample=False, eos_token_id=sorted(end_tokens) or -1)
     manager: ContinuousBatchingManager = model.init_continuous_batching(greedy, config)
     manager.output_router = router
-    processors = LogitsProcessorList([PerRequestTemperature(), PerRequestNoise()])
+    recorder = router.logprobs.recorder
+    sampling = [LogitBias(), Penalties(), PerRequestTemperature(), Filters(), PerRequestNoise()]
+    processors = LogitsProcessorList([recorder.first, *sampling, recorder.last])
     manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
     manager.logit_processor.tensors_required = len(processors)
     return manager

@@ -17,6 +17,9 @@ from typing import Any, ClassVar
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
+from gpu_worker.engines.transformers.row_processors import sampling_in
+from gpu_worker.engines.transformers.sampling_fields import Sampling
+
 _MASK = 0xFFFFFFFF
 _UNIT = 2.0**-24
 
@@ -24,24 +27,24 @@ _UNIT = 2.0**-24
 class PerRequestTemperature(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     """Divides each row by its request's temperature; a greedy row stays as it is."""
 
-    supported_kwargs: ClassVar[dict[str, type]] = {"temperature": float}
+    supported_kwargs: ClassVar[dict[str, type]] = {"sampling": Sampling}
     ignored_kwargs: tuple[str, ...] = ()
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.copy_(torch.ones_like(int32_tensor, dtype=torch.float32).view(torch.int32))
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        values = [future.state.logit_processor_kwargs.get("temperature", 1.0) for future in requests_with_new_token]
-        return torch.tensor([value or 1.0 for value in values], dtype=torch.float32).view(torch.int32)
+        values = [_divisor(sampling_in(future.state)) for future in requests_with_new_token]
+        return torch.tensor(values, dtype=torch.float32).view(torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         return scores / tensor_arg[: scores.size(0)].view(torch.float32).unsqueeze(-1)
 
 
 class PerRequestNoise(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Adds to each row its request's Gumbel noise; none without `sampling_seed`."""
+    """Adds to each row its request's Gumbel noise; none without a seed."""
 
-    supported_kwargs: ClassVar[dict[str, type]] = {"sampling_seed": int}
+    supported_kwargs: ClassVar[dict[str, type]] = {"sampling": Sampling}
     ignored_kwargs: tuple[str, ...] = ()
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
@@ -58,13 +61,18 @@ class PerRequestNoise(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         return scores
 
 
+def _divisor(sampling: Sampling | None) -> float:
+    """Return what divides the scores: the temperature, 1 for greedy."""
+    return 1.0 if sampling is None or sampling.seed is None else sampling.temperature
+
+
 def _key_of(state: Any) -> int:
     """Return 31 bits for this token of this request, never 0; 0 for a greedy request."""
-    seed = state.logit_processor_kwargs.get("sampling_seed")
-    if seed is None:
+    sampling = sampling_in(state)
+    if sampling is None or sampling.seed is None:
         return 0
     position = len(state.initial_tokens) + len(state.generated_tokens)
-    digest = blake2b(f"{seed}:{position}".encode(), digest_size=4).digest()
+    digest = blake2b(f"{sampling.seed}:{position}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1 or 1
 
 

@@ -17,7 +17,8 @@ from transformers.generation.continuous_batching.scheduler import Scheduler
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.measured.copy_rates import measure_copy_rates
 from gpu_worker.engines.measured.cost_tracker import CostTracker
-from gpu_worker.engines.transformers.batch import PolicyRouter, Sequence
+from gpu_worker.engines.transformers.batch import PolicyRouter
+from gpu_worker.engines.transformers.sequences import Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
@@ -145,14 +146,14 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
 
     def _enqueue(self, sequence: Sequence) -> bool:
         """Add the request to the policy's queue. False: the policy refuses it."""
-        request_id = sequence.request.request_id
+        request_id = sequence.sequence_id
         with self.router.lock:
             if self.policy.holds(request_id):  # the library evicted it natively: its charges stand
                 self.router.counts.native += 1
                 self.policy.preempt(request_id)
                 return True
             now_s = self.router.monotonic_s()
-            return self.admission.enqueue(sequence.request.queued(sequence.input_tokens, now_s), now_s)
+            return self.admission.enqueue(sequence.queued(now_s), now_s)
 
     def _pass(self, token_budget: int) -> None:
         tokens = token_budget - sum(_tokens_next(state) for state in self.active_requests.values())

@@ -56,7 +56,7 @@ class Backlog:
     def left(self, name: str, *, whole: bool) -> None:
         """Close a request. `whole`: it was not cut off, so its length counts for `used`."""
         request = self._open.pop(name)
-        if whole:
+        if whole and request.output_tokens_max:  # embeddings have no output
             self._ends = min(self._ends + 1, ENDS_LEARNED)
             self.used += (request.output_tokens / request.output_tokens_max - self.used) / self._ends
 

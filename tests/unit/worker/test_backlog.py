@@ -63,3 +63,11 @@ def test_a_token_is_served_once() -> None:
     for tokens in (1, 2, 2, 1, 5):
         backlog.generated("r", tokens, 0.5)
     assert backlog.service_per_s(0.5) == 100 + 2 * 5
+
+
+def test_a_request_without_output_teaches_nothing() -> None:
+    """An embeddings request has no output tokens, and may have none."""
+    backlog = Backlog()
+    arrived(backlog, "embeddings", most=0)
+    backlog.left("embeddings", whole=True)
+    assert backlog.used == 1.0

@@ -1,0 +1,108 @@
+"""The answers of the modelled engine, token by token: words, a tool call, or JSON that is valid for a schema. Pure.
+
+A placeholder token is a word of a text, or about BYTES_PER_TOKEN characters of JSON. Words go on until `max_tokens`,
+except after a tool's result: there a sentence ends the answer, as a real model ends it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from gpu_worker.engines.interface import EngineError
+from gpu_worker.engines.minimal_json.document import Unsatisfiable
+from gpu_worker.engines.minimal_json.instance import minimal_instance
+from gpu_worker.engines.modelled.tool_choice import tool_to_call
+
+BYTES_PER_TOKEN = 4.0
+WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token. `delta`: fields of OpenAI's delta, for a token of a tool call."""
+
+    text: str = ""
+    delta: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`pieces`: all tokens of the answer; None for words without an end, of which the first is number `first_word`.
+    `reason`: the reason of its end, if max_tokens does not cut it."""
+
+    pieces: tuple[Piece, ...] | None = None
+    reason: str = "stop"
+    first_word: int = 1
+
+    def piece(self, number: int) -> Piece:
+        """Return token `number`, from 0."""
+        if self.pieces is not None:
+            return self.pieces[number]
+        word = WORDS[(self.first_word + number) % len(WORDS)]
+        return Piece(f" {word}" if number else word)
+
+    def ends_with(self, number: int) -> bool:
+        """Return whether token `number` is the last."""
+        return self.pieces is not None and number + 1 >= len(self.pieces)
+
+
+def chat_answers(body: Mapping[str, Any], request_id: str, choices: int) -> list[Answer]:
+    """Return the answers to a chat. Raises EngineError for a schema without a simple instance."""
+    if (function := tool_to_call(body)) is not None:
+        arguments = _arguments(function)
+        return [_tool_call(function, arguments, _call_id(request_id, choice)) for choice in range(choices)]
+    if (schema := _answer_schema(body)) is not None:
+        return [_text(_json_of(schema, "the schema of `response_format`"))] * choices
+    if body["messages"][-1].get("role") == "tool":
+        return [Answer(tuple(Piece(f" {word}" if at else word) for at, word in enumerate(WORDS)))] * choices
+    return words(choices)
+
+
+def words(choices: int) -> list[Answer]:
+    """Return words without an end, for each choice. The choices of a request differ."""
+    return [Answer(first_word=1 + choice) for choice in range(choices)]
+
+
+def _arguments(function: Mapping[str, Any]) -> str:
+    what = f"the parameters of the function `{function['name'][:64]}`"
+    return _json_of(function.get("parameters") or {}, what, {"type": "object"})
+
+
+def _tool_call(function: Mapping[str, Any], arguments: str, call_id: str) -> Answer:
+    head = {"index": 0, "id": call_id, "type": "function", "function": {"name": function["name"], "arguments": ""}}
+    rest = [{"index": 0, "function": {"arguments": part}} for part in _parts(arguments)]
+    return Answer(tuple(Piece(delta={"tool_calls": [call]}) for call in (head, *rest)), "tool_calls")
+
+
+def _answer_schema(body: Mapping[str, Any]) -> Any:
+    """Return the schema of the answer, None if it is free text."""
+    form = body.get("response_format") or {}
+    if form.get("type") == "json_object":
+        return {"type": "object"}
+    if form.get("type") == "json_schema":
+        return (form.get("json_schema") or {}).get("schema", {})
+    return None
+
+
+def _json_of(schema: Any, what: str, *also: Any) -> str:
+    try:
+        return json.dumps(minimal_instance(schema, *also))
+    except Unsatisfiable as error:
+        raise EngineError("invalid_request", f"this engine finds no value for {what}: {error}") from None
+
+
+def _text(text: str) -> Answer:
+    return Answer(tuple(Piece(part) for part in _parts(text)))
+
+
+def _parts(text: str) -> list[str]:
+    size = int(BYTES_PER_TOKEN)
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def _call_id(request_id: str, choice: int) -> str:
+    return "call_" + blake2b(f"{request_id}/{choice}".encode(), digest_size=12).hexdigest()

@@ -1,0 +1,103 @@
+"""A request in the modelled engine: its choices or inputs, each a sequence in the batch, and its events."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher.model.requests import Endpoint
+from gpu_worker.engines.event_queue import EventQueue
+from gpu_worker.engines.generation import Generation
+from gpu_worker.engines.interface import EngineRequest, Finished, Token
+from gpu_worker.engines.logprobs import chat_form, completion_form
+from gpu_worker.engines.modelled.answers import BYTES_PER_TOKEN, Answer
+from gpu_worker.engines.modelled.logprobs import logprob, ranked
+from gpu_worker.engines.modelled.paged.sequence import Sequence
+from gpu_worker.engines.text import StopMatcher
+
+
+@dataclass(eq=False)
+class Choice:
+    """One answer of a request, or one input (`content`) of an embeddings request. `chars`: characters of its tokens so
+    far."""
+
+    number: int
+    input_tokens: int
+    answer: Answer
+    stops: StopMatcher
+    content: bytes = b""
+    sequence: Sequence | None = None
+    reason: str = ""
+    tokens: int = 0
+    """Tokens that were sent."""
+    chars: int = 0
+
+
+@dataclass(eq=False)
+class Stream:
+    """`input_tokens`: what the request is charged for."""
+
+    request: EngineRequest
+    input_tokens: int
+    choices: list[Choice]
+    events: EventQueue = field(default_factory=EventQueue)
+
+    @property
+    def output_tokens(self) -> int:
+        """The tokens of all choices so far."""
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def ended(self) -> bool:
+        return all(choice.reason for choice in self.choices)
+
+    def finished(self, reason: str = "") -> Finished:
+        """Return the last event. `reason`: of choices that have not ended by themselves."""
+        reasons = tuple(choice.reason or reason for choice in self.choices)
+        many = reasons if self.request.choices > 1 else ()
+        return Finished(reason or reasons[0], self.input_tokens, self.output_tokens, many)
+
+    def token(self, choice: Choice) -> Token:
+        """Return the event of the choice's newest token. Sets the choice's reason if it is the last one."""
+        number = choice.tokens
+        choice.tokens += 1
+        piece = choice.answer.piece(number)
+        text = choice.stops.feed(piece.text)
+        if choice.stops.stopped:
+            choice.reason = "stop"
+        elif choice.answer.ends_with(number):
+            choice.reason = choice.answer.reason
+        elif choice.tokens >= self.request.max_tokens:
+            choice.reason = "length"
+        if choice.reason and not choice.stops.stopped:
+            text += choice.stops.flush()
+        logprobs = self._logprobs(piece.text, choice.chars) if piece.text else None
+        choice.chars += len(piece.text)
+        return Token(text, self.output_tokens, choice.number, piece.delta, logprobs)
+
+    def _logprobs(self, text: str, offset: int) -> dict[str, Any] | None:
+        """Return placeholder log probabilities of a token, if the request has the field."""
+        wanted = self.request.body.get("logprobs")
+        if wanted is None or wanted is False:
+            return None
+        if self.request.endpoint is Endpoint.CHAT:
+            return chat_form(text, logprob(), ranked(text, int(self.request.body.get("top_logprobs") or 0)))
+        return completion_form(text, logprob(), ranked(text, int(wanted)), offset)
+
+
+def input_tokens_of(text: bytes) -> int:
+    """Return the number of tokens of an input."""
+    return max(1, math.ceil(len(text) / BYTES_PER_TOKEN))
+
+
+def prompt_of(generation: Generation) -> str:
+    """Return the text that a model would read: the messages, and before them the tools."""
+    if generation.prompt is not None:
+        return generation.prompt
+    tools = [f"tool: {tool}" for tool in generation.body.get("tools") or ()]
+    turns = [
+        "".join([f"{each['role']}: {each['content']}", *(str(call) for call in each.get("tool_calls") or ())])
+        for each in generation.messages or ()
+    ]
+    return "\n".join([*tools, *turns, "assistant:"])
