@@ -48,6 +48,9 @@ class Config(BaseModel):
     """The longest time from a request's arrival to its last token."""
     default_max_tokens: int = Field(default=256, ge=1, le=1_000_000)
     """Used for requests without max_tokens."""
+    unknown_fields: Literal["refuse", "drop"] = "refuse"
+    """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
+    refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
@@ -89,7 +92,8 @@ class Config(BaseModel):
         )
 
     def gate_settings(self) -> GateSettings:
-        return GateSettings(self.deadline_s, self.default_max_tokens, self.shard)
+        drops = self.unknown_fields == "drop"
+        return GateSettings(self.deadline_s, self.default_max_tokens, self.shard, drops)
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from dispatcher.model.errors import InvalidRequest, RequestTooLarge
 
 BODY_BYTES_MAX = 1_000_000
-DEPTH_MAX = 16
+DEPTH_MAX = 64
+"""A JSON schema of a tool is nested four levels deep in a body, and has two levels for each level of its data."""
 
 
 def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[s
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
     except InvalidRequest:
         raise
     except (ValueError, RecursionError) as error:
@@ -40,6 +42,14 @@ def _loads(text: str) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise InvalidRequest(f"{name} is not valid JSON.", code="invalid_json")
+
+
+def _finite(text: str) -> float:
+    """Return the number. JSON allows one like 1e999, but it is infinite as a float, and then no JSON any more."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise InvalidRequest("The request body has a number that is out of range.", code="invalid_json")
+    return number
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,10 @@ class Capability(StrEnum):
     """`response_format` with a JSON schema, or with any JSON object."""
     IMAGES = "images"
     REASONING = "reasoning"
+    LENGTH = "length"
+    """`ignore_eos` and `min_tokens`."""
+    TOKEN_IDS = "token_ids"  # noqa: S105
+    """A prompt, or inputs of embeddings, as token ids."""
     VLLM = "vllm"
     """The fields of vLLM's own request models."""
 

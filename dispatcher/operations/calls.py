@@ -26,6 +26,9 @@ class Call:
     deadline_at: float
     key: str = ""
     """The caller's idempotency key, or the Lambda request id. A call with a key is durable."""
+    unread: frozenset[str] = frozenset()
+    """Fields of the body that the model's workers do not read and that change nothing for them. Orders leave them
+    out."""
 
     @property
     def is_durable(self) -> bool:
@@ -84,7 +87,7 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         tier=call.tenant.tier,
         deadline_at=call.deadline_at,
         endpoint=request.endpoint,
-        body=dict(request.body),
+        body={name: value for name, value in request.body.items() if name not in call.unread},
         max_tokens=call.max_tokens,
         choices=request.choices,
         app=request.app,

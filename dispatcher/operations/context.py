@@ -31,6 +31,8 @@ class GateSettings:
     """The max_tokens of a request without max_tokens. Its estimate uses this number too."""
     shard: str = "default"
     """The name of the shard, which its log and its stored rows of usage have."""
+    drops_unknown_fields: bool = False
+    """Drop unknown fields of HTTP requests, and name them in a header, instead of refusing the request."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,9 @@ process already, or dispatched again.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+from dispatcher.fields.supported import unread_fields
 from dispatcher.model.commands import Cancel, End, Offer, Status, Waiting
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.invocation import Answer, Invocation
@@ -89,10 +91,10 @@ async def _followed(following: Following) -> bool:
 async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
     max_tokens = max_tokens_of(context, tenant, request)
-    try:
+    bytes_per_token, unread = 1.0, frozenset[str]()
+    with suppress(NoWorker, UnknownModel):
         bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
-    except (NoWorker, UnknownModel):
-        bytes_per_token = 1.0
+        unread = unread_fields(request, context.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens * request.choices)
-    return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key)
+    return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key, unread)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dispatcher.fields.supported import check_capabilities, unread_fields
 from dispatcher.model.commands import Offer, Outcome, Refused, Waiting
 from dispatcher.model.errors import (
     AnsweredError,
@@ -79,7 +80,8 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
     full), the request is submitted again (keys.py).
 
-    Raises UnknownModel, NoWorker, InvalidRequest (prompt or max_tokens beyond the model or the tenant's limit),
+    Raises UnknownModel, NoWorker, InvalidRequest (a field that the model's workers do not support; prompt or max_tokens
+    beyond the model or the tenant's limit),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
     """
     try:
@@ -205,6 +207,8 @@ async def _checked(context: Context, submission: Submission) -> Call:
     """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant, request = submission.tenant, submission.request
     worker = await context.fleet.worker_for(tenant, request.model)
+    capabilities = context.fleet.capabilities(request.model)
+    check_capabilities(request, capabilities)
     max_tokens = max_tokens_of(context, tenant, request)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
     if not is_generated <= max_tokens * request.choices <= tenant.max_tokens_max:
@@ -220,7 +224,8 @@ async def _checked(context: Context, submission: Submission) -> Call:
     now = context.clock.now()
     deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
     cost = context.service(input_tokens, max_tokens * request.choices)
-    return Call("", tenant, request, max_tokens, cost, now, deadline_at, submission.key)
+    unread = unread_fields(request, capabilities)
+    return Call("", tenant, request, max_tokens, cost, now, deadline_at, submission.key, unread)
 
 
 def _size_of(call: Call) -> tuple[str, int, int]:

@@ -16,15 +16,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.bootstrap import make_context
+from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
-from dispatcher.wire import parse_request
 from functions.http_api.callers import context_of, idempotency_key, tenant_of
 from functions.http_api.connections import BoundedConnections, hold_key, read_body
 from functions.http_api.cors import ConfiguredCors
+from functions.http_api.dropped import name_dropped
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.readiness import health, ready
@@ -47,14 +48,17 @@ async def _complete(request: Request, endpoint: Endpoint) -> Response:
     if not key:
         context.limits.full_queues.check(tenant.name, context.clock.monotonic())
     body = await read_body(request, context.limit_settings.body_s)
-    parsed = parse_request(parse_object(body), endpoint)
+    parsed = parse(parse_object(body), endpoint, drop_unknown=context.settings.drops_unknown_fields)
     if key:
         hold_key(request, context, tenant.name, key)
-    submitted = await submit(context, Submission(tenant, parsed, key))
+    submitted = await submit(context, Submission(tenant, parsed.request, key))
     if isinstance(submitted, Known):
-        return await replay(context, submitted, parsed, request)
-    reply = respond_streaming if parsed.stream else respond
-    return await reply(context, submitted, request)
+        response = await replay(context, submitted, parsed.request, request)
+    else:
+        reply = respond_streaming if parsed.request.stream else respond
+        response = await reply(context, submitted, request)
+    name_dropped(response, parsed.dropped)
+    return response
 
 
 async def tenant_usage(request: Request) -> Response:

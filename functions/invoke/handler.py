@@ -14,6 +14,7 @@ from typing import Any
 
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
+from dispatcher.fields.parse import parse_request
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import InvalidRequest, TenantError
@@ -23,7 +24,6 @@ from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.submit import Accepted, Known, Submission, submit
-from dispatcher.wire import parse_request
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
 from functions.observability import count, log_ended, logger, metrics, tracer
 from functions.rendering import rendered

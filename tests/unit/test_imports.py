@@ -13,8 +13,8 @@ import pytest
 from tests.support.hang_guard import HANG_S
 
 ROOT = Path(__file__).parents[2]
-PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "gpu_worker/policies")
-PURE_FILES = ("dispatcher/ports.py", "dispatcher/neutral_fields.py", "gpu_worker/engines/interface.py")
+PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "dispatcher/fields", "gpu_worker/policies")
+PURE_FILES = ("dispatcher/ports.py", "gpu_worker/engines/interface.py")
 PURE = [
     *sorted(path for folder in PURE_FOLDERS for path in (ROOT / folder).rglob("*.py")),
     *(ROOT / file for file in PURE_FILES),
@@ -55,7 +55,7 @@ def test_the_scheduling_core_runs_on_a_bare_python() -> None:
 
 
 def test_a_blocked_import_is_seen() -> None:
-    assert "pydantic is not to be imported here" in _bare_python(["dispatcher.wire"], ("pydantic",)).stderr
+    assert "pydantic is not to be imported here" in _bare_python(["dispatcher.worker_wire"], ("pydantic",)).stderr
 
 
 @pytest.mark.parametrize(

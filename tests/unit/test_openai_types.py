@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from dispatcher.fields.parse import parse_request
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.requests import Endpoint
-from dispatcher.wire import parse_request
 
 pytest.importorskip("openai")
 USER = {"role": "user", "content": "hello"}

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from dispatcher.fields.limits import STOPS_MAX
 from dispatcher.model.commands import Leave, Silent
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.fleet import FRESH_S
+from dispatcher.strict_json import DEPTH_MAX
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
@@ -165,7 +167,7 @@ BAD_BODIES = {
     "a key twice, deep inside": b'{"model": "m", "messages": [{"role": "user", "role": "system", "content": "p"}]}',
     "a lone surrogate": b'{"model": "m", "prompt": "\\ud800"}',
     "a lone surrogate in a key": b'{"model": "m", "prompt": "p", "\\udfff": 1}',
-    "too deep": b'{"a":' * 40 + b"1" + b"}" * 40,
+    "too deep": b'{"a":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1),
     "far too deep": b"[" * 200_000,
     "an endless number": b'{"model": "m", "prompt": "p", "seed": ' + b"9" * 5000 + b"}",
 }
@@ -203,9 +205,9 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "temperature too high": (completion(temperature=2.1), "temperature", "invalid_value"),
     "temperature huge": (completion(temperature=10**400), "temperature", "invalid_value"),
     "temperature true": (completion(temperature=True), "temperature", "invalid_value"),
-    "five stops": (completion(stop=["a", "b", "c", "d", "e"]), "stop", "invalid_value"),
+    "too many stops": (completion(stop=["a"] * (STOPS_MAX + 1)), "stop", "invalid_value"),
     "n": (completion(n=2), "n", "unsupported_parameter"),
-    "n true": (completion(n=True), "n", "unsupported_parameter"),
+    "n true": (completion(n=True), "n", "invalid_value"),
     "logprobs": (completion(logprobs=5), "logprobs", "unsupported_parameter"),
     "both forms": (completion(messages=[{"role": "user", "content": "p"}]), "messages", "unknown_parameter"),
     "stream a word": (completion(stream="yes"), "stream", "invalid_value"),

@@ -12,6 +12,7 @@ from dispatcher.model.commands import Leave
 from dispatcher.model.errors import DeadlineExceeded, NoWorker, ServiceError, WorkerFailed
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.fleet import FRESH_S
+from dispatcher.strict_json import DEPTH_MAX
 from functions.invoke.handler import invoke
 from functions.result.handler import result
 from tests.support.gate.memory_gate import Gate
@@ -105,7 +106,7 @@ BAD_PAYLOADS: dict[str, tuple[dict[str, Any], int, str]] = {
     "NaN": ({"temperature": float("nan")}, 400, "invalid_json"),
     "lone surrogate": ({"prompt": "\ud800"}, 400, "invalid_json"),
     "lone surrogate in the key": ({"api_key": "hg-\udfff"}, 400, "invalid_json"),
-    "too deep": ({"metadata": nested(40)}, 400, "invalid_json"),
+    "too deep": ({"metadata": nested(DEPTH_MAX + 1)}, 400, "invalid_json"),
     "far too deep": ({"metadata": nested(5_000)}, 400, "invalid_json"),
     "too large": ({"prompt": "p" * 1_000_001}, 413, "request_too_large"),
     "too large to be kept": ({"prompt": "p" * 360_000}, 413, "request_too_large"),

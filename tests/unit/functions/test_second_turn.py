@@ -11,7 +11,7 @@ FIRST = {"role": "user", "content": "hello"}
 AGAIN = {"role": "user", "content": "and more"}
 DUMPED = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
 """What the OpenAI SDK's `model_dump()` adds to a message."""
-NEUTRAL = {"tool_choice": "auto", "tools": None, "n": 1, "top_p": 1, "repetition_penalty": 1.0, "logprobs": False}
+NEUTRAL = {"tool_choice": "auto", "tools": None, "n": 1, "frequency_penalty": 0, "logprobs": False, "user": "u"}
 TURNS = [FIRST, {"role": "assistant", "content": "xxx"}, AGAIN]
 
 
@@ -51,4 +51,4 @@ async def test_a_refusal_names_the_messages_field_over_both(gate: Gate) -> None:
     assert (reply.status, payload["status"]) == (400, 400)
     assert reply.error == payload["error"]
     assert reply.error["param"] == "messages.1.refusal"
-    assert reply.error["message"].endswith('leave it out or send null or "".')
+    assert reply.error["message"].endswith('leave it out or send null or "". Send it as `content`.')

@@ -1,0 +1,36 @@
+"""The objects inside requests that have tables of their own, for the page and for the tests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.fields.kinds import Table
+from dispatcher.fields.table import formats, messages, responses, sampling, tools
+
+PARTS: tuple[Table, ...] = (
+    messages.INSTRUCTIONS,
+    messages.USER,
+    messages.ASSISTANT,
+    messages.TOOL_RESULT,
+    messages.TEXT_PART,
+    messages.IMAGE_PART,
+    messages.IMAGE_URL,
+    tools.TOOL,
+    tools.FUNCTION,
+    tools.NAMED_TOOL,
+    tools.NAMED,
+    tools.TOOL_CALL,
+    tools.CALLED,
+    formats.JSON_SCHEMA_FORMAT,
+    formats.JSON_SCHEMA,
+    formats.STRUCTURAL_TAG,
+    formats.STRUCTURED_OUTPUTS,
+    sampling.STREAM_OPTIONS,
+    sampling.REPETITION_DETECTION,
+    responses.STREAM_OPTIONS,
+    responses.REASONING_OPTIONS,
+    responses.TEXT_OPTIONS,
+)
+ROLES: Mapping[str, str] = {
+    role: form.refused or f"the fields of a {form.table.title}" for role, form in messages.MESSAGE.forms.items()
+}

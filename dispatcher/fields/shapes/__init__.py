@@ -1,0 +1,1 @@
+"""The shapes of values: what a field accepts, and its bounds."""

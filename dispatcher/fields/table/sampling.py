@@ -1,0 +1,126 @@
+"""Fields that change which tokens are sampled, and how many. Chats and completions have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.limits import (
+    BAD_WORD_CHARS_MAX,
+    BAD_WORDS_MAX,
+    CHOICES_MAX,
+    LOGPROBS_MAX,
+    MODEL_CHARS_MAX,
+    SEED_MAX,
+    STOP_CHARS_MAX,
+    STOPS_MAX,
+    TOKEN_ID_MAX,
+    TOKEN_IDS_MAX,
+    TOKENS_MAX,
+)
+from dispatcher.fields.shapes.containers import Either, Entries, Items, Record
+from dispatcher.fields.shapes.scalars import Anything, Flag, Number, Text, Whole, Word
+from dispatcher.fields.shapes.token_ids import TokenIds
+from dispatcher.fields.table.ours import label, refused
+from dispatcher.model.capabilities import Capability
+
+SAMPLING = (Capability.SAMPLING,)
+VLLM = (Capability.VLLM,)
+THINKING = (Capability.VLLM, Capability.REASONING)
+LOGPROBS = (Capability.LOGPROBS,)
+LENGTH = (Capability.VLLM, Capability.LENGTH)
+TOKEN_IDS = TokenIds(TOKEN_IDS_MAX)
+
+STREAM_OPTIONS = Table(
+    "stream_options",
+    {
+        "include_usage": Field(Kind.READ, Flag(), "The last chunk has the usage."),
+        "include_obfuscation": label("It adds random characters to OpenAI's chunks; the gate adds none."),
+        "continuous_usage_stats": label(
+            "It asks for the usage in every chunk. With `include_usage` the last chunk has it."
+        ),
+    },
+)
+
+REPETITION_DETECTION = Table(
+    "repetition_detection",
+    {
+        "max_pattern_size": Field(Kind.BOUNDED, Whole(0, TOKEN_IDS_MAX)),
+        "min_pattern_size": Field(Kind.BOUNDED, Whole(0, TOKEN_IDS_MAX)),
+        "min_count": Field(Kind.BOUNDED, Whole(0, TOKEN_IDS_MAX)),
+    },
+)
+
+COMMON: Mapping[str, Field] = {
+    "model": Field(Kind.READ, Text(MODEL_CHARS_MAX, 1), required=True),
+    "stream": Field(Kind.READ, Flag(), neutral=(False,)),
+    "stream_options": Field(Kind.READ, Record(STREAM_OPTIONS), neutral=({},)),
+    "max_tokens": Field(
+        Kind.READ, Whole(1), "`n` times this number is at most the tenant's limit, and fits the model's context."
+    ),
+    "n": Field(Kind.READ, Whole(1, CHOICES_MAX), "All choices count as service. Above 1 it needs `n`.", neutral=(1,)),
+    "metadata": Field(
+        Kind.READ,
+        Anything(),
+        "An object of texts. The gate reads the keys with the prefix `headgate_`, and drops the others.",
+    ),
+    "stop": Field(
+        Kind.BOUNDED,
+        Either({str: Text(STOP_CHARS_MAX, 1), list: Items(Text(STOP_CHARS_MAX, 1), STOPS_MAX)}),
+        neutral=([],),
+    ),
+    "seed": Field(Kind.PASSED, Whole(-SEED_MAX, SEED_MAX)),
+    "temperature": Field(Kind.PASSED, Number(0, 2)),
+    "top_p": Field(Kind.PASSED, Number(0, 1, above=True), usual=(1,), capability=SAMPLING),
+    "top_k": Field(Kind.PASSED, Whole(-1, TOKEN_ID_MAX), usual=(-1, 0), capability=SAMPLING),
+    "min_p": Field(Kind.PASSED, Number(0, 1), usual=(0,), capability=SAMPLING),
+    "presence_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=SAMPLING),
+    "frequency_penalty": Field(Kind.PASSED, Number(-2, 2), neutral=(0,), capability=SAMPLING),
+    "repetition_penalty": Field(Kind.PASSED, Number(0, 10, above=True), usual=(1,), capability=SAMPLING),
+    "logit_bias": Field(
+        Kind.BOUNDED,
+        Entries(Number(-100, 100), TOKEN_IDS_MAX, Text(10, 1, r"[0-9]+", "a token id")),
+        neutral=({},),
+        capability=SAMPLING,
+    ),
+}
+
+VLLM_SAMPLING: Mapping[str, Field] = {
+    "ignore_eos": Field(Kind.PASSED, Flag(), neutral=(False,), capability=LENGTH),
+    "min_tokens": Field(Kind.PASSED, Whole(0, TOKENS_MAX), neutral=(0,), capability=LENGTH),
+    "stop_token_ids": Field(Kind.BOUNDED, TOKEN_IDS, neutral=([],), capability=VLLM),
+    "allowed_token_ids": Field(Kind.BOUNDED, TOKEN_IDS, neutral=([],), capability=VLLM),
+    "logprob_token_ids": Field(Kind.BOUNDED, TokenIds(LOGPROBS_MAX), neutral=([],), capability=VLLM),
+    "bad_words": Field(Kind.BOUNDED, Items(Text(BAD_WORD_CHARS_MAX, 1), BAD_WORDS_MAX), neutral=([],), capability=VLLM),
+    "include_stop_str_in_output": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+    "skip_special_tokens": Field(Kind.PASSED, Flag(), neutral=(True,), capability=VLLM),
+    "spaces_between_special_tokens": Field(Kind.PASSED, Flag(), neutral=(True,), capability=VLLM),
+    "return_tokens_as_token_ids": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+    "watermarking": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+    "repetition_detection": Field(
+        Kind.BOUNDED,
+        Record(REPETITION_DETECTION),
+        capability=VLLM,
+    ),
+    "thinking_token_budget": Field(Kind.PASSED, Whole(-1, TOKENS_MAX), neutral=(-1,), capability=THINKING),
+    "stream_interval": label("It makes chunks larger. The gate forwards each piece when it arrives."),
+    "use_beam_search": refused("Beam search is not scheduled by the gate; use `n`.", False),
+    "length_penalty": refused("It belongs to beam search.", 1),
+    "early_stopping": refused("It belongs to beam search.", False),
+    "best_of": refused("Use `n`.", 1),
+}
+
+_NO_PLACE = "The gate's answer has no place for its result."
+RESULTS: Mapping[str, Field] = {
+    "prompt_logprobs": refused(_NO_PLACE),
+    "return_token_ids": refused(_NO_PLACE, False),
+    "return_token_offsets": refused(_NO_PLACE, False),
+    "return_prompt_text": refused(_NO_PLACE, False),
+    "routed_experts_prompt_start": refused(_NO_PLACE, 0),
+}
+
+_TRUNCATION = "-1 stands for the model's context. Without `vllm`, an input beyond the context is refused, not cut."
+PROMPT_TOKENS: Mapping[str, Field] = {
+    "truncate_prompt_tokens": Field(Kind.PASSED, Whole(-1, TOKENS_MAX), _TRUNCATION, usual=(-1,), capability=VLLM),
+    "truncation_side": Field(Kind.PASSED, Word(("left", "right")), capability=VLLM),
+}

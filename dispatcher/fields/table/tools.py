@@ -1,0 +1,91 @@
+"""Fields about tools: their definitions, the choice among them, and the calls in a message. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.fields.kinds import Field, Kind, Table
+from dispatcher.fields.limits import DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX, TEXT_CHARS_MAX, TOOL_CALLS_MAX, TOOLS_MAX
+from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
+from dispatcher.fields.shapes.scalars import Flag, Text, Word
+from dispatcher.fields.shapes.schemas import Schema
+from dispatcher.fields.table.ours import label, refused
+from dispatcher.fields.table.sampling import VLLM
+from dispatcher.model.capabilities import Capability
+
+TOOLS_NEED = (Capability.TOOLS,)
+NAME = Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1), required=True)
+NO_FIELDS = Table("", {})
+ONLY_FUNCTIONS = "Define a tool with the type `function`."
+
+FUNCTION = Table(
+    "function of a tool",
+    {
+        "name": NAME,
+        "description": Field(Kind.BOUNDED, Text(DESCRIPTION_CHARS_MAX)),
+        "parameters": Field(Kind.BOUNDED, Schema()),
+        "strict": Field(Kind.PASSED, Flag()),
+        "defer_loading": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+    },
+)
+TOOL = Table(
+    "tool",
+    {
+        "function": Field(Kind.PASSED, Record(FUNCTION), required=True),
+        "defer_loading": Field(Kind.PASSED, Flag(), neutral=(False,), capability=VLLM),
+    },
+)
+NAMED = Table("name of a function", {"name": NAME})
+NAMED_TOOL = Table("named tool", {"function": Field(Kind.PASSED, Record(NAMED), required=True)})
+
+CALLED = Table(
+    "function of a tool call",
+    {"name": NAME, "arguments": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True)},
+)
+TOOL_CALL = Table(
+    "tool call",
+    {
+        "id": Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1)),
+        "function": Field(Kind.PASSED, Record(CALLED), required=True),
+        "index": label("The place of the call in a stream."),
+    },
+)
+TOOL_CALLS = Items(
+    Tagged("type", {"function": Form(TOOL_CALL), "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS)}, usual="function"),
+    TOOL_CALLS_MAX,
+)
+
+TOOLS: Mapping[str, Field] = {
+    "tools": Field(
+        Kind.BOUNDED,
+        Items(
+            Tagged(
+                "type", {"function": Form(TOOL), "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS)}, usual="function"
+            ),
+            TOOLS_MAX,
+        ),
+        "Their text counts as input.",
+        neutral=([],),
+        capability=TOOLS_NEED,
+    ),
+    "tool_choice": Field(
+        Kind.PASSED,
+        Either(
+            {
+                str: Word(("none", "auto", "required")),
+                dict: Tagged(
+                    "type",
+                    {
+                        "function": Form(NAMED_TOOL),
+                        "allowed_tools": Form(NO_FIELDS, refused="Send only these tools in `tools`."),
+                        "custom": Form(NO_FIELDS, refused=ONLY_FUNCTIONS),
+                    },
+                ),
+            }
+        ),
+        'Without `tools`, "none" and "auto" change nothing, and the other values are refused.',
+    ),
+    "parallel_tool_calls": Field(Kind.PASSED, Flag(), "Without `tools` it changes nothing."),
+    "functions": refused("Use `tools`.", []),
+    "function_call": refused("Use `tool_choice`.", "none", "auto"),
+}

@@ -1,0 +1,31 @@
+"""The tables of all endpoints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatcher.fields.kinds import Field, Table
+from dispatcher.fields.table.chat import CHAT
+from dispatcher.fields.table.completion import COMPLETION
+from dispatcher.fields.table.embeddings import EMBEDDINGS
+from dispatcher.fields.table.responses import RESPONSES
+from dispatcher.model.requests import Endpoint
+
+_INPUTS = frozenset({"messages", "prompt", "input"})
+
+
+def _elsewhere(own: Mapping[str, Field], other: Mapping[str, Field]) -> dict[str, Field]:
+    return {name: field for name, field in other.items() if name not in own and name not in _INPUTS}
+
+
+CHAT_TABLE = Table("POST /v1/chat/completions", CHAT, _elsewhere(CHAT, COMPLETION))
+COMPLETION_TABLE = Table("POST /v1/completions", COMPLETION, _elsewhere(COMPLETION, CHAT))
+EMBEDDINGS_TABLE = Table("POST /v1/embeddings", EMBEDDINGS)
+RESPONSES_TABLE = Table("POST /v1/responses", RESPONSES)
+
+TABLES: Mapping[Endpoint, Table] = {
+    Endpoint.CHAT: CHAT_TABLE,
+    Endpoint.COMPLETION: COMPLETION_TABLE,
+    Endpoint.EMBEDDINGS: EMBEDDINGS_TABLE,
+}
+ALL = (CHAT_TABLE, COMPLETION_TABLE, RESPONSES_TABLE, EMBEDDINGS_TABLE)

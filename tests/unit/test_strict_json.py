@@ -1,0 +1,57 @@
+"""Strict JSON: what is accepted is read back, and all else is refused without a crash."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.model.errors import InvalidRequest, RequestTooLarge
+from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
+
+
+class TestStrictJson:
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"{",
+            b"[1]",
+            b'"x"',
+            b"\xff\xfe",
+            b'{"a": NaN}',
+            b'{"a": Infinity}',
+            b'{"a": 1e999}',
+            b'{"a": 1, "a": 2}',
+            b'{"a": "\\ud800"}',
+            b'{"a":' + b"[" * 100_000,
+            json.dumps({"a": 1}).replace("1", "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)).encode(),
+            b'{"a": ' + b"9" * 10_000 + b"}",
+        ],
+    )
+    def test_refused(self, raw: bytes) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_object(raw)
+        assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+    def test_too_large(self) -> None:
+        with pytest.raises(RequestTooLarge) as caught:
+            parse_object(b" " * (BODY_BYTES_MAX + 1))
+        assert caught.value.status == 413
+
+    @given(
+        st.dictionaries(
+            st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5)
+        )
+    )
+    def test_what_json_writes_is_read_back(self, value: dict[str, Any]) -> None:
+        assert parse_object(json.dumps(value)) == value
+
+    @given(st.binary(max_size=200))
+    def test_nothing_but_the_two_errors_ever(self, raw: bytes) -> None:
+        with suppress(InvalidRequest):
+            parse_object(raw)

@@ -1,0 +1,55 @@
+"""The table of fields against the request models of the pinned vLLM: a new version that adds a field fails here."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+from pydantic import BaseModel
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is absent", allow_module_level=True)
+
+from vllm.entrypoints.generate.base import protocol as base
+from vllm.entrypoints.openai.chat_completion import protocol as chat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.embed import protocol as embed
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
+
+from dispatcher.fields.kinds import Table
+from dispatcher.fields.table import formats, sampling, tools
+from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
+
+MODELS: list[tuple[Table, type[BaseModel]]] = [
+    (CHAT_TABLE, chat.ChatCompletionRequest),
+    (COMPLETION_TABLE, CompletionRequest),
+    (RESPONSES_TABLE, ResponsesRequest),
+    (EMBEDDINGS_TABLE, embed.EmbeddingCompletionRequest),
+    (EMBEDDINGS_TABLE, embed.EmbeddingChatRequest),
+    (sampling.STREAM_OPTIONS, base.StreamOptions),
+    (tools.TOOL, chat.ChatCompletionToolsParam),
+    (tools.FUNCTION, base.FunctionDefinition),
+    (tools.NAMED_TOOL, chat.ChatCompletionNamedToolChoiceParam),
+    (tools.NAMED, chat.ChatCompletionNamedFunction),
+    (formats.JSON_SCHEMA_FORMAT, base.ResponseFormat),
+    (formats.JSON_SCHEMA, base.JsonSchemaResponseFormat),
+    (formats.STRUCTURAL_TAG, base.StructuralTagResponseFormat),
+    (formats.STRUCTURAL_TAG, base.LegacyStructuralTagResponseFormat),
+]
+DATACLASSES = [
+    (formats.STRUCTURED_OUTPUTS, StructuredOutputsParams),
+    (sampling.REPETITION_DETECTION, RepetitionDetectionParams),
+]
+
+
+@pytest.mark.parametrize(("table", "model"), MODELS, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_table_has_each_field(table: Table, model: type[BaseModel]) -> None:
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    assert names - {"type"} - set(table.fields) == set()
+
+
+@pytest.mark.parametrize(("table", "model"), DATACLASSES, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_table_has_each_field_of_a_dataclass(table: Table, model: type) -> None:
+    assert {field.name for field in dataclasses.fields(model)} - set(table.fields) == set()
