@@ -20,16 +20,15 @@ from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
-from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.strict_json import parse_object
-from functions.http_api.callers import context_of, idempotency_key, tenant_of
-from functions.http_api.connections import BoundedConnections, hold_key, read_body
+from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.complete import complete, read_request
+from functions.http_api.connections import BoundedConnections
 from functions.http_api.cors import ConfiguredCors
-from functions.http_api.dropped import name_dropped
+from functions.http_api.forms import ChatForm
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.readiness import health, ready
-from functions.http_api.replies import replay, respond, respond_streaming
 from functions.http_api.usage import usage
 from functions.observability import logger
 
@@ -43,22 +42,11 @@ async def completions(request: Request) -> Response:
 
 
 async def _complete(request: Request, endpoint: Endpoint) -> Response:
-    context, tenant = context_of(request), await tenant_of(request)
-    key = idempotency_key(request)
-    if not key:
-        context.limits.full_queues.check(tenant.name, context.clock.monotonic())
-    body = await read_body(request, context.limit_settings.body_s)
-    parsed = parse(parse_object(body), endpoint, drop_unknown=context.settings.drops_unknown_fields)
-    if key:
-        hold_key(request, context, tenant.name, key)
-    submitted = await submit(context, Submission(tenant, parsed.request, key))
-    if isinstance(submitted, Known):
-        response = await replay(context, submitted, parsed.request, request)
-    else:
-        reply = respond_streaming if parsed.request.stream else respond
-        response = await reply(context, submitted, request)
-    name_dropped(response, parsed.dropped)
-    return response
+    tenant = await tenant_of(request)
+    key, body = await read_request(request, tenant)
+    drops = context_of(request).settings.drops_unknown_fields
+    parsed = parse(parse_object(body), endpoint, drop_unknown=drops)
+    return await complete(request, tenant, parsed, key, lambda head: ChatForm(head, parsed.request))
 
 
 async def tenant_usage(request: Request) -> Response:

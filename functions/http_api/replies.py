@@ -1,4 +1,7 @@
-"""Answers over HTTP: whole or streamed, new or repeated. A disconnect of the caller ends the invocation."""
+"""Answers over HTTP: whole or streamed, new or repeated. A disconnect of the caller ends the invocation.
+
+A form (forms.py) writes the answer: as a chat, or as a response.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dispatcher.model.answers import DONE, KEEPALIVE, AnswerHead, event
+from dispatcher.model.answers import KEEPALIVE
 from dispatcher.model.collected import tokens_of
 from dispatcher.model.commands import Waiting
 from dispatcher.model.errors import AnsweredError
-from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.invocation import Answer
 from dispatcher.model.requests import Request as TenantRequest
-from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-from dispatcher.operations.answer import body_of, head_of, result_of
+from dispatcher.model.worker_protocol import Finished, WorkEvent
+from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
 from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Accepted, Known
+from functions.http_api.forms import AnswerForm, FormMaker
 from functions.http_api.observe import Observed
-from functions.rendering import head_of_call, rendered
+from functions.rendering import head_of_call
 
 HEADERS_AFTER_S = 10.0
 """A stream's headers wait this long for the first event, so that an early failure has its own HTTP status."""
@@ -33,7 +37,7 @@ KEEPALIVE_S = 15.0
 T = TypeVar("T")
 
 
-async def respond(context: Context, accepted: Accepted, request: Request) -> Response:
+async def respond(context: Context, accepted: Accepted, form: FormMaker, request: Request) -> Response:
     """Return the whole answer. Raises ClientDisconnect if the caller disconnects before it is complete."""
     observed = Observed(context.clock, accepted)
 
@@ -52,10 +56,13 @@ async def respond(context: Context, accepted: Accepted, request: Request) -> Res
     finally:
         accepted.leave()
     observed.end("done")
-    return _whole(rendered(accepted.call, accepted.following.answer), _headers(accepted))
+    answer = accepted.following.answer
+    finished = Finished(answer.reason, answer.input_tokens, answer.output_tokens, answer.reasons)
+    body = await form(head_of_call(accepted.call)).whole(answer.choices(), finished)
+    return _whole(body, _headers(accepted))
 
 
-async def respond_streaming(context: Context, accepted: Accepted, request: Request) -> Response:
+async def respond_streaming(context: Context, accepted: Accepted, form: FormMaker, request: Request) -> Response:
     """Return the answer as server-sent events. Raises the error that ends the call before its first event."""
     observed = Observed(context.clock, accepted)
     try:
@@ -65,22 +72,21 @@ async def respond_streaming(context: Context, accepted: Accepted, request: Reque
         observed.end(error.code if isinstance(error, AnsweredError) else "disconnected")
         raise
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
-    return _Streamed(_stream(accepted, first, observed), accepted, observed, headers)
+    chunks = _stream(accepted, first, form(head_of_call(accepted.call)), observed)
+    return _Streamed(chunks, accepted, observed, headers)
 
 
-async def replay(context: Context, known: Known, asked: TenantRequest, request: Request) -> Response:
+async def replay(context: Context, known: Known, asked: TenantRequest, form: FormMaker, request: Request) -> Response:
     """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
     try:
         answer = await _unless_gone(request, result_of(context, known))
     finally:
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
-    invocation = known.invocation
-    headers = {"x-request-id": invocation.id}
+    written, headers = form(head_of(known.invocation)), {"x-request-id": known.invocation.id}
     if not asked.stream:
-        return _whole(body_of(invocation, answer), headers)
-    chunks = _replayed(invocation, answer, asked.include_usage)
-    return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
+        return _whole(await written.whole(choices_of(answer), last_event(answer)), headers)
+    return StreamingResponse(_replayed(written, answer), media_type="text/event-stream", headers=headers)
 
 
 class _Streamed(StreamingResponse):
@@ -101,48 +107,35 @@ class _Streamed(StreamingResponse):
             self._accepted.leave()
 
 
-async def _stream(accepted: Accepted, item: WorkEvent | Pause, observed: Observed) -> AsyncIterator[bytes]:
+async def _stream(
+    accepted: Accepted, item: WorkEvent | Pause, form: AnswerForm, observed: Observed
+) -> AsyncIterator[bytes]:
     """Yield the answer's bytes, from its first event `item` on."""
-    request = accepted.call.request
-    head = head_of_call(accepted.call)
-    opening = head.opening(request.choices)
     try:
         while item is not Pause.END:
             if isinstance(item, Pause):
                 yield KEEPALIVE
             else:
                 observed.note(item)
-                if chunks := _chunks(item, head, request.include_usage):
-                    for chunk in [*opening, *chunks]:
-                        yield event(chunk)
-                    opening = []
+                for chunk in await form.write(item):
+                    yield chunk
             item = await accepted.following.next_event(KEEPALIVE_S)
         observed.end("done")
-        yield DONE
+        for chunk in form.end():
+            yield chunk
     except AnsweredError as error:
         observed.end(error.code)
-        yield event(error.body_with_retry())
-        yield DONE
+        for chunk in form.failed(error):
+            yield chunk
 
 
-def _chunks(item: WorkEvent, head: AnswerHead, include_usage: bool) -> list[dict[str, Any]]:
-    if isinstance(item, Token):
-        return [head.chunk(item)] if item.text or item.delta or item.logprobs else []
-    if not isinstance(item, Finished):
-        return []
-    last = head.last_chunks(item)
-    return [*last, head.usage_chunk(item.input_tokens, item.output_tokens)] if include_usage else last
-
-
-async def _replayed(invocation: Invocation, answer: Answer, include_usage: bool) -> AsyncIterator[bytes]:
-    head, choices = head_of(invocation), choices_of(answer)
-    for chunk in head.opening(len(choices)):
-        yield event(chunk)
-    events: list[WorkEvent] = [*tokens_of(choices, answer.output_tokens), last_event(answer)]
+async def _replayed(form: AnswerForm, answer: Answer) -> AsyncIterator[bytes]:
+    events: list[WorkEvent] = [*tokens_of(choices_of(answer), answer.output_tokens), last_event(answer)]
     for item in events:
-        for chunk in _chunks(item, head, include_usage):
-            yield event(chunk)
-    yield DONE
+        for chunk in await form.write(item):
+            yield chunk
+    for chunk in form.end():
+        yield chunk
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

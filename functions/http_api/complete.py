@@ -1,0 +1,42 @@
+"""The common way of every request for an answer: read the body, submit the request, answer in a form."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dispatcher.fields.parse import Parsed
+from dispatcher.model.requests import Request as TenantRequest
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.submit import Known, Submission, submit
+from functions.http_api.callers import context_of, idempotency_key
+from functions.http_api.connections import hold_key, read_body
+from functions.http_api.dropped import name_dropped
+from functions.http_api.forms import FormMaker
+from functions.http_api.replies import replay, respond, respond_streaming
+
+
+async def read_request(request: Request, tenant: Tenant) -> tuple[str, bytes]:
+    """Return the idempotency key and the body. Raises Refused at once if the tenant's queue was full just now."""
+    context, key = context_of(request), idempotency_key(request)
+    if not key:
+        context.limits.full_queues.check(tenant.name, context.clock.monotonic())
+    return key, await read_body(request, context.limit_settings.body_s)
+
+
+async def complete(request: Request, tenant: Tenant, parsed: Parsed, key: str, form: FormMaker) -> Response:
+    """Submit the request and return its answer, in the form that `form` makes. Raises the error of the request."""
+    response = await _answer(request, tenant, parsed.request, key, form)
+    name_dropped(response, parsed.dropped)
+    return response
+
+
+async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: str, form: FormMaker) -> Response:
+    context = context_of(request)
+    if key:
+        hold_key(request, context, tenant.name, key)
+    submitted = await submit(context, Submission(tenant, asked, key))
+    if isinstance(submitted, Known):
+        return await replay(context, submitted, asked, form, request)
+    reply = respond_streaming if asked.stream else respond
+    return await reply(context, submitted, form, request)
