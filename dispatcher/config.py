@@ -51,6 +51,10 @@ class Config(BaseModel):
     unknown_fields: Literal["refuse", "drop"] = "refuse"
     """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
     refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
+    responses_kept_s: float = Field(default=24 * 3600.0, ge=0, le=30 * 24 * 3600)
+    """A response of POST /v1/responses is kept for this time. 0: no response is kept."""
+    responses_bytes_max: int = Field(default=500_000_000, ge=0)
+    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
@@ -92,8 +96,14 @@ class Config(BaseModel):
         )
 
     def gate_settings(self) -> GateSettings:
-        drops = self.unknown_fields == "drop"
-        return GateSettings(self.deadline_s, self.default_max_tokens, self.shard, drops)
+        return GateSettings(
+            self.deadline_s,
+            self.default_max_tokens,
+            self.shard,
+            drops_unknown_fields=self.unknown_fields == "drop",
+            responses_kept_s=self.responses_kept_s,
+            responses_bytes_max=self.responses_bytes_max,
+        )
 
 
 def load_config(environment: Mapping[str, str] | None = None) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.fields.kinds import Table
-from dispatcher.fields.table import formats, messages, responses, sampling, tools
+from dispatcher.fields.table import formats, messages, response_items, responses, sampling, tools
 
 PARTS: tuple[Table, ...] = (
     messages.INSTRUCTIONS,
@@ -30,6 +30,7 @@ PARTS: tuple[Table, ...] = (
     responses.STREAM_OPTIONS,
     responses.REASONING_OPTIONS,
     responses.TEXT_OPTIONS,
+    *response_items.OBJECTS,
 )
 ROLES: Mapping[str, str] = {
     role: form.refused or f"the fields of a {form.table.title}" for role, form in messages.MESSAGE.forms.items()

@@ -33,6 +33,10 @@ class GateSettings:
     """The name of the shard, which its log and its stored rows of usage have."""
     drops_unknown_fields: bool = False
     """Drop unknown fields of HTTP requests, and name them in a header, instead of refusing the request."""
+    responses_kept_s: float = 24 * 3600.0
+    """For this time a response of POST /v1/responses is kept. 0: no response is kept."""
+    responses_bytes_max: int = 500_000_000
+    """The most bytes of kept responses of one tenant, compressed and with their inputs."""
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from functions.http_api.forms import ChatForm
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.readiness import health, ready
+from functions.http_api.responses import ROUTES as RESPONSES
 from functions.http_api.usage import usage
 from functions.observability import logger
 
@@ -99,6 +100,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        *RESPONSES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),

@@ -36,6 +36,16 @@ class Reply:
         data = [part.removeprefix("data: ") for part in parts]
         return [text if text == "[DONE]" else json.loads(text) for text in data]
 
+    @property
+    def semantic_events(self) -> list[Any]:
+        """The data of the events of a streamed response. Each is named by its type, and numbered."""
+        parts = [part for part in self.body.decode().split("\n\n") if part and not part.startswith(":")]
+        pairs = [part.removeprefix("event: ").split("\ndata: ") for part in parts]
+        data = [json.loads(text) for _, text in pairs]
+        assert [name for name, _ in pairs] == [each["type"] for each in data]
+        assert [each["sequence_number"] for each in data] == list(range(len(data)))
+        return data
+
 
 class Call:
     """One request under way. `spec_version` as uvicorn announces it."""
@@ -129,3 +139,6 @@ class Caller:
 
     async def post(self, path: str, body: Any = None, *, raw: bytes | None = None, **headers: Any) -> Reply:
         return await self.start("POST", path, body, raw=raw, **headers).finished()
+
+    async def delete(self, path: str, **headers: Any) -> Reply:
+        return await self.start("DELETE", path, **headers).finished()

@@ -13,7 +13,13 @@ import pytest
 from tests.support.hang_guard import HANG_S
 
 ROOT = Path(__file__).parents[2]
-PURE_FOLDERS = ("dispatcher/model", "dispatcher/policies", "dispatcher/fields", "gpu_worker/policies")
+PURE_FOLDERS = (
+    "dispatcher/model",
+    "dispatcher/policies",
+    "dispatcher/fields",
+    "dispatcher/responses",
+    "gpu_worker/policies",
+)
 PURE_FILES = ("dispatcher/ports.py", "gpu_worker/engines/interface.py")
 PURE = [
     *sorted(path for folder in PURE_FOLDERS for path in (ROOT / folder).rglob("*.py")),

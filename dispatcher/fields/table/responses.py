@@ -11,16 +11,14 @@ from dispatcher.fields.kinds import Field, Kind, Table, merged
 from dispatcher.fields.limits import (
     DESCRIPTION_CHARS_MAX,
     LOGPROBS_MAX,
-    MESSAGES_MAX,
     NAME_CHARS_MAX,
-    TEXT_CHARS_MAX,
-    TOOLS_MAX,
 )
-from dispatcher.fields.shapes.containers import Either, Items, Record
-from dispatcher.fields.shapes.scalars import Anything, Flag, Text, Whole, Word
+from dispatcher.fields.shapes.containers import Items, Record
+from dispatcher.fields.shapes.scalars import Flag, Text, Whole, Word
 from dispatcher.fields.table.chat import EFFORTS, REASONING, TEMPLATE_KWARGS
 from dispatcher.fields.table.formats import FORMATS
 from dispatcher.fields.table.ours import LABELS, OURS, REFUSED, SERVED_BY_OPENAI, label, refused
+from dispatcher.fields.table.response_items import INPUT, RESPONSE_TOOL_CHOICE, RESPONSE_TOOLS, TEXT_FORMAT
 from dispatcher.fields.table.sampling import COMMON, VLLM_SAMPLING
 from dispatcher.fields.table.tools import TOOLS_NEED
 
@@ -50,13 +48,13 @@ REASONING_OPTIONS = Table(
 TEXT_OPTIONS = Table(
     "text",
     {
-        "format": Field(Kind.READ, Anything(), "Translated to `response_format`, and checked as it."),
+        "format": Field(Kind.READ, TEXT_FORMAT, "Translated to `response_format`, and checked as it."),
         "verbosity": refused("Say it in the prompt.", "medium"),
     },
 )
 
 RESPONSES_ONLY: Mapping[str, Field] = {
-    "input": Field(Kind.READ, Either({str: Text(TEXT_CHARS_MAX), list: Items(Anything(), MESSAGES_MAX)}), _TRANSLATED),
+    "input": Field(Kind.READ, INPUT, _TRANSLATED),
     "instructions": Field(Kind.READ, Text(DESCRIPTION_CHARS_MAX), "Translated to a system message."),
     "max_output_tokens": Field(Kind.READ, Whole(1), "The name of `max_tokens` here."),
     "max_tool_calls": label("It limits the calls of OpenAI's built-in tools; the gate has none."),
@@ -65,8 +63,8 @@ RESPONSES_ONLY: Mapping[str, Field] = {
     "stream_options": Field(Kind.READ, Record(STREAM_OPTIONS), neutral=({},)),
     "text": Field(Kind.READ, Record(TEXT_OPTIONS), neutral=({},)),
     "reasoning": Field(Kind.READ, Record(REASONING_OPTIONS), neutral=({},)),
-    "tools": Field(Kind.READ, Items(Anything(), TOOLS_MAX), _TRANSLATED, neutral=([],), capability=TOOLS_NEED),
-    "tool_choice": Field(Kind.READ, Anything(), _TRANSLATED),
+    "tools": Field(Kind.READ, RESPONSE_TOOLS, _TRANSLATED, neutral=([],), capability=TOOLS_NEED),
+    "tool_choice": Field(Kind.READ, RESPONSE_TOOL_CHOICE, _TRANSLATED),
     "parallel_tool_calls": Field(Kind.READ, Flag(), _TRANSLATED),
     "top_logprobs": Field(Kind.READ, Whole(0, LOGPROBS_MAX), neutral=(0,)),
     "include": Field(Kind.READ, Items(Word(INCLUDES), 16), neutral=([],)),

@@ -10,9 +10,10 @@ import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
@@ -45,6 +46,8 @@ class Act:
     cut_at_end: bool = False
     """The end is in the log, and the connection breaks before the last event."""
     word: str = "x"
+    pieces: tuple[Token, ...] = ()
+    """The pieces of the answer, instead of `word` as often as the request wants tokens."""
     input_tokens: int = 10
     reason: str = "length"
 
@@ -186,13 +189,14 @@ class _Execution:
         self.is_over = False
         self._workers, self._offer, self._order, self._act = workers, offer, order, act
         self._done = 0
-        self._texts: list[str] = []
+        self._sent = Collected()
+        self._total = min(order.max_tokens, len(act.pieces) or order.max_tokens)
 
     async def events(self) -> AsyncGenerator[WorkEvent, None]:
         act, order = self._act, self._order
         await asyncio.sleep(act.start_s)
         yield Started(act.input_tokens)
-        while self._done < order.max_tokens:
+        while self._done < self._total:
             await asyncio.sleep(act.token_s)
             if self._done in (act.breaks_after, act.ends_silently_after) or self._offer.worker in self._workers.dead:
                 self._workers.lost(self._offer)
@@ -210,9 +214,7 @@ class _Execution:
                 late = WorkRefused(504, "deadline_exceeded", "Late.", final=True)
                 self.last = await self._ended("expired", late)
                 return
-            self._done += 1
-            self._texts.append(act.word)
-            yield Token(act.word, self._done)
+            yield self._next()
         self.last = await self._ended("done", None)
 
     async def left(self) -> None:
@@ -225,17 +227,25 @@ class _Execution:
             self._over()
             await self._workers.gate.do(_end(self._order, "cancelled", self._act.input_tokens, self._done, None))
         else:
-            while self._done < self._order.max_tokens:
+            while self._done < self._total:
                 await asyncio.sleep(self._act.token_s)
-                self._done += 1
-                self._texts.append(self._act.word)
+                self._next()
             await self._ended("done", None)
+
+    def _next(self) -> Token:
+        act = self._act
+        piece = act.pieces[self._done] if act.pieces else Token(act.word, 0)
+        self._done += 1
+        token = replace(piece, output_tokens=self._done)
+        self._sent.note(token)
+        return token
 
     async def _ended(self, outcome: str, refusal: WorkRefused | None) -> WorkEvent | None:
         self._over()
         act = self._act
         read = act.input_tokens if self._done or outcome != "failed" else 0
-        answer = json.dumps({"choices": [{"text": "".join(self._texts), "reason": act.reason}]})
+        self._sent.note(Finished(act.reason, read, self._done))
+        answer = json.dumps({"choices": self._sent.choices()})
         end = _end(self._order, outcome, read, self._done, refusal, answer)
         over = await self._workers.reported(end)
         if not isinstance(over, Over) or over.outcome != outcome or act.cut_at_end:

@@ -1,0 +1,109 @@
+"""Keeps responses for later requests of the same tenant, and finds the responses and items that a request refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher.model.errors import InvalidRequest, StoreUnavailable
+from dispatcher.model.kept_response import CONTENT_BYTES_MAX, KeptResponse
+from dispatcher.operations.context import Context
+from dispatcher.responses.errors import UnknownItem, UnknownPreviousResponse, UnknownResponse
+from dispatcher.responses.ids import is_response_id, response_of_item
+from dispatcher.responses.record import Item, Record, decode, encode
+
+REFERENCED_MAX = 64
+"""The most kept responses that one request may read because of its references. One response has the items of all
+earlier responses of its conversation."""
+_TOO_LONG = f"It is longer than {CONTENT_BYTES_MAX} bytes, compressed and with its input."
+_NO_SPACE = "The tenant's kept responses have used up their space; it becomes free when they expire or are deleted."
+_NO_STORE = "The store could not be reached."
+_OFF = "This server keeps no responses."
+
+
+async def read_response(context: Context, tenant: str, response_id: str) -> Record:
+    """Return a kept response of the tenant. Raises UnknownResponse, StoreUnavailable."""
+    record = await _found(context, tenant, response_id)
+    if record is None:
+        raise UnknownResponse(context.settings.responses_kept_s)
+    return record
+
+
+async def delete_response(context: Context, tenant: str, response_id: str) -> None:
+    """Delete a kept response of the tenant. Raises UnknownResponse, StoreUnavailable."""
+    if not is_response_id(response_id) or not await context.store.delete_response(tenant, response_id):
+        raise UnknownResponse(context.settings.responses_kept_s)
+
+
+async def earlier_items(context: Context, tenant: str, previous: str | None) -> list[Item]:
+    """Return the conversation up to the response `previous`. Raises UnknownPreviousResponse, StoreUnavailable."""
+    if previous is None:
+        return []
+    record = await _found(context, tenant, previous)
+    if record is None:
+        raise UnknownPreviousResponse(context.settings.responses_kept_s)
+    return record.conversation()
+
+
+async def resolved(context: Context, tenant: str, items: Sequence[Item]) -> list[Item]:
+    """Return the items of `input`, each reference replaced by the item that it names.
+
+    Raises UnknownItem, InvalidRequest (references into too many responses), StoreUnavailable.
+    """
+    references = [(number, item["id"]) for number, item in enumerate(items) if item["type"] == "item_reference"]
+    if not references:
+        return list(items)
+    known = _KnownItems(context, tenant)
+    for number, name in reversed(references):  # the last response of a conversation has the items of all others
+        await known.find(name, f"input.{number}.id")
+    return [known.items[item["id"]] if item["type"] == "item_reference" else item for item in items]
+
+
+async def keep(context: Context, tenant: str, record: Record) -> str:
+    """Keep the response. Return why it could not be kept, or the empty text.
+
+    The answer is complete and charged when this is called, so a store that fails does not take it from the caller.
+    """
+    settings = context.settings
+    if not settings.responses_kept_s:
+        return _OFF
+    content = encode(record)
+    if len(content) > CONTENT_BYTES_MAX:
+        return _TOO_LONG
+    expires_at = context.clock.now() + settings.responses_kept_s
+    kept = KeptResponse(tenant, record.response["id"], content, expires_at)
+    try:
+        is_kept = await context.store.keep_response(kept, settings.responses_bytes_max)
+    except StoreUnavailable:
+        return _NO_STORE
+    return "" if is_kept else _NO_SPACE
+
+
+@dataclass(slots=True)
+class _KnownItems:
+    """The items of the kept responses that were read for one request, by id."""
+
+    context: Context
+    tenant: str
+    items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
+
+    async def find(self, name: str, place: str) -> None:
+        """Read the response of an item, unless the item is known. Raises UnknownItem, InvalidRequest."""
+        response_id = response_of_item(name)
+        if name not in self.items and response_id is not None and response_id not in self._read:
+            if len(self._read) >= REFERENCED_MAX:
+                raise InvalidRequest(f"`input` refers to the items of more than {REFERENCED_MAX} responses.", "input")
+            self._read.add(response_id)
+            record = await _found(self.context, self.tenant, response_id)
+            self.items |= {item["id"]: item for item in (record.conversation() if record else ())}
+        if name not in self.items:
+            raise UnknownItem(place, self.context.settings.responses_kept_s)
+
+
+async def _found(context: Context, tenant: str, response_id: str) -> Record | None:
+    if not is_response_id(response_id):
+        return None
+    kept = await context.store.response(tenant, response_id)
+    return None if kept is None else decode(kept.content)

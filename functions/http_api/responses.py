@@ -1,0 +1,88 @@
+"""OpenAI's routes of responses. A response is submitted as a chat, so every engine has it (dispatcher/responses/)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dispatcher.fields.parse import Parsed, parse
+from dispatcher.model.answers import AnswerHead
+from dispatcher.model.errors import InvalidRequest
+from dispatcher.model.requests import Endpoint
+from dispatcher.operations.responses import delete_response, earlier_items, read_response, resolved
+from dispatcher.responses.errors import Places, renamed
+from dispatcher.responses.listing import page_of
+from dispatcher.responses.request import chat_of, parse_asked
+from dispatcher.strict_json import parse_object
+from functions.http_api.callers import context_of, tenant_of
+from functions.http_api.complete import complete, read_request
+from functions.http_api.response_form import ResponseForm
+
+PATH = "/v1/responses"
+
+
+async def create_response(request: Request) -> Response:
+    context, tenant = context_of(request), await tenant_of(request)
+    key, body = await read_request(request, tenant)
+    drops = context.settings.drops_unknown_fields
+    asked = parse_asked(parse_object(body), drop_unknown=drops)
+    earlier = await earlier_items(context, tenant.name, asked.previous)
+    items = await resolved(context, tenant.name, asked.items)
+    places = Places()
+    with renamed(places):
+        chat = parse(chat_of(asked, earlier, items, places), Endpoint.CHAT, drop_unknown=drops)
+        parsed = Parsed(chat.request, (*asked.dropped, *chat.dropped))
+
+        def form(head: AnswerHead) -> ResponseForm:
+            return ResponseForm(context, tenant.name, head, asked, [*earlier, *items])
+
+        return await complete(request, tenant, parsed, key, form)
+
+
+async def get_response(request: Request) -> Response:
+    context, tenant = context_of(request), await tenant_of(request)
+    _check_query(request.query_params, "include", "include[]", "include_obfuscation")
+    record = await read_response(context, tenant.name, request.path_params["id"])
+    return JSONResponse(record.response)
+
+
+async def remove_response(request: Request) -> Response:
+    context, tenant = context_of(request), await tenant_of(request)
+    name = request.path_params["id"]
+    await delete_response(context, tenant.name, name)
+    return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+
+async def cancel_response(request: Request) -> Response:
+    """Refuse to cancel: only a response in the background could be cancelled, and headgate makes none."""
+    context, tenant = context_of(request), await tenant_of(request)
+    await read_response(context, tenant.name, request.path_params["id"])
+    message = (
+        "Only a background response can be cancelled, and this one is complete. Close the stream to end one early."
+    )
+    raise InvalidRequest(message, "id", "not_in_background")
+
+
+async def list_input_items(request: Request) -> Response:
+    context, tenant = context_of(request), await tenant_of(request)
+    record = await read_response(context, tenant.name, request.path_params["id"])
+    return JSONResponse(page_of(record.items, request.query_params))
+
+
+ROUTES = [
+    Route(PATH, create_response, methods=["POST"]),
+    Route(f"{PATH}/{{id}}", get_response, methods=["GET"]),
+    Route(f"{PATH}/{{id}}", remove_response, methods=["DELETE"]),
+    Route(f"{PATH}/{{id}}/cancel", cancel_response, methods=["POST"]),
+    Route(f"{PATH}/{{id}}/input_items", list_input_items, methods=["GET"]),
+]
+
+
+def _check_query(query: Mapping[str, str], *known: str) -> None:
+    """Raise InvalidRequest for other parameters, such as `stream`: a kept response is complete."""
+    for name in query:
+        if name not in known:
+            raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
