@@ -14,7 +14,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.preemption.costs import UNCALIBRATED, Strategy
 from tests.engines.engine_hold import EngineHold
 from tests.engines.engine_kinds import needs_torch
-from tests.engines.test_tiers import COPIES_ARE_DEAR, Listening, background, premium, tiered_engine
+from tests.engines.test_tiers import COPIES_ARE_DEAR, Listening, background, greedy, premium, tiered_engine
 
 pytestmark = needs_torch
 
@@ -58,7 +58,7 @@ async def test_all_that_is_computed_again_in_pieces_counts(home: Path) -> None:
     async with tiered_engine(home, kv=1024, batch=1) as engine:
         engine._admission.calibration = COPIES_ARE_DEAR
         listening = Listening(engine)
-        long = background(0, prompt="Background: " + "what is served next, and what after that? " * 20)
+        long = background(0, body=greedy("Background: " + "what is served next, and what after that? " * 20))
         with EngineHold(engine, lambda tokens: bool(tokens.get("b0"))) as hold:
             victim = asyncio.create_task(listening.listen(long))
             await hold.held()
