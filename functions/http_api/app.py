@@ -42,6 +42,10 @@ async def completions(request: Request) -> Response:
     return await _complete(request, Endpoint.COMPLETION)
 
 
+async def embeddings(request: Request) -> Response:
+    return await _complete(request, Endpoint.EMBEDDINGS)
+
+
 async def _complete(request: Request, endpoint: Endpoint) -> Response:
     tenant = await tenant_of(request)
     key, body = await read_request(request, tenant)
@@ -100,6 +104,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
         *RESPONSES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
         Route("/health", health, methods=["GET"]),

@@ -17,6 +17,7 @@ from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Command, End, Offer, Outcome, Over, Return
 from dispatcher.model.errors import StoreUnavailable, WorkerFailed
 from dispatcher.model.refusals import error_body, error_of_refusal
+from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent, WorkOrder, WorkRefused, execution_name
 from dispatcher.ports import Clock
 from tests.support.gate.in_process import OFFER_S, InProcessGate
@@ -196,6 +197,9 @@ class _Execution:
         act, order = self._act, self._order
         await asyncio.sleep(act.start_s)
         yield Started(act.input_tokens)
+        for token in _embeddings(order):
+            self._sent.note(token)
+            yield token
         while self._done < self._total:
             await asyncio.sleep(act.token_s)
             if self._done in (act.breaks_after, act.ends_silently_after) or self._offer.worker in self._workers.dead:
@@ -269,3 +273,9 @@ class _Execution:
 def _end(order: WorkOrder, outcome: str, read: int, done: int, refusal: WorkRefused | None, answer: str = "") -> End:
     kept = error_body(error_of_refusal(refusal)) if refusal is not None else answer
     return End(order.invocation, order.attempt, outcome, read, done, order.tenant, kept if order.durable else "")
+
+
+def _embeddings(order: WorkOrder) -> list[Token]:
+    if order.endpoint is not Endpoint.EMBEDDINGS:
+        return []
+    return [Token("", 0, number, {"embedding": [float(number), 1.0]}) for number, _ in enumerate(order.body["input"])]

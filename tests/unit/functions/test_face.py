@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dispatcher.config import load_config
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from functions.invoke.handler import invoke
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate
 
@@ -116,3 +119,34 @@ async def test_a_base_url_without_v1_is_named(gate: Gate, path: str) -> None:
 async def test_a_base_url_with_v1_twice_is_named_and_other_paths_are_not_guessed(gate: Gate) -> None:
     assert "twice" in (await gate.caller().get("/v1/v1/models")).error["message"]
     assert (await gate.caller().get("/elsewhere")).error["message"] == "Not Found."
+
+
+EMBED = {"model": "e", "input": ["one", "two"]}
+
+
+@pytest.mark.parametrize("key", [{}, {"idempotency_key": "k"}])
+async def test_each_input_has_its_embedding_and_only_input_is_charged(gate: Gate, key: dict[str, Any]) -> None:
+    gate.add_worker("embedder", model="e", capabilities=("embeddings",))
+    types: Any = pytest.importorskip("openai.types")
+    replies = [await gate.caller().post("/v1/embeddings", EMBED, **key) for _ in range(2)]
+    for reply in replies:
+        assert reply.status == 200
+        body = types.CreateEmbeddingResponse.model_validate(reply.json())
+        assert [each.embedding for each in body.data] == [[0.0, 1.0], [1.0, 1.0]]
+        assert body.usage.prompt_tokens == body.usage.total_tokens > 0
+    assert len(gate.workers.orders) == (1 if key else 2)
+    assert gate.workers.orders[-1][1].max_tokens == 0
+    rows = await gate.context.link.usage("a", 0, 2**40)
+    assert sum(row.output_tokens for row in rows) == 0
+    assert sum(row.input_tokens for row in rows) > 0
+
+
+async def test_a_model_that_generates_embeds_nothing(gate: Gate) -> None:
+    error = (await gate.caller().post("/v1/embeddings", {**EMBED, "model": "m"})).error
+    assert "does not serve /v1/embeddings" in error["message"]
+
+
+async def test_embeddings_over_lambda(gate: Gate) -> None:
+    gate.add_worker("embedder", model="e", capabilities=("embeddings",))
+    answer = await invoke(gate.context, {**EMBED, "api_key": gate.keys["a"]}, "r-1", 60.0)
+    assert [each["embedding"] for each in answer["data"]] == [[0.0, 1.0], [1.0, 1.0]]
