@@ -62,7 +62,7 @@ These tests do not cover:
   make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
   make synth       the CDK app: tests/infra and infra/
   make evidence    every claim of docs/evidence.md, from its experiments run again
-  make bench       the figures in README.md and benchmarks/results
+  make bench       the figures in docs/figures.md and benchmarks/results
   make demo        both tenants on the real engine, and the verdict on their latencies
 `make dynamodb-local` adds Amazon's DynamoDB Local to the stores that the conformance tests use.
 endef

@@ -56,7 +56,7 @@ def make_engine(
         except ImportError as error:
             needed = f"the vllm engine needs vLLM ({error.name} is missing)"
             raise EngineUnavailable(
-                f"{needed}: README.md says how to install it; or use --engine transformers"
+                f"{needed}: docs/quick-start.md says how to install it; or use --engine transformers"
             ) from None
         vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
         return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)

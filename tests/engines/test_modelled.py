@@ -94,7 +94,7 @@ def test_it_loads_no_torch() -> None:
 
 
 needs_vllm_away = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-unavailable = [pytest.param("vllm", r"README\.md says how", marks=needs_vllm_away), ("abacus", "modelled")]
+unavailable = [pytest.param("vllm", r"docs/quick-start\.md says how", marks=needs_vllm_away), ("abacus", "modelled")]
 
 
 @pytest.mark.parametrize(("kind", "says"), unavailable)

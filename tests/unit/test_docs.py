@@ -1,0 +1,185 @@
+"""The documents keep up with the code: each link leads somewhere, and each command that is shown exists."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from gpu_worker.service.options import parse_options
+from headgate.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/results/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`]+)`")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+NAMED = re.compile(r"<a (?:id|name)=\"([^\"]+)\"")
+BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|]|\s#\s")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A link or a command, and the document that has it."""
+
+    document: Path
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}: {self.text}"
+
+
+def links(document: Path, text: str) -> Iterator[Found]:
+    for target in LINK.findall(FENCE.sub("", text)):
+        if "://" not in target:
+            yield Found(document, target)
+
+
+def commands(document: Path, text: str) -> Iterator[Found]:
+    """The lines of code blocks, and the code in sentences, cut at && and the like."""
+    blocks = [line for block in FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    sentences = [" ".join(code.split()) for code in INLINE.findall(FENCE.sub("", text))]
+    for line in [*blocks, *sentences]:
+        for part in BETWEEN_COMMANDS.split(line):
+            yield Found(document, part.strip().removeprefix("$ "))
+
+
+def broken_link(found: Found) -> str | None:
+    path, _, anchor = found.text.partition("#")
+    target = (found.document.parent / path).resolve() if path else found.document
+    if not target.exists():
+        return "no such file"
+    if anchor and anchor not in anchors(target.read_text("utf-8")):
+        return "no such heading"
+    return None
+
+
+def anchors(text: str) -> set[str]:
+    return {anchor_of(heading) for heading in HEADING.findall(text)} | set(NAMED.findall(text))
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def broken_command(found: Found) -> str | None:
+    words = _words(found.text)
+    if words[:1] == ["make"] and len(words) > 1:
+        return _broken_make(words[1:])
+    if words[:1] == ["headgate"] and len(words) > 1:
+        return _broken_headgate(words[1:])
+    if words[:3] == ["python", "-m", "gpu_worker"]:
+        return _unknown(words[3:], _worker_options())
+    return None
+
+
+def _broken_make(words: list[str]) -> str | None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = [word for word in words if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
+    return next((f"make has no target {word}" for word in asked if word not in targets), None)
+
+
+def _broken_headgate(words: list[str]) -> str | None:
+    command: Any = typer.main.get_command(app)
+    options: set[str] = {"--help"}
+    while words and hasattr(command, "get_command"):
+        options |= _options(command)
+        if words[0].startswith("-"):
+            break
+        command, name = command.get_command(None, words[0]), words[0]
+        if command is None:
+            return f"headgate has no command {name}"
+        words = words[1:]
+        options |= _options(command)
+    return _unknown(words, options)
+
+
+@cache
+def _worker_options() -> frozenset[str]:
+    """The options that the worker's help shows."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+        parse_options(["--help"])
+    return frozenset(re.findall(r"--[a-z-]+", shown.getvalue()))
+
+
+def _options(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def _unknown(words: list[str], options: Any) -> str | None:
+    """The first option that does not exist. What follows `--` is for another program."""
+    before = words[: words.index("--")] if "--" in words else words
+    names = [word.partition("=")[0] for word in before if word.startswith("--")]
+    return next((f"no option {name}" for name in names if name not in options), None)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+TEXTS = [(document, document.read_text("utf-8")) for document in DOCUMENTS]
+
+
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    found = [link for document, text in TEXTS for link in links(document, text)]
+    assert len(found) > 50
+    assert {str(link): reason for link in found if (reason := broken_link(link))} == {}
+
+
+def test_every_command_exists_with_its_options() -> None:
+    found = [command for document, text in TEXTS for command in commands(document, text)]
+    shown = [command for command in found if command.text.startswith(("headgate ", "make ", "python -m gpu_worker"))]
+    assert len(shown) > 50
+    assert {str(command): reason for command in shown if (reason := broken_command(command))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[a](nowhere.md)", "[a](docs/gate.md#no-such-heading)", "[a](#no-such-heading)"],
+)
+def test_a_broken_link_is_found(text: str) -> None:
+    (link,) = links(ROOT / "README.md", text)
+    assert broken_link(link)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`headgate nothing`",
+        "`headgate serve --nothing 3`",
+        "```\n$ headgate tenants create a --nothing\n```",
+        "```\nmake install && headgate local nothing\n```",
+        "`make nothing`",
+        "`python -m gpu_worker --nothing`",
+    ],
+)
+def test_a_broken_command_is_found(text: str) -> None:
+    assert any(broken_command(command) for command in commands(ROOT / "README.md", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\nheadgate serve \\\n  --engine modelled   # --nothing here\n```",
+        "`headgate local stop --home DIR`",
+        "`headgate tenants create a --weight=2 --data d | cat --nothing`",
+        '`make bench BENCH_ARGS="a --nothing"`',
+    ],
+)
+def test_a_sound_command_passes(text: str) -> None:
+    assert not [command for command in commands(ROOT / "README.md", text) if broken_command(command)]
