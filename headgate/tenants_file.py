@@ -5,6 +5,7 @@
       flood: {weight: 1}
     tiers: {shares: {premium: 0.5, standard: 0.35, background: 0.15}}     # optional: tiers at the gate
     throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
+    unknown_fields: drop                                                  # optional: drop them, or `refuse` the request
 
 dispatcher/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +32,8 @@ class TenantsFile(Section):
     tenants: dict[str, TenantSection]
     tiers: TiersSection | None = None
     throttling: ThrottlingSection | None = None
+    unknown_fields: Literal["refuse", "drop"] | None = None
+    """What `headgate serve` does with unknown fields of requests. The simulator ignores it."""
 
 
 File = TypeVar("File", bound=TenantsFile)

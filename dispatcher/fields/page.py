@@ -40,12 +40,13 @@ The table has every field of the chat, completion, responses and embeddings requ
   configuration may have another one. It is passed to workers that have the capability, and dropped for others.
 - **Needs**: the capability that all workers of the model register (`GET /v1/models` shows them). A request with another
   field is refused by the field's name, before it waits.
-- An **unknown** field is refused by its name. A pool with `HEADGATE_UNKNOWN_FIELDS=drop` drops unknown fields of HTTP
-  requests, at most {DROPPED_MAX} in one request, and names them in the response header `x-headgate-dropped-fields`.
+- An **unknown** field is refused by its name. A pool with `HEADGATE_UNKNOWN_FIELDS=drop` (for `headgate serve`:
+  `unknown_fields: drop` in the file of `--tenants`) drops unknown fields of HTTP requests, at most {DROPPED_MAX} in one
+  request, and names them in the response header `x-headgate-dropped-fields`.
   `lambda.invoke` always refuses them.
 - A field of `/v1/chat/completions` is accepted at its neutral values by `/v1/completions`, and vice versa.
-- Every refusal is a 400 with OpenAI's error object. `param` is the place of the field, such as `messages.2.content`. An
-  error never repeats a value, and no value is logged.
+- Every refusal is a 400 (a 413 if the body is too large) with OpenAI's error object. `param` is the place of the field,
+  such as `messages.2.content`. An error never repeats a value, and no value is logged.
 
 Contradictory fields are refused: `max_tokens` and `max_completion_tokens` that differ; `min_tokens` above them;
 `tool_choice` without `tools`, or with the name of no tool; two tools with one name; `top_logprobs` without `logprobs`;

@@ -26,7 +26,7 @@ class Capability(StrEnum):
     LENGTH = "length"
     """`ignore_eos` and `min_tokens`."""
     TOKEN_IDS = "token_ids"  # noqa: S105
-    """A prompt, or inputs of embeddings, as token ids."""
+    """A prompt as token ids. (Inputs of embeddings may be token ids with EMBEDDINGS alone.)"""
     VLLM = "vllm"
     """The fields of vLLM's own request models."""
 

@@ -28,7 +28,8 @@ class ServedTenants(TenantsFile):
     def environment(self) -> dict[str, str]:
         """Return the variables of the gate's configuration that the file sets."""
         sections = {"HEADGATE_TIERS": self.tiers, "HEADGATE_THROTTLING": self.throttling}
-        return {name: section.model_dump_json() for name, section in sections.items() if section is not None}
+        unknown = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields} if self.unknown_fields is not None else {}
+        return unknown | {name: section.model_dump_json() for name, section in sections.items() if section is not None}
 
 
 def read_tenants(path: Path) -> ServedTenants:

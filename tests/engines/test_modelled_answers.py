@@ -124,6 +124,15 @@ async def test_text_after_a_tool_result_ends_by_itself() -> None:
     assert (events[-1].reason, events[-1].output_tokens) == ("stop", len(WORDS))
 
 
+@pytest.mark.parametrize(
+    ("fields", "tokens"), [({"ignore_eos": True}, 50), ({"min_tokens": 20}, 50), ({"min_tokens": 3}, 14)]
+)
+async def test_text_after_a_tool_result_goes_on_if_the_request_wants_more(fields: dict[str, Any], tokens: int) -> None:
+    events = await answer(chat("r", RESULT, tools=[WEATHER], max_tokens=50, **fields))
+    assert isinstance(events[-1], Finished)
+    assert events[-1].output_tokens == tokens
+
+
 async def test_a_stop_string_cuts_json_too() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "w", "schema": {"const": "abcdefgh"}}}
     events = await answer(chat("r", response_format=form, stop="de", max_tokens=50))

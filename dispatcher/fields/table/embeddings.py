@@ -9,7 +9,6 @@ from dispatcher.fields.limits import DIMENSIONS_MAX, INPUTS_MAX, PROMPT_TOKENS_M
 from dispatcher.fields.shapes.containers import ByFirst, Either, Items
 from dispatcher.fields.shapes.scalars import Flag, Text, Whole, Word
 from dispatcher.fields.shapes.token_ids import TokenIds
-from dispatcher.fields.table.completion import TOKEN_IDS
 from dispatcher.fields.table.ours import LABELS, OURS, REFUSED, SERVED_BY_OPENAI, refused
 from dispatcher.fields.table.sampling import COMMON, PROMPT_TOKENS, VLLM
 
@@ -26,8 +25,8 @@ EMBEDDINGS_ONLY: Mapping[str, Field] = {
                 list: ByFirst(
                     {
                         str: (Items(Text(TEXT_CHARS_MAX, 1), INPUTS_MAX, 1), ()),
-                        int: (TokenIds(PROMPT_TOKENS_MAX, 1), TOKEN_IDS),
-                        list: (Items(TokenIds(PROMPT_TOKENS_MAX, 1), INPUTS_MAX, 1), TOKEN_IDS),
+                        int: (TokenIds(PROMPT_TOKENS_MAX, 1), ()),
+                        list: (Items(TokenIds(PROMPT_TOKENS_MAX, 1), INPUTS_MAX, 1), ()),
                     }
                 ),
             }

@@ -1,7 +1,8 @@
 """The answers of the modelled engine, token by token: words, a tool call, or JSON that is valid for a schema. Pure.
 
 A placeholder token is a word of a text, or about BYTES_PER_TOKEN characters of JSON. Words go on until `max_tokens`,
-except after a tool's result: there a sentence ends the answer, as a real model ends it.
+except after a tool's result: there a sentence ends the answer, as a real model ends it, unless the request asks for
+more tokens (`ignore_eos`, `min_tokens`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def chat_answers(body: Mapping[str, Any], request_id: str, choices: int) -> list
         return [_tool_call(function, arguments, _call_id(request_id, choice)) for choice in range(choices)]
     if (schema := _answer_schema(body)) is not None:
         return [_text(_json_of(schema, "the schema of `response_format`"))] * choices
-    if body["messages"][-1].get("role") == "tool":
+    is_cut_only = body.get("ignore_eos") or body.get("min_tokens", 0) > len(WORDS)
+    if body["messages"][-1].get("role") == "tool" and not is_cut_only:
         return [Answer(tuple(Piece(f" {word}" if at else word) for at, word in enumerate(WORDS)))] * choices
     return words(choices)
 

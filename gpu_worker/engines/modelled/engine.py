@@ -70,9 +70,11 @@ CAPABILITIES = frozenset(
         Capability.LOGPROBS,
         Capability.TOOLS,
         Capability.STRUCTURED,
+        Capability.LENGTH,
     }
 )
-"""Sampling fields are accepted: a placeholder is the only token that could be drawn."""
+"""Sampling fields are accepted: a placeholder is the only token that could be drawn. Words go on until `max_tokens`, so
+that `ignore_eos` and `min_tokens` hold for them; a tool call and JSON end when they are complete."""
 
 
 @dataclass(eq=False)

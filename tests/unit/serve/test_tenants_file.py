@@ -44,6 +44,13 @@ def test_settings_of_the_gate_become_its_configuration(tmp_path: Path) -> None:
     assert read_tenants(EXAMPLE).environment() == {}
 
 
+@pytest.mark.parametrize("word", ["drop", "refuse"])
+def test_the_file_says_what_happens_to_unknown_fields(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "tenants.yaml"
+    path.write_text(f"tenants: {{a: }}\nunknown_fields: {word}\n")
+    assert load_config(read_tenants(path).environment()).gate_settings().drops_unknown_fields is (word == "drop")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -55,6 +62,7 @@ def test_settings_of_the_gate_become_its_configuration(tmp_path: Path) -> None:
         ("tenants: {}", "tenants"),
         ("tenants: {a: }\ntiers: {shares: {premium: 0.6, standard: 0.6}}", "add up to at most 1"),
         ("tenants: {a: }\nthrottling: {user: 0, app: 1}", "throttling.user"),
+        ("tenants: {a: }\nunknown_fields: keep", "unknown_fields"),
         ("tenants: [a]", "tenants"),
         ("tenants: {No Name: }", "No Name"),
         ("queues: {}", "tenants"),
