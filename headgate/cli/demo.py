@@ -99,7 +99,7 @@ def demo(
         }
         make = stack_options if aws or (aws is None and not is_modelled) else serve_options
         options = DemoOptions(
-            service=make(**values, home=folder),
+            service=make(**values, home=folder, temporary=None if home else folder),
             sources=Sources(quiet=quiet, flood=flood, seed=seed, fit=size.fit),
             seconds=size.seconds if seconds is None else seconds,
             calibration_requests=size.calibration_requests,

@@ -8,12 +8,16 @@ from headgate.local.options import Addresses
 from headgate.local.seed import CREDENTIALS
 
 VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+DEFAULT_ORDER = "bwfq"
 
 
-def lines_to_paste(addresses: Addresses, model: str) -> str:
-    """Return the lines, for the first tenant."""
+def lines_to_paste(addresses: Addresses, model: str, order: str) -> str:
+    """Return the lines, for the first tenant. `order`: the gate's order, which the commands that read the log need."""
     key = next(iter(addresses.api_keys.values()))
-    aws = " ".join(f"{name}={CREDENTIALS[name]}" for name in VARIABLES)
+    variables = {name: CREDENTIALS[name] for name in VARIABLES}
+    if order != DEFAULT_ORDER:
+        variables["HEADGATE_ORDER"] = order
+    aws = " ".join(f"{name}={value}" for name, value in variables.items())
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
     return f"""
 Paste into a shell, for OpenAI's SDKs and for curl:

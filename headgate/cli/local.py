@@ -62,7 +62,7 @@ def local(
         _detach(stack_options(**values, home=home or background.default_folder()), json)
         return
     with home_folder(home) as folder:
-        asyncio.run(_serve(stack_options(**values, home=folder), json))
+        asyncio.run(_serve(stack_options(**values, home=folder, temporary=None if home else folder), json))
 
 
 @app.command()
@@ -92,7 +92,7 @@ def _detach(options: StackOptions, json: bool) -> None:
     Console(stderr=True).print("[dim]starting in the background…[/]")
     started = background.detach(options.home, ["local", *arguments])
     end = f"`{background.stop_command(options.home)}` stops"
-    _show(started.addresses, served_model(started.addresses), options.home, json, end)
+    _show(started.addresses, served_model(started.addresses), options, json, end)
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
@@ -105,7 +105,7 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await either(starting, over)
         if over.is_set():
             return
-        _show(starting.result(), stack.model, options.home, json, "Ctrl-C stops")
+        _show(starting.result(), stack.model, options, json, "Ctrl-C stops")
         failing = asyncio.ensure_future(stack.failed())
         await either(failing, over)
         if not over.is_set():
@@ -115,7 +115,7 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await stack.stop()
 
 
-def _show(addresses: Addresses, model: str, home: Path, json: bool, end: str) -> None:
+def _show(addresses: Addresses, model: str, options: StackOptions, json: bool, end: str) -> None:
     if json:
         print_json_line(addresses)
         return
@@ -125,6 +125,6 @@ def _show(addresses: Addresses, model: str, home: Path, json: bool, end: str) ->
         ("model", model),
         *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
-        ("logs", str(home / "logs")),
+        ("logs", str(options.home / "logs")),
     ]
-    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, model)}\n{end} everything.")
+    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, model, options.order)}\n{end} everything.")

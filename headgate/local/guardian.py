@@ -1,13 +1,18 @@
-"""Ends the processes that a dead stack left: `python -m headgate.local.guardian MARK GRACE_S`, standard input a pipe.
+"""Ends the processes that a dead stack left: `python -m headgate.local.guardian MARK GRACE_S [FOLDER]`.
 
-The stack holds the other end of the pipe. The pipe closes when the stack ends, even by kill -9. Then the guardian ends
-every process that has the mark in its environment: SIGTERM, after the grace SIGKILL. Grandchildren inherit the mark, so
-no process has to be registered, and none is missed between its start and its registration. Works on Linux and macOS.
+Its standard input is a pipe. The stack holds the other end, so the pipe closes when the stack ends, even by kill -9.
+Then the guardian ends every process that has the mark in its environment: SIGTERM, after the grace SIGKILL.
+Grandchildren inherit the mark, so no process has to be registered, and none is missed between its start and its
+registration. Works on Linux and macOS.
+
+FOLDER is the stack's temporary folder. A stack that ends in order writes ORDERLY into the pipe and removes the folder
+itself. Otherwise the guardian removes it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +20,7 @@ from collections.abc import Sequence
 import psutil
 
 MARK_VARIABLE = "HEADGATE_LOCAL_STACK"
+ORDERLY = b"."
 SWEEPS_MAX = 20
 FORK_TO_EXEC_S = 0.1
 """Between fork and exec a child shows its parent's environment: sweep again after this time."""
@@ -56,12 +62,15 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 
 
 def main() -> None:
-    mark, grace_s = sys.argv[1], float(sys.argv[2])
+    mark, grace_s, folders = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    is_orderly = False
     while os.read(sys.stdin.fileno(), 4096):
-        pass
+        is_orderly = True
     end_marked(mark, grace_s)
     time.sleep(FORK_TO_EXEC_S)
     end_marked(mark, grace_s)
+    for folder in folders if not is_orderly else []:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

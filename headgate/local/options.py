@@ -54,6 +54,8 @@ class FleetOptions(BaseModel):
     """Seconds that each process may take to start."""
     home: Path
     """Folder for logs and the built model."""
+    temporary: Path | None = None
+    """A folder around `home` that ends with the processes, even if they are killed."""
 
 
 class StackOptions(FleetOptions):

@@ -20,7 +20,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-from headgate.local.guardian import MARK_VARIABLE, end_marked, marked
+from headgate.local.guardian import MARK_VARIABLE, ORDERLY, end_marked, marked
 from headgate.local.options import LOG_BYTES_MAX
 
 ANNOUNCEMENT_BYTES_MAX = 65536
@@ -161,16 +161,24 @@ class Children:
     """All children of one stack.
 
     `mark`: a new unique id, by which the guardian finds the processes. `on_death(child)`: called when a vital child
-    ends that was not stopped. `grace_s`: seconds between SIGTERM and SIGKILL.
+    ends that was not stopped. `grace_s`: seconds between SIGTERM and SIGKILL. `temporary`: a folder that the guardian
+    removes if this process is killed.
     """
 
     def __init__(
-        self, mark: str, log_directory: Path, *, on_death: Callable[[Child], None] | None = None, grace_s: float = 5.0
+        self,
+        mark: str,
+        log_directory: Path,
+        *,
+        on_death: Callable[[Child], None] | None = None,
+        grace_s: float = 5.0,
+        temporary: Path | None = None,
     ) -> None:
         self.mark = mark
         self._log_directory = log_directory
         self._on_death = on_death
         self._grace_s = grace_s
+        self._temporary = temporary
         self._children: list[Child] = []
         self._watching: set[asyncio.Task[None]] = set()
         self._guardian: subprocess.Popen[bytes] | None = None
@@ -229,7 +237,7 @@ class Children:
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(end_marked, self.mark, self._grace_s)
         if self._guardian is not None:
-            await asyncio.to_thread(self._guardian.communicate)
+            await asyncio.to_thread(self._guardian.communicate, ORDERLY)
             self._guardian = None
 
     def _start_guardian(self) -> None:
@@ -239,8 +247,9 @@ class Children:
         self._log_directory.mkdir(parents=True, exist_ok=True)
         # Without the mark: the guardian must not end itself.
         environment = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
+        folders = [] if self._temporary is None else [str(self._temporary)]
         self._guardian = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "headgate.local.guardian", self.mark, str(self._grace_s)],
+            [sys.executable, "-m", "headgate.local.guardian", self.mark, str(self._grace_s), *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

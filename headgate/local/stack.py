@@ -46,7 +46,9 @@ class Stack:
 
     def __init__(self, options: StackOptions, on_loss: Step = lambda _: None) -> None:
         self.options = options
-        self._children = Children(RealIds().new(), options.home / "logs", on_death=self._died)
+        self._children = Children(
+            RealIds().new(), options.home / "logs", on_death=self._died, temporary=options.temporary
+        )
         self._aws: LocalAws | None = None
         self._fleet: Fleet | None = None
         self._store: Store | None = None

@@ -46,7 +46,13 @@ class Server:
         self._folder = DataFolder(options.home)
         self._report = report
         self._clock = RealClock()
-        self._children = Children(RealIds().new(), self._folder.logs, on_death=self._died, grace_s=STOP_GRACE_S)
+        self._children = Children(
+            RealIds().new(),
+            self._folder.logs,
+            on_death=self._died,
+            grace_s=STOP_GRACE_S,
+            temporary=options.temporary,
+        )
         self._restarts = Restarts()
         self._reviving: set[asyncio.Task[None]] = set()
         self._fleet: Fleet | None = None

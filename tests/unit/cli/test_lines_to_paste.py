@@ -1,0 +1,47 @@
+"""The lines that `headgate local` prints: a shell understands them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from headgate.cli.lines_to_paste import lines_to_paste
+from headgate.local.options import Addresses
+
+ADDRESSES = Addresses(
+    openai_base_url="http://127.0.0.1:1/v1",
+    openai_base_urls=["http://127.0.0.1:1/v1"],
+    aws_endpoint_url="http://127.0.0.1:2",
+    api_keys={"quiet": "hg-1", "flood": "hg-2"},
+    processes=[],
+)
+
+
+def lines(order: str = "bwfq") -> list[list[str]]:
+    return [shlex.split(line) for line in lines_to_paste(ADDRESSES, "m", order).splitlines() if "'s" not in line]
+
+
+def variables(order: str = "bwfq") -> dict[str, str]:
+    exported = [word for words in lines(order) if words[:1] == ["export"] for word in words[1:]]
+    return dict(word.split("=", 1) for word in exported)
+
+
+def test_the_variables_are_those_of_both_sdks() -> None:
+    found = variables()
+    assert found["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
+    assert found["OPENAI_API_KEY"] == "hg-1"
+    assert found["AWS_ENDPOINT_URL"] == "http://127.0.0.1:2"
+    assert {"AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= set(found)
+
+
+@pytest.mark.parametrize(("order", "expected"), [("bwfq", None), ("fcfs", "fcfs")])
+def test_another_order_is_named_for_the_commands_that_read_the_log(order: str, expected: str | None) -> None:
+    assert variables(order).get("HEADGATE_ORDER") == expected
+
+
+def test_the_body_of_curl_is_json() -> None:
+    (curl,) = [words for words in lines() if words[:1] == ["curl"]]
+    assert json.loads(curl[curl.index("-d") + 1])["model"] == "m"
+    assert "Authorization: Bearer hg-1" in curl
