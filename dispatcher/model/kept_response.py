@@ -29,9 +29,9 @@ class ResponseStore(Protocol):
     async def keep_response(self, response: KeptResponse, bytes_max: int) -> bool:
         """Store the response, also in place of one with the same id. Return whether it was stored.
 
-        It is not stored if the contents of the tenant's responses would then be longer than `bytes_max` together. A
-        backend may count a response until an hour after its expiry, and a replaced one twice. Concurrent calls may
-        exceed the limit by their own contents.
+        It is not stored if the contents of the tenant's responses are then longer than `bytes_max` together. A response
+        counts until the end of the hour in which it expires, and a replaced one until the new one is stored. Concurrent
+        calls may exceed the limit by their own contents.
         """
         ...
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from dispatcher.model.errors import EntryTooLarge, LogGap, RequestTooLarge
 from dispatcher.model.invocation import Answer, Invocation
+from dispatcher.model.kept_response import KeptResponse
+from dispatcher.model.usage import HOUR_S
 
 ENTRY_BYTES_MAX = 380_000
 """The longest entry of a log. An item of DynamoDB, with its keys, may have 400 KB."""
@@ -66,3 +68,12 @@ def fitting_answer(answer: Answer) -> Answer:
 def expires_at(invocation: Invocation) -> float:
     """Return when the invocation and its key are forgotten, in Unix seconds. An answer does not change this time."""
     return invocation.deadline_at + INVOCATION_KEEP_S
+
+
+def counted_until(response: KeptResponse) -> int:
+    """Return the hour, in hours since 1970, before which the bytes of a kept response count towards its tenant's limit.
+
+    It is the end of the hour in which the response expires. So a tenant's bytes are the sum of few hours, however many
+    responses it has.
+    """
+    return int(response.expires_at // HOUR_S) + 1

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.model.kept_response import CONTENT_BYTES_MAX
 from dispatcher.model.usage import HOUR_S
 from dispatcher.ports import Store
-from tests.conformance.store_world import FakeClock, kept_response
+from tests.conformance.store_world import START, FakeClock, kept_response
 
 PLENTY = 10 * CONTENT_BYTES_MAX
 HUNDRED = b"x" * 100
@@ -67,7 +67,7 @@ async def test_a_tenant_keeps_no_more_than_its_limit(store: Store, clock: FakeCl
     assert await store.keep_response(kept_response(tenant="b", content=HUNDRED), 250)
     await store.delete_response("a", "resp_p-0")
     assert [await store.keep_response(each, 250) for each in responses[2:]] == [True, False]
-    clock.time = responses[0].expires_at + HOUR_S
+    clock.time = START + HOUR_S
     later = [kept_response(f"resp_q-{number}", content=HUNDRED, expires_at=clock.time + 50) for number in range(3)]
     assert [await store.keep_response(each, 250) for each in later] == [True, True, False]
 
@@ -75,3 +75,10 @@ async def test_a_tenant_keeps_no_more_than_its_limit(store: Store, clock: FakeCl
 async def test_a_response_of_the_whole_limit_is_kept_and_a_byte_more_is_not(store: Store) -> None:
     assert not await store.keep_response(kept_response(content=HUNDRED), 99)
     assert await store.keep_response(kept_response(content=HUNDRED), 100)
+
+
+async def test_a_replaced_response_gives_its_space_back(store: Store) -> None:
+    for size in (100, 60, 100):
+        assert await store.keep_response(kept_response(content=b"x" * size), 200)
+    assert await store.keep_response(kept_response("resp_p-1", content=HUNDRED), 200)
+    assert not await store.keep_response(kept_response("resp_p-2", content=b"x"), 200)

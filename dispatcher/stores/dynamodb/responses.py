@@ -12,7 +12,7 @@ from math import ceil
 
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.usage import HOUR_S
-from dispatcher.stores.dynamodb.attributes import Item, encode, encode_item
+from dispatcher.stores.dynamodb.attributes import Item, decode_item, encode, encode_item
 from dispatcher.stores.dynamodb.layout import (
     EXPIRY,
     response_bytes_key,
@@ -22,7 +22,7 @@ from dispatcher.stores.dynamodb.layout import (
 )
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import Requests
-from dispatcher.stores.limits import TEXT_BYTES_MAX
+from dispatcher.stores.limits import TEXT_BYTES_MAX, counted_until
 
 
 class DynamoResponses:
@@ -37,8 +37,11 @@ class DynamoResponses:
         if sum(int(hour["bytes"]) for hour in hours) + size > bytes_max:
             return False
         await self._count(response, size)
-        for item in reversed(self._items(response)):
+        first, *others = self._items(response)
+        for item in others:
             await self._requests.put(encode_item(item))
+        old = await self._requests.send("put_item", Item=encode_item(first), ReturnValues="ALL_OLD")
+        await self._give_back(response, decode_item(old.get("Attributes", {})))
         return True
 
     async def response(self, tenant: str, response_id: str) -> KeptResponse | None:
@@ -52,16 +55,22 @@ class DynamoResponses:
             await self._requests.send(
                 "update_item",
                 Key=encode_item(response_key(tenant, response_id, number)),
-                UpdateExpression="REMOVE #content, #parts SET #ttl = :now",
-                ExpressionAttributeNames={"#content": "content", "#parts": "parts", "#ttl": EXPIRY},
+                UpdateExpression="REMOVE #content, #parts, #bytes SET #ttl = :now",
+                ExpressionAttributeNames={"#content": "content", "#parts": "parts", "#bytes": "bytes", "#ttl": EXPIRY},
                 ExpressionAttributeValues={":now": encode(int(self._requests.clock.now()))},
             )
         if found is not None:
             await self._count(found, -len(found.content))
         return found is not None
 
+    async def _give_back(self, new: KeptResponse, old: Item) -> None:
+        """Subtract the bytes of a response that `new` has replaced."""
+        if "bytes" in old:
+            replaced = KeptResponse(new.tenant, new.id, b"", float(old["expires_at"]))
+            await self._count(replaced, -int(old["bytes"]))
+
     async def _count(self, response: KeptResponse, size: int) -> None:
-        hour = int(response.expires_at // HOUR_S) + 1
+        hour = counted_until(response)
         await self._requests.send(
             "update_item",
             Key=encode_item(response_bytes_key(response.tenant, hour)),
@@ -82,7 +91,7 @@ class DynamoResponses:
             }
             for number, start in enumerate(starts)
         ]
-        items[0] |= {"parts": len(items), "expires_at": response.expires_at}
+        items[0] |= {"parts": len(items), "bytes": len(content), "expires_at": response.expires_at}
         return items
 
 

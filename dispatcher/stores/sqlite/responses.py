@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 
 from dispatcher.model.kept_response import KeptResponse
+from dispatcher.model.usage import HOUR_S
 from dispatcher.ports import Clock
+from dispatcher.stores.limits import counted_until
 from dispatcher.stores.sqlite.database import Database
 
 FORGOTTEN_AT_ONCE_MAX = 20
 """Each kept response deletes at most this many expired ones. So all are deleted in time, without a long pause."""
-_LIVE = "tenant = ? AND id = ? AND expires_at > ?"
+_ROW = "SELECT content, expires_at FROM responses WHERE tenant = ? AND id = ? AND expires_at > ?"
 
 
 class SqliteResponses:
@@ -22,35 +24,53 @@ class SqliteResponses:
 
     async def keep_response(self, response: KeptResponse, bytes_max: int) -> bool:
         now, size = self._clock.now(), len(response.content)
-        row = (response.tenant, response.id, response.expires_at, size, response.content)
 
         def apply(connection: sqlite3.Connection) -> bool:
             _forget(connection, now)
-            total = "SELECT COALESCE(SUM(bytes), 0) FROM responses WHERE tenant = ? AND id <> ? AND expires_at > ?"
-            (others,) = connection.execute(total, (response.tenant, response.id, now)).fetchone()
-            if others + size > bytes_max:
+            total = "SELECT COALESCE(SUM(bytes), 0) FROM response_bytes WHERE tenant = ? AND hour > ?"
+            (counted,) = connection.execute(total, (response.tenant, now // HOUR_S)).fetchone()
+            if counted + size > bytes_max:
                 return False
-            connection.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?)", row)
+            _drop(connection, response.tenant, response.id)
+            row = (response.tenant, response.id, response.expires_at, response.content)
+            connection.execute("INSERT INTO responses VALUES (?, ?, ?, ?)", row)
+            _count(connection, response, size)
             return True
 
         return await self._database.write(apply, synced=True)
 
     async def response(self, tenant: str, response_id: str) -> KeptResponse | None:
-        query = f"SELECT content, expires_at FROM responses WHERE {_LIVE}"  # noqa: S608
-        named = self._named(tenant, response_id)
-        row = await self._database.read(lambda db: db.execute(query, named).fetchone())
+        named = (tenant, response_id, self._clock.now())
+        row = await self._database.read(lambda db: db.execute(_ROW, named).fetchone())
         return None if row is None else KeptResponse(tenant, response_id, bytes(row[0]), row[1])
 
     async def delete_response(self, tenant: str, response_id: str) -> bool:
-        delete, named = f"DELETE FROM responses WHERE {_LIVE}", self._named(tenant, response_id)  # noqa: S608
-        return await self._database.write(lambda db: bool(db.execute(delete, named).rowcount), synced=True)
+        named = (tenant, response_id, self._clock.now())
 
-    def _named(self, tenant: str, response_id: str) -> tuple[str, str, float]:
-        return tenant, response_id, self._clock.now()
+        def apply(connection: sqlite3.Connection) -> bool:
+            is_there = connection.execute(_ROW, named).fetchone() is not None
+            if is_there:
+                _drop(connection, tenant, response_id)
+            return is_there
+
+        return await self._database.write(apply, synced=True)
+
+
+def _drop(connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
+    """Delete the response, if there is one, and give its bytes back."""
+    delete = "DELETE FROM responses WHERE tenant = ? AND id = ? RETURNING content, expires_at"
+    for content, expires_at in connection.execute(delete, (tenant, response_id)).fetchall():
+        _count(connection, KeptResponse(tenant, response_id, content, expires_at), -len(content))
+
+
+def _count(connection: sqlite3.Connection, response: KeptResponse, size: int) -> None:
+    add = "INSERT INTO response_bytes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes"
+    connection.execute(add, (response.tenant, counted_until(response), size))
 
 
 def _forget(connection: sqlite3.Connection, now: float) -> None:
-    """Delete some expired responses."""
+    """Delete some expired responses, and the bytes of past hours."""
     expired = "SELECT rowid FROM responses WHERE expires_at <= ? LIMIT ?"
     forget = f"DELETE FROM responses WHERE rowid IN ({expired})"  # noqa: S608
     connection.execute(forget, (now, FORGOTTEN_AT_ONCE_MAX))
+    connection.execute("DELETE FROM response_bytes WHERE hour <= ?", (now // HOUR_S,))

@@ -41,10 +41,11 @@ CREATE INDEX keys_by_tenant ON keys (tenant);
 """
 _RESPONSES = """
 CREATE TABLE responses (
-    tenant TEXT NOT NULL, id TEXT NOT NULL, expires_at REAL NOT NULL, bytes INTEGER NOT NULL, content BLOB NOT NULL,
-    PRIMARY KEY (tenant, id));
+    tenant TEXT NOT NULL, id TEXT NOT NULL, expires_at REAL NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, id));
 CREATE INDEX responses_by_expiry ON responses (expires_at);
-CREATE INDEX responses_by_tenant ON responses (tenant, expires_at, bytes, id);
+CREATE TABLE response_bytes (
+    tenant TEXT NOT NULL, hour INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (tenant, hour)) WITHOUT ROWID;
+CREATE INDEX response_bytes_by_hour ON response_bytes (hour);
 """
 _STEPS = (_FIRST, _RESPONSES)
 """What each layout adds to the one before it."""
