@@ -101,6 +101,28 @@ async def chooses(engine: Engine) -> None:
     assert text_in(cut, 1) == ""
 
 
+async def keeps_to_lengths(engine: Engine) -> None:
+    """Neither the model nor a stop string ends the text too early."""
+    fields: dict[str, Any] = {"temperature": 1.5, "seed": 1, "max_tokens": 40}
+    for name, length in (("ignored", {"ignore_eos": True}), ("least", {"min_tokens": 40})):
+        for request_of in (request, chat):
+            events = await events_of(engine, request_of(f"{name}-{request_of.__name__}", **fields, **length))
+            assert events[-1] == Finished("length", input_tokens_in(events), 40)
+    text = text_in(await events_of(engine, request("text", max_tokens=12)))
+    stopped = await events_of(engine, request("stopped", max_tokens=12, min_tokens=4, stop=[text[:1], text[-2:]]))
+    assert isinstance(stopped[-1], Finished)
+    assert 4 < stopped[-1].output_tokens <= 12
+    assert text.startswith(text_in(stopped))
+    assert len(text_in(stopped)) > 1
+
+
+async def reads_token_ids(engine: Engine) -> None:
+    events = await events_of(engine, request("ids", prompt=[5, 6, 7], max_tokens=4))
+    assert events[-1] == Finished("length", 3, 4)
+    again = await events_of(engine, request("again", prompt=[5, 6, 7], max_tokens=4))
+    assert text_in(again) == text_in(events)
+
+
 async def reports_logprobs(engine: Engine) -> None:
     for fields, count in (({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)):
         events = await events_of(engine, chat(f"chat-{count}", max_tokens=4, **fields))
@@ -164,6 +186,8 @@ CHECKS: dict[str, Callable[[Engine], Awaitable[None]]] = {
     Capability.COMPLETION: completes,
     Capability.SAMPLING: samples,
     Capability.CHOICES: chooses,
+    Capability.LENGTH: keeps_to_lengths,
+    Capability.TOKEN_IDS: reads_token_ids,
     Capability.LOGPROBS: reports_logprobs,
     Capability.TOOLS: knows_tools,
     Capability.STRUCTURED: writes_json,
@@ -198,7 +222,10 @@ async def test_a_request_with_choices_ends_as_a_whole(kind: str, home: Path) -> 
 
 BAD: list[dict[str, Any]] = [
     {"endpoint": Endpoint.CHAT, "messages": None},
-    {"prompt": [1, 2, 3]},
+    {"endpoint": Endpoint.CHAT, "messages": []},
+    {"prompt": ["one", "two"]},
+    {"prompt": []},
+    {"prompt": None},
 ]
 
 

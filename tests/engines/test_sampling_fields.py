@@ -110,6 +110,8 @@ BAD: list[dict[str, Any]] = [
     {"logit_bias": {"word": 1}},
     {"logit_bias": [1]},
     {"logprobs": 21},
+    {"prompt": [10_000_000]},
+    {"prompt": [-1]},
     {"choices": 1, "tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": "required"},
 ]
 
@@ -154,6 +156,18 @@ async def test_a_bias_forces_a_token_and_the_end(home: Path) -> None:
         ended = await events_of(engine, request("end", max_tokens=5, logit_bias={str(tokenizer.eos_token_id): 100}))
     assert isinstance(ended[-1], Finished)
     assert (ended[-1].reason, ended[-1].output_tokens) == ("stop", 1)
+
+
+async def test_an_end_token_is_not_drawn_before_min_tokens(home: Path) -> None:
+    async with engine_of("transformers", make_policy("vtc"), home) as engine:
+        end = engine._text.tokenizer.eos_token_id  # type: ignore[attr-defined]
+        likely: dict[str, Any] = {"logit_bias": {str(end): 100}, "max_tokens": 9}
+        ended = await events_of(engine, request("min", **likely, min_tokens=4))
+        ignored = await events_of(engine, request("ignored", **likely, ignore_eos=True))
+    assert isinstance(ended[-1], Finished)
+    assert isinstance(ignored[-1], Finished)
+    assert (ended[-1].reason, ended[-1].output_tokens) == ("stop", 5)
+    assert (ignored[-1].reason, ignored[-1].output_tokens) == ("length", 9)
 
 
 async def test_log_probabilities_are_the_models_own(home: Path) -> None:

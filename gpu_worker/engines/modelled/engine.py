@@ -71,6 +71,7 @@ CAPABILITIES = frozenset(
         Capability.TOOLS,
         Capability.STRUCTURED,
         Capability.LENGTH,
+        Capability.TOKEN_IDS,
     }
 )
 """Sampling fields are accepted: a placeholder is the only token that could be drawn. Words go on until `max_tokens`, so
@@ -261,7 +262,7 @@ def _planned(request: EngineRequest) -> Stream:
     if request.endpoint is Endpoint.EMBEDDINGS:
         return _embeddings(request)
     generation = generation_of(request)
-    input_tokens = input_tokens_of(prompt_of(generation).encode("utf-8", "replace"))
+    input_tokens = len(generation.prompt_ids or ()) or input_tokens_of(prompt_of(generation).encode("utf-8", "replace"))
     if request.endpoint is Endpoint.CHAT:
         answers = chat_answers(request.body, request.request_id, request.choices)
     else:

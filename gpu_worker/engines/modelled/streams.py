@@ -63,7 +63,8 @@ class Stream:
         number = choice.tokens
         choice.tokens += 1
         piece = choice.answer.piece(number)
-        text = choice.stops.feed(piece.text)
+        is_stoppable = choice.tokens > (self.request.body.get("min_tokens") or 0)
+        text = choice.stops.feed(piece.text) if is_stoppable else piece.text
         if choice.stops.stopped:
             choice.reason = "stop"
         elif choice.answer.ends_with(number):

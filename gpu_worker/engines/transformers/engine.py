@@ -47,7 +47,7 @@ from gpu_worker.engines.transformers.logprob_recorder import LogprobRecorder
 from gpu_worker.engines.transformers.manager import TransformersShape as TransformersShape
 from gpu_worker.engines.transformers.manager import make_manager, make_ready, run_engine_thread
 from gpu_worker.engines.transformers.offered_tools import offered_tools
-from gpu_worker.engines.transformers.sampling_fields import Sampling, sampling_of
+from gpu_worker.engines.transformers.sampling_fields import Sampling, min_tokens_of, sampling_of
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.sequences import Answer, Sequence
 from gpu_worker.policies.fairness.interface import QueuePolicy
@@ -55,6 +55,10 @@ from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.scheduling_stats import SchedulingGauges
 
 logger = logging.getLogger("headgate.engine")
+
+_ALWAYS = frozenset(
+    {Capability.SAMPLING, Capability.CHOICES, Capability.LOGPROBS, Capability.LENGTH, Capability.TOKEN_IDS}
+)
 
 
 class TransformersEngine:
@@ -112,7 +116,7 @@ class TransformersEngine:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         generation = generation_of(request)
         tools = offered_tools(generation.body, parses=self._text.has_tools)
-        tokens = await self._text.tokens(self._text.prompt(generation, tools))
+        tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
         self._check(request, len(tokens))
         with self._entered(request, tokens, generation) as answer:
             yield Started(len(tokens))
@@ -182,6 +186,13 @@ class TransformersEngine:
         await asyncio.to_thread(scheduler.calibrate, str(self._model.device.type))
         logger.info("calibrated", extra={"calibration": asdict(self._admission.calibration)})
 
+    def _checked_ids(self, generation: Generation) -> list[int]:
+        """Return the prompt's token ids; empty if the prompt is text. Raises EngineError for an unknown id."""
+        ids = list(generation.prompt_ids or ())
+        if not all(0 <= token < self._vocabulary for token in ids):
+            raise EngineError("invalid_request", f"the model's token ids are from 0 to {self._vocabulary - 1}")
+        return ids
+
     def _check(self, request: EngineRequest, input_tokens: int) -> None:
         limit = self._facts.context_tokens
         if self._scheduler is not None:
@@ -231,7 +242,16 @@ class TransformersEngine:
         sequence_id = answer.request.sequence_id(choice, answer.request.choices)
         has_tools = offered_tools(generation.body, parses=self._text.has_tools)
         tools = ToolCallParser(blake2b(sequence_id.encode(), digest_size=12).hexdigest()) if has_tools else None
-        return Sequence(answer, sequence_id, choice, self._text.detokenizer(), StopMatcher(generation.stop), tools)
+        stops = StopMatcher(generation.stop)
+        return Sequence(
+            answer,
+            sequence_id,
+            choice,
+            self._text.detokenizer(),
+            stops,
+            tools,
+            min_tokens=min_tokens_of(generation.body),
+        )
 
     def _sampling(self, request: EngineRequest, generation: Generation, choice: int) -> Sampling:
         return sampling_of(
@@ -247,7 +267,7 @@ class TransformersEngine:
 def _capabilities(text: Tokenizing) -> frozenset[str]:
     """Return what works with the model. Tools need a chat template that writes and reads calls."""
     tools = {Capability.TOOLS} if text.has_tools else set()
-    return TEXT | {Capability.SAMPLING, Capability.CHOICES, Capability.LOGPROBS} | tools
+    return TEXT | _ALWAYS | tools
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

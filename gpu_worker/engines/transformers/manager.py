@@ -12,7 +12,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from gpu_worker.engines.transformers.batch import PolicyRouter
-from gpu_worker.engines.transformers.row_processors import Filters, LogitBias, Penalties
+from gpu_worker.engines.transformers.row_processors import EndTokens, Filters, LogitBias, Penalties
 from gpu_worker.engines.transformers.sampling import PerRequestNoise, PerRequestTemperature
 from gpu_worker.engines.transformers.scheduler import PolicyScheduler
 from gpu_worker.engines.transformers.swap import HostSwap
@@ -54,7 +54,7 @@ def make_manager(
     manager: ContinuousBatchingManager = model.init_continuous_batching(greedy, config)
     manager.output_router = router
     recorder = router.logprobs.recorder
-    sampling = [LogitBias(), Penalties(), PerRequestTemperature(), Filters(), PerRequestNoise()]
+    sampling = [LogitBias(), EndTokens(end_tokens), Penalties(), PerRequestTemperature(), Filters(), PerRequestNoise()]
     processors = LogitsProcessorList([recorder.first, *sampling, recorder.last])
     manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
     manager.logit_processor.tensors_required = len(processors)

@@ -1,8 +1,9 @@
-"""Logits processors that change only the rows of the sequences with the field: bias, penalties, top_k, top_p, min_p.
+"""Logits processors that change only the rows of the sequences with the field.
 
-The order is bias, penalties, temperature, filters, noise. The library passes a processor one number for each row; these
-need more, so they keep the rows' states from `prepare_tensor_args` to the call. Both run in the engine thread, one
-right after the other in each step: asynchronous batches and CUDA graphs are off (manager.py).
+The order is bias, end tokens, penalties, temperature, filters (min_p, top_k, top_p), noise. The library passes a
+processor one number for each row; these need more, so they keep the rows' states from `prepare_tensor_args` to the
+call. Both run in the engine thread, one right after the other in each step: asynchronous batches and CUDA graphs are
+off (manager.py).
 """
 
 from __future__ import annotations
@@ -69,6 +70,22 @@ class LogitBias(RowProcessor):
         tokens, values = zip(*sampling.logit_bias, strict=True)
         bias = torch.tensor(values, dtype=scores.dtype, device=scores.device)
         return scores.index_add(0, torch.tensor(tokens, device=scores.device), bias)
+
+
+class EndTokens(RowProcessor):
+    """Lets no end token be drawn before `min_tokens`, or ever with `ignore_eos`."""
+
+    def __init__(self, end_tokens: frozenset[int]) -> None:
+        super().__init__()
+        self._end_tokens = sorted(end_tokens)
+
+    def wants(self, sampling: Sampling) -> bool:
+        return bool(self._end_tokens) and (sampling.ignore_eos or sampling.min_tokens > 0)
+
+    def row(self, scores: torch.Tensor, state: Any, sampling: Sampling) -> torch.Tensor:
+        if sampling.ignore_eos or len(generated_tokens(state)) < sampling.min_tokens:
+            scores[self._end_tokens] = float("-inf")
+        return scores
 
 
 class Penalties(RowProcessor):

@@ -16,8 +16,9 @@ LOGPROBS_MAX = 20
 class Sampling:
     """How one sequence draws its tokens. A field at its default changes nothing.
 
-    `seed`: None for greedy. `top_k`: 0 for all tokens. `logit_bias`: pairs of token id and bias. `logprobs`: the
-    number of alternatives whose log probabilities are reported with each token; None reports nothing.
+    `seed`: None for greedy. `top_k`: 0 for all tokens. `logit_bias`: pairs of token id and bias. `min_tokens`,
+    `ignore_eos`: for how long no end token is drawn. `logprobs`: the number of alternatives whose log probabilities are
+    reported with each token; None reports nothing.
     """
 
     temperature: float = 1.0
@@ -29,6 +30,8 @@ class Sampling:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
     logprobs: int | None = None
 
     @property
@@ -59,8 +62,14 @@ def sampling_of(
         frequency_penalty=_number(body, "frequency_penalty", 0.0, low=-2.0, high=2.0),
         repetition_penalty=_number(body, "repetition_penalty", 1.0, low=0.01, high=100.0),
         logit_bias=_logit_bias(body.get("logit_bias") or {}, vocabulary),
+        min_tokens=min_tokens_of(body),
+        ignore_eos=bool(body.get("ignore_eos")),
         logprobs=_logprobs(body),
     )
+
+
+def min_tokens_of(body: Mapping[str, Any]) -> int:
+    return int(_number(body, "min_tokens", 0, low=0, high=2**31))
 
 
 def _seed(seed: int | None, sequence_id: str, choice: int) -> int:

@@ -47,6 +47,8 @@ class Sequence:
     detokenizer: Detokenizer
     stops: StopMatcher
     tools: ToolCallParser | None = None
+    min_tokens: int = 0
+    """Stop strings are not looked for in the text of the first `min_tokens` tokens."""
     output_tokens: int = 0
     chars: int = 0
     """Characters of all tokens so far, each by itself."""
@@ -71,7 +73,8 @@ class Sequence:
         text = "" if ends_text else self.detokenizer.feed(token)
         if last:
             text += self.detokenizer.flush()
-        text = self.stops.feed(text)
+        if self.output_tokens > self.min_tokens:
+            text = self.stops.feed(text)
         if last and not self.stops.stopped:
             text += self.stops.flush()
         parsed = self._parsed(text, last=last or self.stops.stopped)
