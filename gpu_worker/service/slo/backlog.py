@@ -65,7 +65,7 @@ class Backlog:
         found = dict.fromkeys(Tier, 0.0)
         for request in self._open.values():
             if not request.begun:
-                expected = max(1, round(request.output_tokens_max * self.used))
+                expected = min(max(1, round(request.output_tokens_max * self.used)), request.output_tokens_max)
                 found[request.tier] += self.service(request.input_tokens, expected)
         return found
 

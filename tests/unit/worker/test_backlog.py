@@ -26,6 +26,15 @@ def test_what_has_no_token_yet_waits() -> None:
     assert sum(backlog.waiting().values()) == 0.0
 
 
+def test_a_request_without_output_is_its_prompt() -> None:
+    backlog = Backlog()
+    arrived(backlog, "embeddings", most=0)
+    assert backlog.waiting()[B] == 100.0
+    backlog.generated("embeddings", 0, 0.0)
+    backlog.left("embeddings", whole=True)
+    assert (backlog.used, backlog.service_per_s(0.5)) == (Backlog().used, 100.0)
+
+
 def test_it_learns_how_much_of_max_tokens_is_used() -> None:
     backlog = Backlog()
     for number in range(10):
