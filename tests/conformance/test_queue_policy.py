@@ -112,6 +112,31 @@ def test_admissions_undone_in_any_order_restore_the_order_of_arrival(name: str) 
 
 
 @every_policy
+@pytest.mark.parametrize("counted", [0, 4, 10, 40])
+def test_a_prompt_counted_later_costs_as_much_as_one_counted_at_admission(name: str, counted: int) -> None:
+    def policy_after(estimate: int) -> QueuePolicy:
+        policy = make_policy(name, curved)
+        put(policy, "a1", "a", estimate)
+        put(policy, "b1", "b")
+        admit_next(policy)
+        admit_next(policy)
+        policy.generated("a1", 3)
+        policy.decoded(2)
+        policy.prompt_counted("a1", counted)
+        policy.decoded(4)
+        policy.generated("a1", 12)
+        return policy
+
+    late, known = policy_after(10), policy_after(counted)
+    assert late.record("a1").request.input_tokens == counted
+    received = late.received["a"]
+    assert (received.input_tokens, received.output_tokens) == (counted, 12)
+    assert received.service == pytest.approx(curved(counted, 12))
+    assert late.counter("a") == (None if (counter := known.counter("a")) is None else pytest.approx(counter))
+    assert late.received["b"] == known.received["b"]
+
+
+@every_policy
 def test_a_preempted_request_resumes_before_later_ones_and_pays_once(name: str) -> None:
     policy = make_policy(name)
     put(policy, "r0")
@@ -201,7 +226,9 @@ Call = tuple[str, int, int]
 @given(
     calls=st.lists(
         st.tuples(
-            st.sampled_from(["put", "admit", "tokens", "end", "back", "evict"]), st.integers(0, 4), st.integers(0, 40)
+            st.sampled_from(["put", "admit", "tokens", "count", "end", "back", "evict"]),
+            st.integers(0, 4),
+            st.integers(0, 40),
         )
     )
 )
@@ -224,6 +251,10 @@ def test_charges_add_up_to_h_of_the_final_lengths(name: str, calls: list[Call]) 
             if call == "tokens":
                 policy.generated(request_id, tokens)
                 true[request_id] = (owner, inputs, max(outputs, tokens))
+                continue
+            if call == "count":
+                policy.prompt_counted(request_id, tokens)
+                true[request_id] = (owner, tokens, outputs)
                 continue
             if call == "admit":
                 continue

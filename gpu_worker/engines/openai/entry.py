@@ -85,8 +85,9 @@ class Entry:
         self.expired += len(found)
         return found
 
-    def generated(self, request_id: str, output_tokens: int) -> None:
-        """Charge the tokens that a request in the server has generated so far."""
+    def progressed(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        """Charge the tokens of a request in the server: of its prompt, as counted by now, and of its output so far."""
+        self._policy.prompt_counted(request_id, input_tokens)
         self._policy.generated(request_id, output_tokens)
 
     def leave(self, request_id: str) -> None:

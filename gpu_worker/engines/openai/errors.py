@@ -20,7 +20,9 @@ from gpu_worker.engines.interface import EngineError, PromptTooLong
 TEXT_CHARS_MAX = 500
 OWN_FAULTS = frozenset({400, 413, 422})
 OVERLOADED = frozenset({429, 503})
-_TOO_LONG = re.compile(r"context.{0,3}(length|size|window)|maximum.{0,20}(length|tokens)|too long", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context.{0,3}(length|size|window)|maximum.{0,20}(length|tokens)|too long|max_model_len", re.IGNORECASE
+)
 
 
 def failed(reason: str) -> EngineError:

@@ -98,6 +98,13 @@ class QueuePolicy(ABC):
         """
 
     @abstractmethod
+    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+        """Report the true prompt length of a running request that was admitted with an estimate.
+
+        The difference is charged or refunded, as if the length had been known at admission.
+        """
+
+    @abstractmethod
     def generated(self, request_id: str, output_tokens: int) -> None:
         """Report the total output length of a running request; tokens beyond the largest report so far are charged."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
+from dataclasses import replace
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, service_delta
 from gpu_worker.policies.fairness.accounting.arrival_queue import ArrivalQueue
@@ -107,6 +108,18 @@ class TenantQueuePolicy(QueuePolicy):
         self._charge_cached(record, min(input_tokens, record.request.input_tokens))
         self._received.add(record.request.tenant, -self._cache_discount(record), 0, 0)
 
+    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+        estimate = self._running[request_id].request
+        if input_tokens == estimate.input_tokens:
+            return
+        record = self._remove_from_batch(request_id)
+        counted = replace(estimate, input_tokens=max(input_tokens, estimate.system_tokens))
+        output_tokens = record.output_tokens
+        change = self.service(counted.input_tokens, output_tokens) - self.service(estimate.input_tokens, output_tokens)
+        self._received.add(estimate.tenant, change, counted.input_tokens - estimate.input_tokens, 0)
+        self._charge_counted(record, counted)
+        self._return_to_batch(record)
+
     def generated(self, request_id: str, output_tokens: int) -> None:
         record = self._running[request_id]
         self._update_output(record)
@@ -120,10 +133,8 @@ class TenantQueuePolicy(QueuePolicy):
         excluded = {request_id: self._remove_from_batch(request_id) for request_id in excluding}
         self._steps += steps
         self._charge_steps(steps)
-        for request_id, record in excluded.items():
-            record.since_step = self._steps
-            self._running[request_id] = record
-            self._entered_batch(record)
+        for record in excluded.values():
+            self._return_to_batch(record)
 
     def finish(self, request_id: str) -> None:
         record = self._remove_from_batch(request_id)
@@ -167,6 +178,11 @@ class TenantQueuePolicy(QueuePolicy):
         self._update_output(record)
         self._left_batch(record)
         return record
+
+    def _return_to_batch(self, record: RequestRecord) -> None:
+        record.since_step = self._steps
+        self._running[record.request.request_id] = record
+        self._entered_batch(record)
 
     def _remove_request(self, request: QueueRequest) -> None:
         if not self._received.remove_request(request.tenant):
@@ -233,6 +249,10 @@ class TenantQueuePolicy(QueuePolicy):
     def _charge_cached(self, record: RequestRecord, cached_tokens: int) -> None:
         """Record that prompt tokens came from the cache, and refund the discount on them."""
         record.cached_tokens = cached_tokens
+
+    def _charge_counted(self, record: RequestRecord, counted: QueueRequest) -> None:
+        """Replace the request by `counted`, with its true prompt length, and charge or refund the difference."""
+        record.request = counted
 
     def _charge_output(self, record: RequestRecord, before: int) -> None:
         """Charge the output of a running request beyond `before` tokens, reported by `generated`."""

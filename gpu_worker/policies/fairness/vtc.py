@@ -121,6 +121,15 @@ class VirtualTokenCounter(TenantQueuePolicy):
         super()._charge_cached(record, cached_tokens)
         self._refund(record.request.tenant, before - self._price(record, 0))
 
+    def _charge_counted(self, record: RequestRecord, counted: QueueRequest) -> None:
+        before = self._price(record, record.output_tokens)
+        super()._charge_counted(record, counted)
+        change = self._price(record, record.output_tokens) - before
+        if change > 0:
+            self._counters.add(counted.tenant, change)
+        else:
+            self._refund(counted.tenant, -change)
+
     def _refund_charges(self, record: RequestRecord) -> None:
         self._refund(record.request.tenant, self._price(record, record.output_tokens))
 

@@ -166,9 +166,8 @@ class TieredQueue(QueuePolicy):
         tier = state.tier
         state.rank, state.for_share = self._rank_now(state), self.shares.is_owed(tier)
         state.waited_s += max(0.0, self._now_s - state.since_s)
-        state.running = True
         self.admissions += 1
-        state.admission = self.admissions
+        state.running, state.admission = True, self.admissions
         self._evictable[tier] += not state.protected(self.settings)
         request = self._tiers[tier].admit(request_id)
         self._promoted.pop(request_id, None)
@@ -201,13 +200,18 @@ class TieredQueue(QueuePolicy):
     def cached(self, request_id: str, input_tokens: int) -> None:
         self._tiers[self._states[request_id].tier].cached(request_id, input_tokens)
 
+    def prompt_counted(self, request_id: str, input_tokens: int) -> None:
+        state = self._states[request_id]
+        before = state.request.input_tokens
+        self._tiers[state.tier].prompt_counted(request_id, input_tokens)
+        self.shares.charge_prompt(state.tier, state.request.input_tokens - before)
+
     def generated(self, request_id: str, output_tokens: int) -> None:
         tier = self._states[request_id].tier
         policy = self._tiers[tier]
         before = policy.record(request_id).output_tokens
         policy.generated(request_id, output_tokens)
-        if output_tokens > before:
-            self.shares.charge_output(tier, output_tokens - before)
+        self.shares.charge_output(tier, max(0, output_tokens - before))
 
     def decoded(self, steps: int, excluding: Collection[str] = ()) -> None:
         excluded = [self._states[request_id] for request_id in excluding]

@@ -14,6 +14,7 @@ from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineRequest, Finished, RefusedByPolicy, Started
 from gpu_worker.engines.openai.engine import OpenAiEngine
 from gpu_worker.policies.configured import make_queue
+from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
 from headgate.simulator.virtual_time import run
 from tests.support.worker.openai_server import FakeServer, counting, engine_of, last, options, outcome
 
@@ -57,6 +58,15 @@ class TestVtcAtAdmission:
 
         halfway, whole = run(story())
         assert (20 <= halfway <= 26, whole) == (True, 50)
+
+    @pytest.mark.parametrize("policy", ["vtc", "tiered:vtc"])
+    def test_the_prompt_is_charged_as_the_server_counts_it(self, policy: str) -> None:
+        async def story() -> Any:
+            async with engine_of(FakeServer(), policy=policy) as engine:
+                await served(engine, asked("a", "tenant", 3))
+                return engine.stats().tenants["tenant"]
+
+        assert run(story()) == TenantService(7, 3, 7 + 2 * 3)
 
     def test_long_answers_cost_later_turns(self) -> None:
         """Equal numbers of requests, one tenant's ten times as long: the other tenant's enter first."""

@@ -187,6 +187,7 @@ class TestErrors:
             (400, "temperature must be positive", "invalid_request"),
             (422, "no such field", "invalid_request"),
             (400, "This model's maximum context length is 8 tokens", "context_length_exceeded"),
+            (400, "max_tokens=5000 cannot be greater than max_model_len=1024", "context_length_exceeded"),
             (429, "slow down", "engine_overloaded"),
             (503, "Loading model", "engine_overloaded"),
             (500, "canary", "generation_failed"),
