@@ -28,6 +28,7 @@ from functions.http_api.cors import ConfiguredCors
 from functions.http_api.forms import ChatForm
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
+from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
 from functions.http_api.readiness import health, ready
 from functions.http_api.responses import ROUTES as RESPONSES
 from functions.http_api.usage import usage
@@ -107,6 +108,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         *RESPONSES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
+        *DOCUMENTATION,
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
     ]

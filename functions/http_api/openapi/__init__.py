@@ -1,0 +1,1 @@
+"""The OpenAPI document and the documentation page, both from the table of fields."""

@@ -1,0 +1,105 @@
+"""Bodies that are generated from the OpenAPI document, posted to the app with a gate in memory.
+
+    python -m tests.support.generated_bodies --bodies 50000
+
+prints how many of them got each status, and the memory of the process before and after. An answer of 5xx other than
+503, or an error that is not in OpenAI's shape, is a failure: the command names the body and exits with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from dispatcher.model.capabilities import Capability
+from functions.http_api.openapi.document import OPERATIONS, document
+from headgate.simulator.virtual_time import run
+from tests.support.asgi import Reply
+from tests.support.gate.memory_gate import Gate, make_gate
+
+PATHS = [each.path for each in OPERATIONS if each.table is not None]
+ALL = tuple(sorted(Capability))
+WIDE = "wide"
+"""The model whose worker has every capability. The model `m` has text only."""
+
+
+def generated(path: str, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield bodies that the document allows for a route, each with a model that the gate has."""
+    bodies: list[dict[str, Any]] = []
+    schema = schemathesis.openapi.from_dict(document())
+
+    @settings(
+        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate], derandomize=not seed,
+    )  # fmt: skip
+    @given(case=schema[path]["POST"].as_strategy())
+    def collect(case: Any) -> None:
+        bodies.append(case.body)
+
+    collect()
+    for number, body in enumerate(bodies):
+        yield {**body, "model": ("m", WIDE)[number % 2], **({} if number % 3 else {"max_tokens": 3})}
+
+
+async def answers(gate: Gate, path: str, bodies: list[dict[str, Any]]) -> Counter[int]:
+    """Post the bodies and return the number of answers by status. Raises AssertionError, which names the body."""
+    gate.add_worker(WIDE, model=WIDE, capabilities=ALL)
+    caller, found = gate.caller(), Counter[int]()
+    for body in bodies:
+        try:
+            raw = json.dumps(body).encode()
+        except (TypeError, ValueError):  # a value that JSON does not have
+            continue
+        reply = await caller.post(path, raw=raw)
+        found[reply.status] += 1
+        assert _is_expected(reply), f"{path} answered {reply.status} {reply.body[:300]!r} to {raw[:2000]!r}"
+    return found
+
+
+def _is_expected(reply: Reply) -> bool:
+    if reply.status == 200:
+        return True
+    return (reply.status < 500 or reply.status == 503) and bool(reply.error["message"])
+
+
+def _memory_mb() -> float:
+    return float(psutil.Process().memory_info().rss / 1e6)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bodies", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=500)
+    asked = parser.parse_args()
+    found, done, before = Counter[tuple[str, int]](), 0, 0.0
+    for batch in range(-(-asked.bodies // (asked.batch * len(PATHS)))):
+        for path in PATHS:
+            bodies = list(generated(path, asked.batch, seed=batch + 1))
+            counts = run(_fresh(path, bodies))
+            found.update({(path, status): count for status, count in counts.items()})
+            done += len(bodies)
+        before = before or _memory_mb()
+        sys.stdout.write(f"{done} bodies, {_memory_mb():.0f} MB\n")
+    for (path, status), count in sorted(found.items()):
+        sys.stdout.write(f"{path} {status}: {count}\n")
+    sys.stdout.write(f"memory after the first batch {before:.0f} MB, at the end {_memory_mb():.0f} MB\n")
+    return 0
+
+
+async def _fresh(path: str, bodies: list[dict[str, Any]]) -> Counter[int]:
+    gate = await make_gate()
+    found = await answers(gate, path, bodies)
+    await gate.at_rest()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The OpenAPI document and the page say what the app does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from dispatcher.fields.kinds import Shape, Table
+from dispatcher.fields.shapes.containers import ByFirst, Either, Entries, Items, Record, Tagged
+from dispatcher.fields.shapes.scalars import Anything
+from dispatcher.fields.tables import ALL
+from functions.http_api.app import make_app
+from functions.http_api.openapi.document import OPERATIONS, document
+from functions.http_api.openapi.page import page
+from functions.http_api.openapi.schemas import ACCEPTED, schema_of
+from tests.support.gate.memory_gate import Gate
+
+
+def routes() -> set[tuple[str, str]]:
+    found = {
+        (method.lower(), re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path))
+        for route in make_app().routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    return {each for each in found if each[1] not in ("/docs", "/openapi.json")}
+
+
+def test_each_route_of_the_app_is_in_the_document() -> None:
+    assert {(each.method, each.path) for each in OPERATIONS} == routes()
+
+
+def test_the_document_is_valid() -> None:
+    validator: Any = pytest.importorskip("openapi_spec_validator")
+    validator.validate(document())
+
+
+def test_a_body_that_the_document_allows_is_checked_by_its_schema() -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    schema = document()["components"]["schemas"]["ChatCompletionsRequest"]
+    good = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 2, "stop": ["a"], "top_p": None}
+    jsonschema.validate(good, schema)
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"n": 0},
+        {"messages": []},
+        {"surprise": 1},
+        {"messages": [{"role": "king"}]},
+        {"stream": "yes"},
+    )
+    for wrong in wrongs:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**good, **wrong}, schema)
+
+
+def shapes(tables: tuple[Table, ...]) -> list[Shape]:
+    """Return every shape of the tables, at any depth."""
+    found: list[Shape] = []
+    open_ = [field.shape for table in tables for field in table.fields.values() if field.kind in ACCEPTED]
+    while open_:
+        found.append(shape := open_.pop())
+        match shape:
+            case Items() | Entries():
+                open_.append(shape.of)
+            case Record():
+                open_ += [field.shape for field in shape.table.fields.values() if field.kind in ACCEPTED]
+            case Tagged():
+                open_ += [field.shape for form in shape.forms.values() for field in form.table.fields.values()]
+            case Either():
+                open_ += shape.shapes.values()
+            case ByFirst():
+                open_ += [each for each, _ in shape.shapes.values()]
+    return found
+
+
+def test_each_shape_of_the_table_has_a_schema() -> None:
+    without = {type(shape).__name__ for shape in shapes(ALL) if not schema_of(shape)}
+    assert without <= {Anything.__name__}
+
+
+async def test_document_and_page_need_no_key(gate: Gate) -> None:
+    reply = await gate.caller(None).get("/openapi.json")
+    assert (reply.status, reply.json()["openapi"]) == (200, "3.1.0")
+    shown = await gate.caller(None).get("/docs")
+    assert shown.status == 200
+    assert "default-src 'none'" in shown.headers["content-security-policy"]
+    assert b"/v1/chat/completions" in shown.body
+
+
+def test_the_page_has_no_script_and_nothing_from_elsewhere() -> None:
+    assert "<script" not in page()
+    assert "//" not in page().replace("<!doctype html>", "")
