@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import typer
+from starlette.routing import Route
 
+from functions.http_api.app import make_app
 from gpu_worker.service.options import parse_options
 from headgate.cli import app
 
@@ -146,6 +148,13 @@ def test_every_command_exists_with_its_options() -> None:
     shown = [command for command in found if command.text.startswith(("headgate ", "make ", "python -m gpu_worker"))]
     assert len(shown) > 50
     assert {str(command): reason for command in shown if (reason := broken_command(command))} == {}
+
+
+def test_the_guide_for_tenants_has_every_route() -> None:
+    paths = [route.path for route in make_app().routes if isinstance(route, Route)]
+    guide = (ROOT / "docs" / "tenants.md").read_text("utf-8")
+    assert "/v1/chat/completions" in paths
+    assert [path for path in paths if path.partition("{")[0].rstrip("/") not in guide] == []
 
 
 @pytest.mark.parametrize(
