@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dispatcher.model.errors import InvalidRequest, StoreUnavailable
 from dispatcher.model.kept_response import CONTENT_BYTES_MAX, KeptResponse
 from dispatcher.operations.context import Context
 from dispatcher.responses.errors import UnknownItem, UnknownPreviousResponse, UnknownResponse
 from dispatcher.responses.ids import is_response_id, response_of_item
+from dispatcher.responses.items import check_size
 from dispatcher.responses.record import Item, Record, decode, encode
+from dispatcher.responses.request import Asked
 
-REFERENCED_MAX = 64
+REFERENCED_MAX = 16
 """The most kept responses that one request may read because of its references. One response has the items of all
 earlier responses of its conversation."""
 _TOO_LONG = f"It is longer than {CONTENT_BYTES_MAX} bytes, compressed and with its input."
@@ -36,28 +37,16 @@ async def delete_response(context: Context, tenant: str, response_id: str) -> No
         raise UnknownResponse(context.settings.responses_kept_s)
 
 
-async def earlier_items(context: Context, tenant: str, previous: str | None) -> list[Item]:
-    """Return the conversation up to the response `previous`. Raises UnknownPreviousResponse, StoreUnavailable."""
-    if previous is None:
-        return []
-    record = await _found(context, tenant, previous)
-    if record is None:
-        raise UnknownPreviousResponse(context.settings.responses_kept_s)
-    return record.conversation()
+async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[list[Item], list[Item]]:
+    """Return the items of earlier responses, and those of `input` with each reference replaced by its item.
 
-
-async def resolved(context: Context, tenant: str, items: Sequence[Item]) -> list[Item]:
-    """Return the items of `input`, each reference replaced by the item that it names.
-
-    Raises UnknownItem, InvalidRequest (references into too many responses), StoreUnavailable.
+    Raises UnknownPreviousResponse, UnknownItem, RequestTooLarge, InvalidRequest (references into too many responses),
+    StoreUnavailable.
     """
-    references = [(number, item["id"]) for number, item in enumerate(items) if item["type"] == "item_reference"]
-    if not references:
-        return list(items)
-    known = _KnownItems(context, tenant)
-    for number, name in reversed(references):  # the last response of a conversation has the items of all others
-        await known.find(name, f"input.{number}.id")
-    return [known.items[item["id"]] if item["type"] == "item_reference" else item for item in items]
+    earlier = await _earlier(context, tenant, asked.previous)
+    items = await _resolved(context, tenant, asked.items)
+    check_size([*earlier, *items])
+    return earlier, items
 
 
 async def keep(context: Context, tenant: str, record: Record) -> str:
@@ -80,14 +69,36 @@ async def keep(context: Context, tenant: str, record: Record) -> str:
     return "" if is_kept else _NO_SPACE
 
 
+async def _earlier(context: Context, tenant: str, previous: str | None) -> list[Item]:
+    """Return the conversation up to the response `previous`."""
+    if previous is None:
+        return []
+    record = await _found(context, tenant, previous)
+    if record is None:
+        raise UnknownPreviousResponse(context.settings.responses_kept_s)
+    return record.conversation()
+
+
+async def _resolved(context: Context, tenant: str, items: Sequence[Item]) -> list[Item]:
+    references = [(number, item["id"]) for number, item in enumerate(items) if item["type"] == "item_reference"]
+    if not references:
+        return list(items)
+    known = _KnownItems(context, tenant, frozenset(name for _, name in references))
+    for number, name in reversed(references):  # the last response of a conversation has the items of all others
+        await known.find(name, f"input.{number}.id")
+    return [known.items[item["id"]] if item["type"] == "item_reference" else item for item in items]
+
+
 @dataclass(slots=True)
 class _KnownItems:
-    """The items of the kept responses that were read for one request, by id."""
+    """The items to which one request refers, by id, as far as they are found."""
 
     context: Context
     tenant: str
-    items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wanted: frozenset[str]
+    items: dict[str, Item] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
+    """The ids of the responses that were read."""
 
     async def find(self, name: str, place: str) -> None:
         """Read the response of an item, unless the item is known. Raises UnknownItem, InvalidRequest."""
@@ -97,7 +108,8 @@ class _KnownItems:
                 raise InvalidRequest(f"`input` refers to the items of more than {REFERENCED_MAX} responses.", "input")
             self._read.add(response_id)
             record = await _found(self.context, self.tenant, response_id)
-            self.items |= {item["id"]: item for item in (record.conversation() if record else ())}
+            found = record.conversation() if record is not None else []
+            self.items |= {item["id"]: item for item in found if item["id"] in self.wanted}
         if name not in self.items:
             raise UnknownItem(place, self.context.settings.responses_kept_s)
 

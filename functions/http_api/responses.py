@@ -12,7 +12,7 @@ from dispatcher.fields.parse import Parsed, parse
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint
-from dispatcher.operations.responses import delete_response, earlier_items, read_response, resolved
+from dispatcher.operations.responses import conversation, delete_response, read_response
 from dispatcher.responses.errors import Places, renamed
 from dispatcher.responses.listing import page_of
 from dispatcher.responses.request import chat_of, parse_asked
@@ -29,8 +29,7 @@ async def create_response(request: Request) -> Response:
     key, body = await read_request(request, tenant)
     drops = context.settings.drops_unknown_fields
     asked = parse_asked(parse_object(body), drop_unknown=drops)
-    earlier = await earlier_items(context, tenant.name, asked.previous)
-    items = await resolved(context, tenant.name, asked.items)
+    earlier, items = await conversation(context, tenant.name, asked)
     places = Places()
     with renamed(places):
         chat = parse(chat_of(asked, earlier, items, places), Endpoint.CHAT, drop_unknown=drops)

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.worker_protocol import Token
+from dispatcher.operations.responses import REFERENCED_MAX
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.store_faults import FailsOnce
 from tests.support.gate.worker_client import SHED, WELL, Act, dies_after
@@ -245,3 +246,33 @@ async def test_a_key_is_needed_everywhere(gate: Gate) -> None:
         401,
     ]
     assert (await caller.delete(f"{PATH}/resp_p0-1")).status == 401
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+
+async def test_references_cannot_make_a_small_request_huge(gate: Gate) -> None:
+    caller = gate.caller()
+    long = [thought("x" * 900_000), said("user", "short")]
+    first = (await caller.post(PATH, asks(long))).json()
+    assert first["store"] is True
+    grown = await caller.post(PATH, asks(long, previous_response_id=first["id"]))
+    assert (grown.status, grown.error["param"]) == (413, "input")
+    listed = (await caller.get(f"{PATH}/{first['id']}/input_items")).json()["data"]
+    name = next(item["id"] for item in listed if item["type"] == "reasoning")
+    repeated = await caller.post(PATH, asks([{"type": "item_reference", "id": name}] * 4000))
+    assert (repeated.status, repeated.error["code"]) == (413, "request_too_large")
+    assert len(gate.workers.orders) == 1
+
+
+async def test_a_request_reads_few_responses_for_its_references(gate: Gate) -> None:
+    names = [f"msg_p0-{number}_0" for number in range(1000, 1100)]
+    reply = await gate.caller().post(PATH, asks([{"type": "item_reference", "id": name} for name in names]))
+    assert (reply.status, reply.error["code"]) == (404, "item_not_found")
+    made = [(await gate.caller().post(PATH, asks())).json() for _ in range(REFERENCED_MAX + 1)]
+    refers = [{"type": "item_reference", "id": each["output"][0]["id"]} for each in made]
+    assert (await gate.caller().post(PATH, asks(refers[1:]))).status == 200
+    reply = await gate.caller().post(PATH, asks(refers))
+    assert (reply.status, reply.error["param"]) == (400, "input")
+    assert f"more than {REFERENCED_MAX} responses" in reply.error["message"]
