@@ -7,7 +7,7 @@ from dispatcher.fields.limits import MESSAGES_MAX, NAME_CHARS_MAX, PARTS_MAX, TE
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.image_url import ImageUrl
 from dispatcher.fields.shapes.scalars import Text, Word
-from dispatcher.fields.table.ours import label, refused
+from dispatcher.fields.table.ours import LITELLM, label, refused
 from dispatcher.fields.table.tools import NO_FIELDS, TOOL_CALLS, TOOLS_NEED
 from dispatcher.model.capabilities import Capability
 
@@ -88,6 +88,8 @@ ASSISTANT = Table(
         "function_call": refused("Use `tool_calls`.", {}),
         "tool_call_id": refused("Only a tool message has it."),
         "annotations": label("Sources of an earlier answer; the model does not read them."),
+        "provider_specific_fields": LITELLM,
+        "thinking_blocks": LITELLM,
         "parsed": label("The OpenAI SDK's `parse()` adds it; the content has the same value as text."),
     },
 )

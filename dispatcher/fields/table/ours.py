@@ -22,6 +22,8 @@ def refused(note: str, *neutral: object) -> Field:
     return Field(Kind.REFUSED, _ANY, note, neutral)
 
 
+LITELLM = label("LiteLLM adds it to answers; the model does not read it.")
+
 _TENANT = "The key of the request names the tenant, and the tenant's configuration has this value."
 _ENGINE = "The engine gets it from the gate."
 

@@ -9,7 +9,7 @@ from dispatcher.fields.limits import DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX, TEXT
 from dispatcher.fields.shapes.containers import Either, Form, Items, Record, Tagged
 from dispatcher.fields.shapes.scalars import Flag, Text, Word
 from dispatcher.fields.shapes.schemas import Schema
-from dispatcher.fields.table.ours import label, refused
+from dispatcher.fields.table.ours import LITELLM, label, refused
 from dispatcher.fields.table.sampling import VLLM
 from dispatcher.model.capabilities import Capability
 
@@ -40,7 +40,12 @@ NAMED_TOOL = Table("named tool", {"function": Field(Kind.PASSED, Record(NAMED), 
 
 CALLED = Table(
     "function of a tool call",
-    {"name": NAME, "arguments": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True)},
+    {
+        "name": NAME,
+        "arguments": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True),
+        "parsed_arguments": label("The OpenAI SDK's `parse()` adds it; `arguments` has the same value as text."),
+        "provider_specific_fields": LITELLM,
+    },
 )
 TOOL_CALL = Table(
     "tool call",
@@ -48,6 +53,7 @@ TOOL_CALL = Table(
         "id": Field(Kind.PASSED, Text(NAME_CHARS_MAX, 1)),
         "function": Field(Kind.PASSED, Record(CALLED), required=True),
         "index": label("The place of the call in a stream."),
+        "provider_specific_fields": LITELLM,
     },
 )
 TOOL_CALLS = Items(

@@ -43,6 +43,8 @@ OBJECTS = [
         "ChatCompletionMessageFunctionToolCallParam",
     ),
     (tools.CALLED, "chat.chat_completion_message_function_tool_call_param", "Function"),
+    (tools.TOOL_CALL, "chat", "ParsedFunctionToolCall"),
+    (tools.CALLED, "chat", "ParsedFunction"),
     (formats.JSON_SCHEMA_FORMAT, "shared_params.response_format_json_schema", "ResponseFormatJSONSchema"),
     (formats.JSON_SCHEMA, "shared_params.response_format_json_schema", "JSONSchema"),
     (responses.STREAM_OPTIONS, "responses.response_create_params", "StreamOptions"),

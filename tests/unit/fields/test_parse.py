@@ -55,6 +55,15 @@ class TestRequests:
         assert request.body["messages"] == [USER, {**given[1], "content": ""}, given[2]]
         assert (request.body["tools"], request.body["tool_choice"]) == ([TOOL], "required")
 
+    def test_what_clients_add_to_an_answers_message_is_dropped(self) -> None:
+        """The openai SDK's `parse()`, streams, and LiteLLM add fields, and send them back in the next turn."""
+        added = {"provider_specific_fields": {"x": 1}}
+        function = {"name": "f", "arguments": "{}", "parsed_arguments": {"a": 1}, **added}
+        calls = [{**CALL, "function": function, "index": 0, **added}]
+        message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls, "parsed": {}, **added}
+        request = parse_request({**CHAT, "messages": [USER, message]})
+        assert request.body["messages"][1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
     def test_stream_options(self) -> None:
         options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
         request = parse_request({**CHAT, "stream": True, "stream_options": options})
