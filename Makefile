@@ -28,6 +28,7 @@ CDK := infra/node_modules/.bin/cdk
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+CLIENTS ?=
 EVIDENCE_ARGS ?=
 TEST_PROCESSES ?= 2
 CONSTRAINTS_ARGS ?=
@@ -43,7 +44,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm check bench evidence synth constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-clients check bench evidence synth constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +61,7 @@ define OTHER_TARGETS
 These tests do not cover:
   make check       style, types, import contracts
   make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
+  make test-clients  OpenAI clients, agents and load tools, unmodified (installs 1 GB; CLIENTS=all 4 GB)
   make synth       the CDK app: tests/infra and infra/
   make evidence    every claim of docs/evidence.md, from its experiments run again
   make bench       the figures in docs/figures.md and benchmarks/results
@@ -105,6 +107,11 @@ test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU b
 		if [ $$status != 0 ]; then failed=1; fi; \
 	done; \
 	exit $$failed
+
+# Each client has an environment of its own in .clients. docs/clients.md is the result.
+test-clients: $(STAMPS)/install $(UV_VENV)/bin/uv ## unmodified clients against headgate (CLIENTS="openai langchain", CLIENTS=all)
+	@$(BIN)/python -m tests.clients $(CLIENTS) --uv $(UV_VENV)/bin/uv \
+		--torch-version "$(TORCH_VERSION)" --torch-index "$(TORCH_INDEX)"
 
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff check .
