@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -139,7 +140,7 @@ class Forwarding:
         """Read the server's facts. Return why it does not answer yet, or None."""
         assert self._client is not None  # noqa: S101 - `start` has set it
         try:
-            self._server = server_facts(await self._client.models(), self.options)
+            self._server = server_facts(await self._models(self._client), self.options)
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             if status in FATAL:
@@ -153,6 +154,15 @@ class Forwarding:
         except Nonsense as error:
             raise ValueError(f"GET {self.options.url}/models: {error}") from None
         return await self._probe(self._server) if self.options.probe else None
+
+    async def _models(self, client: OpenAiClient) -> dict[str, Any]:
+        """Return the list of models. A server without a usable one is no obstacle if the options have all facts."""
+        try:
+            return await client.models()
+        except (httpx.HTTPStatusError, Nonsense):
+            if self.options.model is None or self.options.context_tokens is None:
+                raise
+            return {}
 
     async def _probe(self, server: ServerFacts) -> str | None:
         """Let the server compute one token. Return why it does not, or None. Raises ValueError if it refuses."""

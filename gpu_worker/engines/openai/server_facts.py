@@ -24,12 +24,16 @@ class ServerFacts(NamedTuple):
 
 
 def server_facts(answer: dict[str, Any], options: ServerOptions) -> ServerFacts:
-    """Return the facts of the chosen model. Raises ValueError, whose message says what to do."""
+    """Return the facts of the chosen model. Raises ValueError, whose message says what to do.
+
+    If the options have the name and the context length, the list need not have the model: some servers list others than
+    those that they load.
+    """
     data = answer.get("data")
     models = [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
     name = options.model or _only_name(models)
-    card = next((each for each in models if each.get("id") == name), None)
-    if card is None:
+    card = next((each for each in models if each.get("id") == name), {})
+    if not card and options.context_tokens is None:
         raise ValueError(f"the server has no model {name!r}; it has {_names(models)}: choose one with --model")
     owner = card.get("owned_by")
     known = BY_OWNER.get(owner) if isinstance(owner, str) else None

@@ -85,12 +85,15 @@ class FakeServer(httpx.AsyncBaseTransport):
     open: int = 0
     open_most: int = 0
     is_gone: bool = False
+    models_status: int = 200
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_gone:
             raise httpx.ConnectError("refused")
         if request.method == "GET":
-            return httpx.Response(200, stream=httpx.ByteStream(json.dumps({"data": self.cards}).encode()))
+            return httpx.Response(
+                self.models_status, stream=httpx.ByteStream(json.dumps({"data": self.cards}).encode())
+            )
         body = json.loads(await request.aread())
         self.bodies.append(body)
         self.paths.append(request.url.path)

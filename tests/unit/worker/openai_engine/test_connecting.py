@@ -70,12 +70,22 @@ class TestFacts:
         with pytest.raises(ValueError, match=message):
             facts(FakeServer(cards=cards), **given)
 
+    @pytest.mark.parametrize("server", [FakeServer(cards=[]), FakeServer(models_status=500), FakeServer(cards=["x"])])  # type: ignore[list-item]
+    def test_that_are_all_set_need_no_list_of_models(self, server: FakeServer) -> None:
+        found = facts(server, model="m", context_tokens=77, probe=True)
+        assert (found.model, found.context_tokens, server.bodies[0]["model"]) == ("m", 77, "m")
+
     def test_are_unknown_before_the_start(self) -> None:
         with pytest.raises(RuntimeError, match="after start"):
             _ = OpenAiEngine(make_queue("vtc"), ServerOptions("http://x"), places=1).facts
 
 
 class TestStart:
+    @pytest.mark.parametrize(("status", "advice"), [(401, "check the server's key"), (404, "usually ends in /v1")])
+    def test_fails_at_once_when_no_waiting_helps(self, status: int, advice: str) -> None:
+        with pytest.raises(ValueError, match=f"GET http://engine/v1/models: HTTP status {status}: .*{advice}"):
+            facts(FakeServer(models_status=status))
+
     def test_waits_until_the_server_has_generated_a_token(self) -> None:
         async def story() -> tuple[float, list[dict[str, Any]]]:
             server = FakeServer(status=503)
