@@ -32,7 +32,7 @@ MODELLED = "modelled"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long the demo takes. `calibration_requests`: of each measurement of the engine, at least two batches."""
+    """How long the demo takes. `calibration_requests`: of each measurement of the engine, two batches or more."""
 
     seconds: float
     slots: int

@@ -26,7 +26,7 @@ from headgate.workloads.arrivals import Arrival
 GUARANTEE = 0.4
 """Each tenant's guaranteed rate, as a part of the measured capacity. Both together stay below it, so they hold."""
 BURST_S = 4.0
-IDLE_TTFTS = 20
+IDLE_TTFTS = 32
 """The scene takes at least this many times the latency of a single request. Without headgate, a request then waits for
 a multiple of this latency, on a busy machine too."""
 POLICIES = {WITHOUT: {"order": "fcfs", "policy": "fcfs"}, WITH: {"order": "bwfq", "policy": "vtc"}}

@@ -25,7 +25,7 @@ from headgate.workloads.arrivals import Arrival
 LAMBDA_EVERY = {QUIET: 6, FLOOD: 60}
 """Every n-th request goes through lambda.invoke; few of the flood's, as each holds a Lambda environment."""
 LIVE_EVERY_S = 0.5
-WARM_UP_REQUESTS = 8
+WARM_UP_REQUESTS = 4
 """The first requests of a service are slower: connections are opened and modules are loaded."""
 IDLE_REQUESTS = 3
 """Requests that measure the time to the first token of a service that does nothing else."""
