@@ -18,7 +18,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionUserMessageParam
 
-from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, LambdaHeadgate
+from headgate.client import AsyncHeadgate, AsyncLambdaHeadgate, Headgate, LambdaHeadgate, Outcome
 from tests.support.hang_guard import HANG_S
 from tests.support.local.stack import Running, descendants, eventually, running, start, stop, usage
 
@@ -172,7 +172,15 @@ class TestTenantClient:
     def test_started_now_and_read_later(self, stack: Running) -> None:
         client = self.over_lambda(stack, stack.api_keys["quiet"])
         started = client.later("hello", max_tokens=5)
-        outcome = eventually(lambda: client.result(started), lambda found: found.status == "done")
+
+        def result() -> Outcome | None:
+            try:
+                return client.result(started)
+            except openai.NotFoundError:
+                return None  # Lambda has not begun the event yet
+
+        outcome = eventually(result, lambda found: found is not None and found.status == "done")
+        assert outcome is not None
         assert outcome.answer is not None
         assert outcome.answer.output_tokens == 5
 
