@@ -38,15 +38,16 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     environments = Environments(options.environments, options.uv, options.torch_version, options.torch_index)
-    results = read_results(RESULTS)
+    ran: dict[str, ClientResult] = {}
 
     def keep(client: Client, result: ClientResult) -> None:
-        results[client.name] = result
+        ran[client.name] = result
+        results = read_results(RESULTS) | {client.name: result}
         write_results(RESULTS, results)
         PAGE.write_text(page(clients, results))
 
     asyncio.run(run_all(selected, environments, Console(), keep))
-    return int(any(unexpected(client, results[client.name]) for client in selected))
+    return int(any(unexpected(client, ran[client.name]) for client in selected))
 
 
 async def run_all(clients: list[Client], environments: Environments, console: Console, keep: Keep) -> None:
