@@ -135,6 +135,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
         tiers=tiers.for_queue(),
         swap_bytes=int(options.swap_gib * GIB),
         server=server_options(options, os.environ),
+        arguments=options.arguments,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ def make_engine(
     tiers: Mapping[str, Any] | None = None,
     swap_bytes: int = 0,
     server: Mapping[str, Any] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
     fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
-    engines that swap. `server`: fields of the openai engine's ServerOptions.
+    engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
@@ -51,15 +53,14 @@ def make_engine(
         shape = TransformersShape(batch=batch, swap_bytes=swap_bytes, calibrate=True)
         return TransformersEngine.load(queue, model=model, home=home, shape=shape)
     if kind == "vllm":
-        try:
-            from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
-        except ImportError as error:
-            needed = f"the vllm engine needs vLLM ({error.name} is missing)"
+        if find_spec("vllm") is None:
             raise EngineUnavailable(
-                f"{needed}: docs/quick-start.md says how to install it; or use --engine transformers"
-            ) from None
-        vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes)
-        return VllmEngine.load(model=model, home=home, policy=policy, tiers=tiers or {}, shape=vllm_shape)
+                "the vllm engine needs vLLM: docs/quick-start.md says how to install it; or use --engine transformers"
+            )
+        from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
+
+        vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes, arguments=arguments)
+        return VllmEngine(model=model, home=home, policy=policy, tiers=tiers, shape=vllm_shape)
     if kind == "openai":
         from gpu_worker.engines.openai.engine import OpenAiEngine
         from gpu_worker.engines.openai.options import ServerOptions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ SWAP_GIB_MAX = 99_999
 CONTEXT_MAX = 100_000_000
 KEY_VARIABLE = "ENGINE_API_KEY"
 """The environment variable with the API key of the engine's server: a command line is no place for a secret."""
+EPILOG = "With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -28,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line. An invalid one exits with 2 and one line on standard error."""
-    parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.")
+    parser = _Parser(prog="python -m gpu_worker", description="Serve a model as one worker of a pool.", epilog=EPILOG)
     parser.add_argument("--engine", choices=ENGINES, default="transformers")
     parser.add_argument("--policy", default="tiered:vtc", help="the engine's queue policy; tiered:POLICY has tiers")
     tiers_help = "YAML: shares, preemption, targets, shedding"
@@ -51,9 +53,21 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--home", type=Path, default=Path(".headgate"), help="folder for a built model and the outbox")
     outbox_help = "folder for reports that the gate has not confirmed; shared by a host's workers; default: HOME/outbox"
     parser.add_argument("--outbox", type=Path, default=None, metavar="DIR", help=outbox_help)
-    options = parser.parse_args(arguments)
+    words, separator, rest = _at_separator(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(words)
+    options.arguments = rest
+    if separator and options.engine != "vllm":
+        parser.error(f"arguments after -- are for vLLM's server: --engine {options.engine} takes none")
     options.outbox = options.outbox or options.home / "outbox"
     return options
+
+
+def _at_separator(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the arguments before the first `--`, whether there is one, and those after it."""
+    if "--" not in arguments:
+        return arguments, False, []
+    place = arguments.index("--")
+    return arguments[:place], True, arguments[place + 1 :]
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,15 @@
-"""vLLM as a worker's engine, its core a process of its own: what the worker hears, and what becomes of kill -9."""
+"""vLLM's own server as a worker's engine: events, errors, tools, schemas, stats, and kill -9."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +20,32 @@ if importlib.util.find_spec("vllm") is None:
 
 import psutil
 
+from dispatcher.model.requests import Endpoint
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import (
-    Dropped,
     EngineError,
     EngineEvent,
     EngineRequest,
     Finished,
     PromptTooLong,
-    RefusedByPolicy,
     Started,
     Token,
 )
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape, _ended
+from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 from tests.support.hang_guard import HANG_S
 
-SHAPE = VllmShape(batch=4, kv_tokens=1024, context_tokens=512, swap_bytes=20 << 20)
+ARGUMENTS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33", "--tool-call-parser", "hermes")
+SHAPE = VllmShape(batch=4, swap_bytes=20 << 20, arguments=ARGUMENTS)
+TIERS = {"premium_reserve": 0.2}
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
+QUESTION = [{"role": "user", "content": "How is the weather?"}]
 
 
 class RealClock:
@@ -53,7 +64,7 @@ class House:
 
     def __init__(self, home: Path) -> None:
         def make() -> VllmEngine:
-            return VllmEngine.load(model=None, home=home, policy="tiered:vtc", tiers={}, shape=SHAPE)
+            return VllmEngine(model=None, home=home, policy="tiered:vtc", tiers=TIERS, shape=SHAPE)
 
         self.runner = asyncio.Runner()
         self.engine = SupervisedEngine(make, RealClock(), hang_s=HANG_S)
@@ -81,8 +92,23 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def asked(name: str, tokens: int = 12, **changes: Any) -> EngineRequest:
-    fields: dict[str, Any] = {"tenant": "a", "prompt": "What is served next?", "temperature": 0.0, **changes}
-    return EngineRequest(name, max_tokens=tokens, **fields)
+    body = {"prompt": "What is served next?", "temperature": 0.0}
+    body |= {field: changes.pop(field) for field in [*changes] if field in ("prompt", "temperature", "seed", "stop")}
+    return EngineRequest(name, changes.pop("tenant", "a"), body, tokens, **changes)
+
+
+def chat(name: str, tokens: int = 200, **body: Any) -> EngineRequest:
+    return EngineRequest(name, "a", {"messages": QUESTION, "temperature": 0.0, **body}, tokens, Endpoint.CHAT)
+
+
+def text_of(events: list[EngineEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Token))
+
+
+def arguments_of(events: list[EngineEvent]) -> Any:
+    """Return the arguments of the one tool call."""
+    deltas = [event.delta["tool_calls"] for event in events if isinstance(event, Token) and event.delta]
+    return json.loads("".join(call["function"].get("arguments", "") for calls in deltas for call in calls))
 
 
 async def events_of(engine: Any, request: EngineRequest) -> list[EngineEvent]:
@@ -99,24 +125,73 @@ async def how_it_ends(engine: Any, request: EngineRequest) -> str:
 
 
 def test_started_then_tokens_then_finished(house: House) -> None:
-    events = house.run(events_of(house.engine, asked("one")))
-    assert isinstance(events[0], Started)
-    counts = [event.output_tokens for event in events[1:-1]]
+    estimate, started, *tokens, last = house.run(events_of(house.engine, asked("one")))
+    assert isinstance(estimate, Started)
+    assert isinstance(started, Started)
+    counts = [event.output_tokens for event in tokens]
     assert counts == sorted(set(counts)), "several may come at once, none twice"
     assert counts[-1] == 12
-    assert events[-1] == Finished("length", events[0].input_tokens, 12)
+    assert last == Finished("length", started.input_tokens, 12)
 
 
 def test_a_seed_gives_the_same_text_and_a_stop_string_ends_it(house: House) -> None:
-    def text(events: list[EngineEvent]) -> str:
-        return "".join(event.text for event in events if isinstance(event, Token))
-
-    first, again = (text(house.run(events_of(house.engine, asked(f"seed-{n}", temperature=1.0, seed=7)))) for n in "ab")
+    first, again = (
+        text_of(house.run(events_of(house.engine, asked(f"seed-{n}", temperature=1.0, seed=7)))) for n in "ab"
+    )
     assert first == again
     stop = first[5:9]
-    events = house.run(events_of(house.engine, asked("stop", temperature=1.0, seed=7, stop=(stop,))))
-    assert text(events) == first[: first.index(stop)]
+    events = house.run(events_of(house.engine, asked("stop", temperature=1.0, seed=7, stop=[stop])))
+    assert text_of(events) == first[: first.index(stop)]
     assert events[-1].reason == "stop"
+
+
+def test_a_chat_with_choices_and_logprobs(house: House) -> None:
+    request = replace(chat("choices", 6, temperature=1.0, logprobs=True, top_logprobs=1), choices=2)
+    *events, last = house.run(events_of(house.engine, request))
+    pieces = [event for event in events if isinstance(event, Token)]
+    assert {piece.choice for piece in pieces} == {0, 1}
+    assert all(piece.logprobs is not None for piece in pieces if piece.text)
+    assert (last.output_tokens, last.reasons) == (12, ("length", "length"))
+
+
+def test_a_schema_gives_valid_json(house: House) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER}}
+    events = house.run(events_of(house.engine, chat("schema", response_format=form)))
+    assert valid(json.loads(text_of(events)))
+    assert events[-1].reason == "stop"
+
+
+@pytest.mark.parametrize("name", ["named", "strict"])
+def test_a_named_tool_gets_arguments_of_its_schema(house: House, name: str) -> None:
+    """Also without `strict`: vLLM itself would accept any JSON then."""
+    function = {"name": "weather", "parameters": WEATHER, **({"strict": True} if name == "strict" else {})}
+    tools = [{"type": "function", "function": function}]
+    choice = {"type": "function", "function": {"name": "weather"}}
+    events = house.run(events_of(house.engine, chat(name, tools=tools, tool_choice=choice)))
+    assert valid(arguments_of(events))
+
+
+def valid(found: Any) -> bool:
+    return set(found) == {"city", "days"} and len(found["city"]) <= 8 and found["days"] in range(10)
+
+
+def test_the_result_of_a_tool_is_accepted(house: House) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+    ]
+    events = house.run(events_of(house.engine, chat("result", 5, messages=messages, tools=TOOLS)))
+    assert events[-1].output_tokens == 5
+
+
+def test_its_facts_name_what_the_arguments_allow(house: House) -> None:
+    facts = house.engine.facts
+    assert {"chat", "completion", "n", "structured", "tools", "vllm"} <= facts.capabilities
+    assert not {"reasoning", "images", "embeddings"} & facts.capabilities
+    assert facts.context_tokens == 960
+    assert facts.bytes_per_token > 4.2, "measured: the tiny model's vocabulary was trained on the text"
 
 
 def test_an_abort_ends_the_iterator_and_frees_everything(house: House) -> None:
@@ -137,7 +212,18 @@ def test_an_abort_ends_the_iterator_and_frees_everything(house: House) -> None:
 
 def test_what_cannot_fit_is_refused_before_it_starts(house: House) -> None:
     with pytest.raises(PromptTooLong):
-        house.run(events_of(house.engine, asked("long", 600)))
+        house.run(events_of(house.engine, asked("long", 1000)))
+
+
+def test_why_the_scheduler_ended_it_reaches_the_tenant(house: House) -> None:
+    """Before any token, and with logprobs, which vLLM's server expects of every token."""
+    with pytest.raises(PromptTooLong, match="this tier"):
+        house.run(events_of(house.engine, asked("large", 900)))
+    with pytest.raises(PromptTooLong, match="this tier"):
+        house.run(events_of(house.engine, chat("large-chat", 900, logprobs=True)))
+    *_, last = house.run(events_of(house.engine, asked("late", timeout_s=0.0)))
+    assert (last.reason, last.output_tokens) == ("aborted", 0)
+    assert house.engine.serves()
 
 
 def test_its_stats_know_tenants_tiers_and_what_the_machine_can_do(house: House) -> None:
@@ -199,19 +285,6 @@ def test_premium_goes_before_a_flood_of_background(house: House) -> None:
     order = house.run(story())
     assert len(order) == 13
     assert order.index("premium") <= 6  # of 13; four were there before it
-
-
-def test_why_the_scheduler_ended_it_reaches_the_tenant() -> None:
-    with pytest.raises(Dropped) as dropped:
-        _ended("abort", "headgate:preempted_too_often")
-    assert dropped.value.code == "preempted_too_often"
-    with pytest.raises(RefusedByPolicy):
-        _ended("abort", "headgate:refused")
-    with pytest.raises(PromptTooLong):
-        _ended("abort", "headgate:too_large")
-    assert _ended("abort", "headgate:expired") == "aborted"
-    assert _ended("stop", "headgate:refused") == "stop", "a tenant's own stop string"
-    assert (_ended("stop", "headgate"), _ended("length", None)) == ("stop", "length")
 
 
 def test_killed_with_minus_nine_all_hear_of_it_and_another_engine_serves(house: House) -> None:

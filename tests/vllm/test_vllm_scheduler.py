@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,13 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is absent", allow_module_level=True)
 
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
 from gpu_worker.engines.stats_json import stats_from_json
+from gpu_worker.engines.vllm.reports import STATS_KEY
 from gpu_worker.policies.preemption.costs import Calibration, Strategy
 from tests.support.vllm.engine import BLOCK_TOKENS, SWAP_GIB, VllmDriver, vllm_driver
 
@@ -258,34 +260,39 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
         assert policy.received["b"].service == 33 + 60
 
 
-@pytest.fixture
-def reporting(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VllmDriver, Path]]:
+def test_the_outputs_of_a_step_carry_the_stats(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside those of a connector, and only if vLLM's own stats are on."""
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
-    file = tmp_path / "stats" / "stats.json"
-    with vllm_driver(model, figures_file=str(file)) as driver:
-        yield driver, file
+    with vllm_driver(model) as driver:
+        crowd(driver)
+        driver.step(2)
+        carrier = SchedulerStats(kv_connector_stats={"theirs": 1})
+        driver.scheduler._reports.attach({0: EngineCoreOutputs(scheduler_stats=carrier)})
+        assert carrier.kv_connector_stats is not None
+        assert carrier.kv_connector_stats["theirs"] == 1
+        stats: Any = stats_from_json(carrier.kv_connector_stats[STATS_KEY])
+        assert stats.running == len(driver.scheduler.running)
+        assert stats.counts.preemptions == driver.scheduler.counts.preemptions
+        assert stats.tenants["paying"].input_tokens == 150
+        assert stats.gauges.tiers[Tier.PREMIUM].running == 1
+        assert 0 < stats.kv_use <= 1
+        driver.scheduler._reports.attach({0: EngineCoreOutputs()})
+        driver.scheduler._reports.attach({})
 
 
-def test_the_stats_file_has_the_current_stats(reporting: tuple[VllmDriver, Path]) -> None:
-    driver, file = reporting
-    crowd(driver)
-    driver.step(2)
-    stats: Any = stats_from_json(file.read_text())
-    assert stats.running == len(driver.scheduler.running)
-    assert stats.counts.preemptions == driver.scheduler.counts.preemptions
-    assert stats.tenants["paying"].input_tokens == 150
-    assert stats.gauges.tiers[Tier.PREMIUM].running == 1
-    assert 0 < stats.kv_use <= 1
+def test_a_report_waits_for_its_time_but_the_last_one_does_not(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 1e9)
+    with vllm_driver(model) as driver:
+        reports = driver.scheduler._reports
+        reports._sent_s = reports._ended_s
 
+        def attached() -> bool:
+            outputs = {0: EngineCoreOutputs(scheduler_stats=SchedulerStats())}
+            reports.attach(outputs)
+            return bool(outputs[0].scheduler_stats.kv_connector_stats)
 
-def test_a_stats_file_that_cannot_be_written_does_not_end_the_engine(
-    reporting: tuple[VllmDriver, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    driver, file = reporting
-    file.parent.write_text("in the way of the folder, as a full disk would be")
-    crowd(driver)
-    driver.step(2)
-    assert "cannot be written" in caplog.text
-    file.parent.unlink()
-    driver.step(1)
-    assert stats_from_json(file.read_text()).running
+        driver.add("one", [1, 2, 3], 3, tenant="a")
+        driver.step()
+        assert not attached()
+        driver.run()
+        assert attached()

@@ -1,223 +1,237 @@
-"""vLLM as a worker's engine: a process of its own for the model, with our scheduler in it (vllm/scheduler.py).
+"""vLLM as a worker's engine: its own OpenAI server as a child process, with our scheduler in it (vllm/scheduler.py).
 
-The core has its own process, so that the event loop here never waits for a step. The core writes its stats to a file
-(vllm/reports.py). If the core dies, every request fails with `engine_failed`, and engines/supervised.py starts another.
+The worker forwards every request at once; the scheduler inside decides which request gets the next token. It reads the
+dispatcher's fields from `vllm_xargs`, where no client can set them. The server's end is the engine's end: all requests
+fail with `engine_failed`, and engines/supervised.py starts another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import json
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-from vllm.config import KVTransferConfig
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.inputs import TokensPrompt
-from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
+import httpx
 
-from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.generation import Generation, generation_of
+from dispatcher.model.requests import Endpoint
 from gpu_worker.engines.interface import (
-    Dropped,
     EngineError,
-    EngineEvent,
     EngineRequest,
     EngineStats,
     Finished,
-    PromptTooLong,
     RefusedByPolicy,
-    Started,
-    Token,
 )
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
-from gpu_worker.engines.models.tiny import model_folder
-from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
+from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
+from gpu_worker.engines.openai.client import IDLE_CONNECTIONS_MAX, IDLE_S
+from gpu_worker.engines.openai.forwarding import Forwarding, Stream
+from gpu_worker.engines.openai.options import ServerOptions
 from gpu_worker.engines.stats_json import stats_from_json
-from gpu_worker.engines.vllm.waiting_queue import ARGUMENT_PREFIX
+from gpu_worker.engines.vllm.arguments import (
+    ARGUMENT_PREFIX,
+    Arguments,
+    capabilities,
+    checked,
+    served_name,
+    server_words,
+)
+from gpu_worker.engines.vllm.ends import Expired, check_end
+from gpu_worker.engines.vllm.process import ServerProcess
 
-logger = logging.getLogger("headgate.engine")
-
-ENDED_PREFIX = "headgate:"
-"""As in vllm/scheduler.py, which is imported in the core's process only."""
-GIB = 1 << 30
-CPU_BLOCK_TOKENS = 32
-CPU_CACHE_GIB = "1"
+START_S = 1800.0
+"""Enough to read a model of hundreds of gigabytes."""
+SILENCE_S = 86_400.0
+"""A request may wait in the scheduler for as long as its deadline allows; the watchdog sees a server that hangs."""
+POLL_S = 0.25
+POLL_WAIT_S = 5.0
+HEALTH_URL = "http://vllm/health"
+STATS_URL = "http://vllm/headgate/stats"
+TOKENIZE_URL = "http://vllm/tokenize"
 NOTHING = EngineStats(0, 0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class VllmShape:
-    """`batch`: sequences in a batch at most. `step_tokens`, `context_tokens`, `kv_tokens`: None leaves them to vLLM.
-    `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine at the start."""
+    """`batch`: sequences in a batch at most. `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine
+    at the start. `arguments`: of vLLM's server; they replace the worker's defaults."""
 
     batch: int = 64
-    step_tokens: int | None = None
-    context_tokens: int | None = None
-    kv_tokens: int | None = None
     swap_bytes: int = 0
-    gpu_memory: float = 0.9
     calibrate: bool = True
+    arguments: Sequence[str] = ()
 
 
-@dataclass(eq=False)
-class VllmEngine:
-    """`policy`, `tiers`: for the scheduler in the core's process, so the name and plain values."""
+@dataclass(frozen=True, slots=True)
+class VllmModel:
+    """`path`: for vLLM. `name`: for tenants."""
 
-    folder: Path
+    path: str
     name: str
-    policy: str = "tiered:vtc"
-    tiers: Mapping[str, Any] = field(default_factory=dict)
-    shape: VllmShape = field(default_factory=VllmShape)
-    _llm: AsyncLLM | None = None
-    _stats_file: Path | None = None
+    reads_images: bool = False
 
     @classmethod
-    def load(
-        cls, *, model: str | None, home: Path, policy: str, tiers: Mapping[str, Any], shape: VllmShape | None = None
-    ) -> VllmEngine:
-        """Find `model` as models/tiny.py's `model_folder` does. Raises what that raises."""
+    def find(cls, model: str | None, home: Path, arguments: Arguments) -> VllmModel:
+        """Return the model: `--model` of the arguments, or a folder, or one built under `home` (models/tiny.py).
+
+        Raises FileNotFoundError for a folder without a model, ValueError for two models.
+        """
+        given = arguments.get("--model")
+        if given and model is not None:
+            raise ValueError("the model is named twice: name it once, after --")
+        if given:
+            return cls(given, served_name(arguments, given), _reads_images(Path(given)))
+        from gpu_worker.engines.models.tiny import model_folder  # needs torch
+
         folder, name = model_folder(model, home)
-        return cls(folder, name, policy, tiers, shape or VllmShape())
+        return cls(str(folder), arguments.get("--served-model-name") or name, _reads_images(folder))
 
-    def __post_init__(self) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-        self._text = Tokenizing(tokenizer)
-        config = self._args().create_model_config()
-        self.facts = self._text.facts(self.name, int(config.max_model_len))
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        generation = generation_of(request)
-        tokens = await self._text.tokens(self._text.prompt(generation))
-        check_length(len(tokens), request.max_tokens, self._tokens_max(request.tier))
-        async for event in self._generate(request, tokens, generation):
-            yield event
+class VllmEngine(Forwarding):
+    """`policy`, `tiers`: for the scheduler in the server, so the name and plain values."""
 
-    async def abort(self, request_id: str) -> None:
-        if self._llm is not None:
-            with contextlib.suppress(EngineDeadError):
-                await self._llm.abort(request_id)
-
-    def stats(self) -> EngineStats:
-        """Return the stats of at most a quarter of a second ago."""
-        if self._stats_file is None:
-            return NOTHING
-        try:
-            stats = stats_from_json(self._stats_file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return NOTHING
-        stats.tenants.pop(CALIBRATION_TENANT, None)
-        return stats
+    def __init__(
+        self,
+        *,
+        model: str | None,
+        home: Path,
+        policy: str = "tiered:vtc",
+        tiers: Mapping[str, Any] | None = None,
+        shape: VllmShape | None = None,
+    ) -> None:
+        """Raises ValueError for arguments that the worker cannot allow, and what VllmModel.find raises."""
+        self.shape = shape or VllmShape()
+        self._arguments = checked(self.shape.arguments)
+        self._model = VllmModel.find(model, home, self._arguments)
+        self._settings = {"policy": policy, "tiers": dict(tiers or {})}
+        self._words = server_words(
+            self._arguments,
+            model=self._model.path,
+            name=self._model.name,
+            batch=self.shape.batch,
+            swap_bytes=self.shape.swap_bytes,
+            headgate=self._settings,
+        )
+        self._process = ServerProcess()
+        self._stats = NOTHING
+        self._http: httpx.AsyncClient | None = None
+        self._polling: asyncio.Task[None] | None = None
+        super().__init__(self._server_options())
 
     async def start(self) -> None:
-        """Start. Raises RuntimeError if vLLM does not start."""
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        folder = Path(tempfile.mkdtemp(prefix="headgate-vllm-"))  # only this user can read it
-        self._stats_file = folder / "stats.json"
-        if current_platform.is_cpu():
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GIB)  # else it takes most of the memory
-        # In a thread: a model takes minutes to load, and the worker must send heartbeats meanwhile.
-        self._llm = await asyncio.to_thread(AsyncLLM.from_engine_args, self._args())
-        if self.shape.calibrate:
-            calibration = Generation("", None, 0.0, None, (), {})
-            for request, tokens in calibration_requests(self.facts.context_tokens, self._step_tokens()):
-                with contextlib.suppress(RefusedByPolicy):  # by a policy that limits requests
-                    async for _ in self._generate(request, tokens, calibration):
-                        pass
+        """Start the server, and measure the machine. Raises RuntimeError if it ends before it serves, and what
+        Forwarding.start raises."""
+        await self._process.start(self._words)
+        self._http = httpx.AsyncClient(transport=self._transport(), timeout=POLL_WAIT_S, trust_env=False)
+        await super().start()
+        await self._measure_text()
+        self._polling = asyncio.create_task(self._poll())
+        if self.shape.calibrate and Endpoint.COMPLETION in self.facts.capabilities:
+            await self._calibrate()
 
     async def stop(self) -> None:
-        llm, self._llm = self._llm, None
-        if llm is not None:
-            await asyncio.to_thread(llm.shutdown, 5.0)
-        if self._stats_file is not None:
-            shutil.rmtree(self._stats_file.parent, ignore_errors=True)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        await super().stop()
+        if self._http is not None:
+            await self._http.aclose()
+        await self._process.stop()
 
-    async def _generate(
-        self, request: EngineRequest, tokens: list[int], generation: Generation
-    ) -> AsyncGenerator[EngineEvent, None]:
-        if self._llm is None:
-            raise EngineError("engine_stopped", "the engine is not running")
-        prompt = TokensPrompt(
-            prompt_token_ids=tokens, **({"cache_salt": request.cache_salt} if request.cache_salt else {})
+    def stats(self) -> EngineStats:
+        """Return the stats of at most half a second ago."""
+        return self._stats
+
+    def _server_options(self) -> ServerOptions:
+        return ServerOptions(
+            "http://vllm/v1",
+            model=self._model.name,
+            capabilities=capabilities(self._arguments, reads_images=self._model.reads_images),
+            continuous_usage=True,
+            silence_s=SILENCE_S,
+            wait_s=START_S,
+            probe=False,  # the calibration generates tokens
+            transport=self._transport,
+            fields=server_fields,
+            check_choice=check_end,
         )
-        yield Started(len(tokens))
-        generated = 0
+
+    def _transport(self) -> httpx.AsyncBaseTransport:
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS_MAX, keepalive_expiry=IDLE_S
+        )
+        return httpx.AsyncHTTPTransport(uds=str(self._process.socket), limits=limits)
+
+    async def _connect(self) -> str | None:
+        if (code := self._process.exit_code) is not None:
+            raise RuntimeError(f"vLLM's server ended with exit code {code}; the log above has its reason")
+        return await super()._connect()
+
+    async def _read(self, stream: Stream) -> None:
         try:
-            async for output in self._llm.generate(prompt, _sampling(request, generation), request.request_id):
-                (part,) = output.outputs
-                generated += len(part.token_ids)
-                if part.token_ids or part.text:
-                    yield Token(part.text, generated)
-                if output.finished:
-                    yield Finished(_ended(part.finish_reason, part.stop_reason), len(tokens), generated)
-                    return
-        except EngineDeadError:
-            raise EngineError("engine_failed", "the engine failed while it worked on this request") from None
-        except EngineError:
+            await super()._read(stream)
+        except EngineError as error:
+            if error.code == "generation_failed" and await self._has_failed():
+                self._is_dead = True
+                raise EngineError("engine_failed", "the engine failed while it worked on this request") from None
             raise
-        except Exception as error:  # vLLM's own, of this request alone; its text may hold the prompt
-            logger.error("a request failed: %s", type(error).__name__, extra={"execution": request.request_id})
-            raise EngineError("generation_failed", "the engine failed to generate for this request") from None
 
-    def _args(self) -> AsyncEngineArgs:
-        shape, on_cpu = self.shape, current_platform.is_cpu()
-        block_tokens = CPU_BLOCK_TOKENS if on_cpu else 16
-        transfer = KVTransferConfig(
-            kv_connector="SwapConnector",
-            kv_connector_module_path="gpu_worker.engines.vllm.swap",
-            kv_role="kv_producer",
-            kv_connector_extra_config={"swap_gib": shape.swap_bytes / GIB},
-        )
-        scheduler = "TierScheduler" if on_cpu else "AsyncTierScheduler"
-        return AsyncEngineArgs(
-            model=str(self.folder),
-            served_model_name=self.name,
-            dtype="float32" if on_cpu else "auto",
-            enforce_eager=on_cpu,
-            max_num_seqs=shape.batch,
-            max_num_batched_tokens=shape.step_tokens,
-            max_model_len=shape.context_tokens,
-            block_size=block_tokens,
-            num_gpu_blocks_override=None if shape.kv_tokens is None else -(-shape.kv_tokens // block_tokens) + 1,
-            gpu_memory_utilization=shape.gpu_memory,
-            enable_prefix_caching=True,
-            disable_log_stats=True,
-            trust_remote_code=False,
-            scheduler_cls=f"gpu_worker.engines.vllm.scheduler.{scheduler}",
-            kv_transfer_config=transfer if shape.swap_bytes else None,
-            additional_config={
-                "headgate": {
-                    "policy": self.policy,
-                    "tiers": dict(self.tiers),
-                    "figures_file": None if self._stats_file is None else str(self._stats_file),
-                }
-            },
-        )
+    def _end(self, stream: Stream, last: Finished | EngineError) -> None:
+        if isinstance(last, Expired):
+            last = Finished("aborted", stream.input_tokens, stream.output_tokens)
+        super()._end(stream, last)
 
-    def _tokens_max(self, tier: Tier) -> int:
-        """Return the most tokens of one request: the context, or the cache without its reserve."""
-        reserve = float(self.tiers.get("premium_reserve", 0.0))
-        if self.shape.kv_tokens is None or tier in (Tier.PREMIUM, Tier.SYSTEM):
-            return self.facts.context_tokens
-        return min(self.facts.context_tokens, math.floor((1 - reserve) * self.shape.kv_tokens))
+    async def _has_failed(self) -> bool:
+        """Return whether the server or its engine core has ended. A server that only hangs is for the watchdog."""
+        assert self._http is not None  # noqa: S101 - `start` has set it
+        try:
+            return (await self._http.get(HEALTH_URL)).status_code != 200
+        except httpx.TimeoutException:
+            return False
+        except httpx.HTTPError:
+            return True
 
-    def _step_tokens(self) -> int:
-        return self.shape.step_tokens or self.facts.context_tokens
+    async def _measure_text(self) -> None:
+        """Measure how many bytes of English text a token has."""
+        assert self._http is not None  # noqa: S101 - `start` has set it
+        assert self._server is not None  # noqa: S101
+        answer = await self._http.post(TOKENIZE_URL, json={"model": self.facts.model, "prompt": TRAINING_TEXT})
+        if answer.status_code == 200:
+            bytes_per_token = len(TRAINING_TEXT.encode()) / max(1, int(answer.json()["count"]))
+            self.options = replace(self.options, bytes_per_token=bytes_per_token)
+            self._server = self._server._replace(facts=replace(self.facts, bytes_per_token=bytes_per_token))
+
+    async def _calibrate(self) -> None:
+        """Run requests one at a time, from whose steps the scheduler learns the machine's times."""
+        context_tokens = self.facts.context_tokens
+        step_tokens = self._arguments.get("--max-num-batched-tokens")
+        steps = int(step_tokens) if step_tokens and step_tokens.isdecimal() else context_tokens
+        for request, tokens in calibration_requests(context_tokens, steps):
+            with suppress(RefusedByPolicy):  # by a policy that limits requests
+                async for _ in self.generate(replace(request, body={**request.body, "prompt": tokens})):
+                    pass
+
+    async def _poll(self) -> None:
+        """Read the stats again and again. A server that does not answer leaves them as they are."""
+        assert self._http is not None  # noqa: S101 - `start` has set it
+        while True:
+            with suppress(httpx.HTTPError, ValueError):
+                answer = await self._http.get(STATS_URL)
+                if answer.json() is not None:
+                    stats = stats_from_json(answer.text)
+                    stats.tenants.pop(CALIBRATION_TENANT, None)
+                    self._stats = stats
+            await asyncio.sleep(POLL_S)
 
 
-def _sampling(request: EngineRequest, generation: Generation) -> SamplingParams:
-    """Return vLLM's parameters, with the dispatcher's fields for the scheduler in the core's process."""
+def server_fields(request: EngineRequest) -> dict[str, Any]:
+    """Return the dispatcher's fields for the server's body. Requests for embeddings have no `vllm_xargs`."""
+    if request.endpoint is Endpoint.EMBEDDINGS:
+        return {}
     fields: dict[str, Any] = {
         "tenant": request.tenant,
         "weight": request.weight,
@@ -228,25 +242,13 @@ def _sampling(request: EngineRequest, generation: Generation) -> SamplingParams:
     }
     if request.timeout_s < math.inf:
         fields["timeout_s"] = request.timeout_s
-    return SamplingParams(
-        max_tokens=request.max_tokens,
-        temperature=generation.temperature,
-        seed=generation.seed,
-        stop=list(generation.stop),
-        output_kind=RequestOutputKind.DELTA,
-        extra_args={ARGUMENT_PREFIX + name: value for name, value in fields.items()},
-    )
+    body: dict[str, Any] = {"vllm_xargs": {ARGUMENT_PREFIX + name: value for name, value in fields.items()}}
+    return body | {"cache_salt": request.cache_salt} if request.cache_salt else body
 
 
-def _ended(reason: str | None, stop_reason: object) -> str:
-    """Return the reason. Raises Dropped, RefusedByPolicy or PromptTooLong if our scheduler ended the request for that.
-    A tenant's own stop string can be any text."""
-    by_scheduler = reason == "abort" and isinstance(stop_reason, str) and stop_reason.startswith(ENDED_PREFIX)
-    why = str(stop_reason).removeprefix(ENDED_PREFIX) if by_scheduler else ""
-    if why.startswith("preempted"):
-        raise Dropped(exhausted=why == "preempted_too_often")
-    if why == "refused":
-        raise RefusedByPolicy
-    if why == "too_large":
-        raise PromptTooLong("the prompt and max_tokens need more of the cache than this tier can have")
-    return "aborted" if reason not in ("stop", "length") else ("stop" if reason == "stop" else "length")
+def _reads_images(folder: Path) -> bool:
+    """Return whether the model's configuration has a part for images. A model that is no local folder: False."""
+    try:
+        return "vision_config" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

@@ -1,15 +1,14 @@
 """What our scheduler measures and reports: step times, costs of preemption predicted and observed, swap space.
 
-The engine core is a process of its own, so it writes the stats for the worker and its /metrics to a small file, whole
-and at once, a few times a second.
+The engine core is a process of its own. A few times a second its outputs carry the stats for the worker and its
+/metrics, as a part of vLLM's own stats (stats_endpoint.py).
 """
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from vllm.v1.request import Request
@@ -20,9 +19,9 @@ from gpu_worker.engines.measured.cost_tracker import CostTracker
 from gpu_worker.engines.stats_json import stats_to_json
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 
-logger = logging.getLogger("headgate.engine")
-
 REPORT_EVERY_S = 0.25
+STATS_KEY = "headgate"
+"""Of our stats among those of vLLM's KV connector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,11 @@ class Swap:
 
 
 class Reports:
-    """`scheduler`: ours. `file`: of the stats; None: no file."""
+    """`scheduler`: ours."""
 
-    def __init__(self, scheduler: Any, file: str | None) -> None:
+    def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._file = None if file is None else Path(file)
-        self._written_s = 0.0
-        self._is_failing = False
-        """Whether the last write of the file failed."""
+        self._sent_s = 0.0
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
         self._ended_s = 0.0
@@ -82,7 +78,16 @@ class Reports:
         self._ended_s = now_s
         if len(output.num_scheduled_tokens) == 1 or self._cost_tracker.recomputing:
             self._cost_tracker.step(now_s - began_s, _computed(output))
-        self._write(now_s)
+
+    def attach(self, outputs: Mapping[int, Any]) -> None:
+        """Add the stats to a step's outputs every REPORT_EVERY_S, and when nothing is left to do: no later step would
+        send them. Add nothing if vLLM's own stats are off."""
+        carrier = next((each.scheduler_stats for each in outputs.values() if each.scheduler_stats is not None), None)
+        idle = not self._scheduler.running and not len(self._scheduler.waiting)
+        if carrier is None or (self._ended_s - self._sent_s < REPORT_EVERY_S and not idle):
+            return
+        self._sent_s = self._ended_s
+        carrier.kv_connector_stats = {**(carrier.kv_connector_stats or {}), STATS_KEY: stats_to_json(self.stats())}
 
     def _calibrate_copies(self, ledger: Any) -> None:
         """Measure the copy rates of the GPU that this process sees, which may not be the model's."""
@@ -96,24 +101,8 @@ class Reports:
             copy_base_s=rates.base_s,
         )
 
-    def _write(self, now_s: float) -> None:
-        """Write the stats every REPORT_EVERY_S, and when nothing is left to do: no later step would write them."""
-        idle = not self._scheduler.running and not len(self._scheduler.waiting)
-        if self._file is None or (now_s - self._written_s < REPORT_EVERY_S and not idle):
-            return
-        self._written_s = now_s
-        writing, stats = self._file.with_suffix(".writing"), stats_to_json(self._stats())
-        try:
-            writing.parent.mkdir(mode=0o700, exist_ok=True)
-            writing.write_text(stats, encoding="utf-8")
-            writing.replace(self._file)
-            self._is_failing = False
-        except OSError as error:  # a full disk, or a cleaner of temporary files, must not end the engine
-            if not self._is_failing:
-                logger.error("the engine's stats cannot be written: %s", error.strerror)
-            self._is_failing = True
-
-    def _stats(self) -> EngineStats:
+    def stats(self) -> EngineStats:
+        """Return the stats as of now."""
         scheduler = self._scheduler
         counts = scheduler.counts
         if self._connector is not None:

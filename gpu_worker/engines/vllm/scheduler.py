@@ -8,7 +8,7 @@ and tests/vllm runs at every upgrade. Each step:
                            urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
-Settings are in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings), `figures_file`.
+Settings are in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
+from gpu_worker.engines.vllm.final_output import final_output
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.engines.vllm.reports import Reports
 from gpu_worker.engines.vllm.waiting_queue import PolicyQueue
@@ -37,8 +38,6 @@ from gpu_worker.policies.tiers.tiered import TieredQueue
 
 DEFAULT_POLICY = "tiered:vtc"
 REQUEST_ID = attrgetter("request_id")
-ENDED_PREFIX = "headgate:"
-"""In the `stop_reason` of a request that this scheduler ended; the reason follows."""
 
 
 class TieredSchedulingMixin:
@@ -65,7 +64,7 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
-        self._reports = Reports(self, config.get("figures_file"))
+        self._reports = Reports(self)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self
@@ -88,6 +87,7 @@ class TieredSchedulingMixin:
         self._charge(model_runner_output, discarded)
         self._send(outputs)
         self._reports.ran(scheduler_output)
+        self._reports.attach(outputs)
         return outputs
 
     def add_request(self, request: Request) -> None:
@@ -187,9 +187,7 @@ class TieredSchedulingMixin:
         """End a request for good; its client gets the reason with the next outputs."""
         vllm: Any = self
         vllm.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
-        stop_reason = ENDED_PREFIX + reason
-        output = EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ABORT, stop_reason=stop_reason)
-        self._unsent.append((request.client_index, output))
+        self._unsent.append((request.client_index, final_output(request, reason)))
 
     def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
         """Add the final outputs of requests that were ended here."""

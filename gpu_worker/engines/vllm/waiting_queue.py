@@ -16,13 +16,12 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.engines.vllm.arguments import ARGUMENT_PREFIX
 from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
 from gpu_worker.policies.preemption.admission import Admission
 from gpu_worker.policies.request import QueueRequest
 
 TENANT_UNKNOWN = "unknown"
-ARGUMENT_PREFIX = "headgate_"
-"""Prefix of the dispatcher's fields in `SamplingParams.extra_args` (`vllm_xargs` in OpenAI's body)."""
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]

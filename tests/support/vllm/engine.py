@@ -100,7 +100,6 @@ def vllm_driver(
     swap_gib: float | None = None,
     scheduler: str | type = "gpu_worker.engines.vllm.scheduler.TierScheduler",
     policy: str = "tiered:vtc",
-    figures_file: str | None = None,
     **tiers: object,
 ) -> Iterator[VllmDriver]:
     """Run a vLLM. `blocks`: KV blocks of BLOCK_TOKENS; vLLM keeps one. `swap_gib`: None runs without the swap
@@ -124,7 +123,7 @@ def vllm_driver(
         distributed_executor_backend="uni",
         scheduler_cls=scheduler,
         kv_transfer_config=None if swap_gib is None else transfer,
-        additional_config={"headgate": {"policy": policy, "tiers": tiers, "figures_file": figures_file}},
+        additional_config={"headgate": {"policy": policy, "tiers": tiers}},
     )
     try:
         yield VllmDriver(llm)

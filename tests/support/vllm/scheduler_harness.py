@@ -21,6 +21,7 @@ from tests.support.vllm.scheduler_setup import BaseConfig, FakeTime, Setup, conf
 from vllm import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.engine import FinishReason
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -175,7 +176,8 @@ class SchedulerHarness:
     def _receive(self, output: Any) -> None:
         sent = self.sent[output.request_id]
         assert not sent.ends, f"{sent.name} gets output after its end"
-        sent.tokens += output.new_token_ids
+        if output.finish_reason is not FinishReason.ABORT:  # then its token is a placeholder
+            sent.tokens += output.new_token_ids
         assert sent.tokens == self.expected_so_far(sent.name), f"wrong tokens of {sent.name}"
         if output.finish_reason is not None:
             sent.ends.append((str(output.finish_reason), output.stop_reason))

@@ -1,0 +1,143 @@
+"""The arguments of vLLM's server: those after `--` on the worker's command line, and those that the worker adds. Pure.
+
+The worker adds what it needs to reach the server and to see its stats, and defaults that the operator can replace.
+Arguments that would break either are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from dispatcher.model.capabilities import TEXT, Capability
+
+ARGUMENT_PREFIX = "headgate_"
+"""Prefix of the dispatcher's fields in `vllm_xargs`, which are vLLM's `SamplingParams.extra_args`."""
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("--host", "--port", "--uds", "--root-path"), "the worker reaches the server over its own socket"),
+    **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile"), "the worker reaches the server over its own socket"),
+    **dict.fromkeys(("--grpc", "--headless"), "the worker needs vLLM's HTTP server"),
+    "--api-key": "nothing but the worker can reach the server",
+    "--api-server-count": "the worker reads its stats from one API server",
+    "--scheduler-cls": "the worker sets headgate's scheduler; choose its policy with --policy",
+    "--kv-transfer-config": "the worker sets headgate's connector; set its memory with --swap-gib",
+    "--disable-log-stats": "the worker reads its stats from vLLM's stats",
+    "--enable-log-requests": "the log must not have the texts of tenants",
+    "--config": "the worker does not read files of arguments; write them after --",
+    **dict.fromkeys(
+        ("--data-parallel-size", "-dp", "--data-parallel-rank", "--data-parallel-start-rank"),
+        "each replica would have a scheduler of its own; start a worker for each replica",
+    ),
+}
+GENERATES = TEXT | {
+    Capability.SAMPLING,
+    Capability.CHOICES,
+    Capability.LOGPROBS,
+    Capability.STRUCTURED,
+    Capability.VLLM,
+}
+
+
+class Arguments:
+    """Arguments as vLLM's server reads them: options with dashes or underscores, and a model without `--model`."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._values: dict[str, str] = {}
+        for place, word in enumerate(self.words):
+            if word.startswith("-"):
+                name, equals, value = word.partition("=")
+                following = self.words[place + 1 : place + 2]
+                self._values[_dashes(name)] = value if equals else next((w for w in following if w[:2] != "--"), "")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def get(self, name: str) -> str | None:
+        """Return the (first) value of an option; an empty text for one without a value, None for one not given."""
+        return self._values.get(name)
+
+
+def checked(words: Sequence[str]) -> Arguments:
+    """Return the arguments, with a leading model as `--model`. Raises ValueError for one that the worker cannot
+    allow."""
+    if words and not words[0].startswith("-"):
+        words = ["--model", *words]
+    arguments = Arguments(words)
+    for name, reason in REFUSED.items():
+        if name in arguments:
+            raise ValueError(f"{name} cannot be set after --: {reason}")
+    return arguments
+
+
+def server_words(
+    arguments: Arguments, *, model: str, name: str, batch: int, swap_bytes: int, headgate: Mapping[str, Any]
+) -> list[str]:
+    """Return all arguments of the server, but for its socket. `headgate`: the settings of our scheduler.
+
+    Raises ValueError for an `--additional-config` that is not a JSON object.
+    """
+    defaults = {"--model": model, "--served-model-name": name, "--max-num-seqs": str(batch)}
+    if "--tool-call-parser" in arguments:
+        # Without it, vLLM leaves the arguments of a tool that is not `strict` free: a named tool's can be `false`.
+        defaults |= {"--tool-strict-level": "parameter", "--enable-auto-tool-choice": ""}
+    words = [*arguments.words, *(word for word in _missing(arguments, defaults) if word)]
+    words += ["--additional-config", json.dumps(_additional(arguments) | {"headgate": dict(headgate)})]
+    if swap_bytes:
+        words += ["--kv-transfer-config", json.dumps(_transfer(swap_bytes))]
+    return [
+        *words,
+        "--disable-uvicorn-access-log",
+        "--middleware",
+        "gpu_worker.engines.vllm.stats_endpoint.StatsEndpoint",
+    ]
+
+
+def served_name(arguments: Arguments, model: str) -> str:
+    """Return the model's name for tenants: `--served-model-name`, or the last part of the model's path."""
+    return arguments.get("--served-model-name") or PurePath(model).name
+
+
+def capabilities(arguments: Arguments, *, reads_images: bool) -> frozenset[str]:
+    """Return what the server supports with these arguments."""
+    if arguments.get("--runner") == "pooling" or arguments.get("--convert") == "embed":
+        return frozenset({Capability.EMBEDDINGS, Capability.VLLM})
+    found = GENERATES
+    if "--tool-call-parser" in arguments:
+        found |= {Capability.TOOLS}
+    if "--reasoning-parser" in arguments:
+        found |= {Capability.REASONING}
+    if reads_images and "--language-model-only" not in arguments:
+        found |= {Capability.IMAGES}
+    return found
+
+
+def _missing(arguments: Arguments, defaults: Mapping[str, str]) -> list[str]:
+    return [word for name, value in defaults.items() if name not in arguments for word in (name, value)]
+
+
+def _additional(arguments: Arguments) -> dict[str, Any]:
+    text = arguments.get("--additional-config")
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("--additional-config is not a JSON object")
+    return found
+
+
+def _transfer(swap_bytes: int) -> dict[str, Any]:
+    return {
+        "kv_connector": "SwapConnector",
+        "kv_connector_module_path": "gpu_worker.engines.vllm.swap",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"swap_gib": swap_bytes / (1 << 30)},
+    }
+
+
+def _dashes(name: str) -> str:
+    """Return an option's name as REFUSED has it: without a part of its value, as in `--additional-config.key`."""
+    return name.partition(".")[0].replace("_", "-")
