@@ -263,7 +263,7 @@ def test_a_charge_made_at_a_pop_is_returned_where_the_pass_skips_the_request(mod
 def test_the_outputs_of_a_step_carry_the_stats(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside those of a connector, and only if vLLM's own stats are on."""
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 0.0)
-    with vllm_driver(model) as driver:
+    with vllm_driver(model, send_stats=True) as driver:
         crowd(driver)
         driver.step(2)
         carrier = SchedulerStats(kv_connector_stats={"theirs": 1})
@@ -280,9 +280,17 @@ def test_the_outputs_of_a_step_carry_the_stats(model: Path, monkeypatch: pytest.
         driver.scheduler._reports.attach({})
 
 
+def test_no_outputs_carry_the_stats_without_a_worker(model: Path) -> None:
+    """vLLM's own loggers fail on them."""
+    with vllm_driver(model) as driver:
+        carrier = SchedulerStats()
+        driver.scheduler._reports.attach({0: EngineCoreOutputs(scheduler_stats=carrier)})
+        assert carrier.kv_connector_stats is None
+
+
 def test_a_report_waits_for_its_time_but_the_last_one_does_not(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_worker.engines.vllm.reports.REPORT_EVERY_S", 1e9)
-    with vllm_driver(model) as driver:
+    with vllm_driver(model, send_stats=True) as driver:
         reports = driver.scheduler._reports
         reports._sent_s = reports._ended_s
 

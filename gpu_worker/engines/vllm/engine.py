@@ -107,7 +107,7 @@ class VllmEngine(Forwarding):
         self.shape = shape or VllmShape()
         self._arguments = checked(self.shape.arguments)
         self._model = VllmModel.find(model, home, self._arguments)
-        self._settings = {"policy": policy, "tiers": dict(tiers or {})}
+        self._settings = {"policy": policy, "tiers": dict(tiers or {}), "send_stats": True}
         self._words = server_words(
             self._arguments,
             model=self._model.path,

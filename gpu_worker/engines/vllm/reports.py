@@ -37,10 +37,12 @@ class Swap:
 
 
 class Reports:
-    """`scheduler`: ours."""
+    """`scheduler`: ours. `sends`: whether the server hands the stats to a worker (stats_endpoint.py). Otherwise vLLM's
+    own loggers would get them, and fail."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, *, sends: bool) -> None:
         self._scheduler = scheduler
+        self._sends = sends
         self._sent_s = 0.0
         self._cost_tracker = CostTracker(scheduler.admission, scheduler.counts)
         self._began: dict[int, float] = {}
@@ -82,6 +84,8 @@ class Reports:
     def attach(self, outputs: Mapping[int, Any]) -> None:
         """Add the stats to a step's outputs every REPORT_EVERY_S, and when nothing is left to do: no later step would
         send them. Add nothing if vLLM's own stats are off."""
+        if not self._sends:
+            return
         carrier = next((each.scheduler_stats for each in outputs.values() if each.scheduler_stats is not None), None)
         idle = not self._scheduler.running and not len(self._scheduler.waiting)
         if carrier is None or (self._ended_s - self._sent_s < REPORT_EVERY_S and not idle):

@@ -8,7 +8,8 @@ and tests/vllm runs at every upgrade. Each step:
                            urgent; then vLLM's schedule() admits in the policy's order (waiting_queue.py)
     update_from_output()   charge the generated tokens; report the requests that were ended here
 
-Settings are in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings).
+Settings are in vLLM's `additional_config` under "headgate": `policy`, `tiers` (TierSettings), and `send_stats` under
+a worker.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class TieredSchedulingMixin:
         """The policy's count of admissions at the last sort of the running requests."""
         self._cache_reset: set[str] = set()
         """Requests preempted by a cache reset that still have tokens in flight, which vLLM discards."""
-        self._reports = Reports(self)
+        self._reports = Reports(self, sends=bool(config.get("send_stats", False)))
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         vllm: Any = self

@@ -100,6 +100,7 @@ def vllm_driver(
     swap_gib: float | None = None,
     scheduler: str | type = "gpu_worker.engines.vllm.scheduler.TierScheduler",
     policy: str = "tiered:vtc",
+    send_stats: bool = False,
     **tiers: object,
 ) -> Iterator[VllmDriver]:
     """Run a vLLM. `blocks`: KV blocks of BLOCK_TOKENS; vLLM keeps one. `swap_gib`: None runs without the swap
@@ -123,7 +124,7 @@ def vllm_driver(
         distributed_executor_backend="uni",
         scheduler_cls=scheduler,
         kv_transfer_config=None if swap_gib is None else transfer,
-        additional_config={"headgate": {"policy": policy, "tiers": tiers}},
+        additional_config={"headgate": {"policy": policy, "tiers": tiers, "send_stats": send_stats}},
     )
     try:
         yield VllmDriver(llm)
