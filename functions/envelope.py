@@ -9,7 +9,8 @@ from typing import Any
 from dispatcher.model.errors import AnsweredError, InvalidRequest
 from dispatcher.strict_json import parse_object
 
-_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""An idempotency key, or the id of an invocation."""
 
 
 def fields_of(event: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def id_of(value: Any, param: str) -> str | None:
     """Return an id from a caller, or None if it is absent. Raises InvalidRequest."""
     if value is None:
         return None
-    if not isinstance(value, str) or not _ID.fullmatch(value):
+    if not isinstance(value, str) or not ID.fullmatch(value):
         raise InvalidRequest(f"`{param}` is 1 to 128 letters, digits or any of . _ : -", param)
     return value
 

@@ -33,7 +33,8 @@ class FleetView:
         self._link = link
         self._clock = clock
         self._workers: Sequence[WorkerSet] = ()
-        self._read_at = -STALE_S
+        self._read_at = self._failed_at = -STALE_S
+        """The times of the last read, and of the last one that failed for `read_within`."""
         self._seen: dict[str, tuple[float, WorkerSet]] = {}
         self._reading: asyncio.Task[Sequence[WorkerSet]] | None = None
 
@@ -54,10 +55,22 @@ class FleetView:
                 return self._workers
             raise
 
-    async def read_within(self, seconds: float) -> Sequence[WorkerSet]:
-        """Return the workers from a view that is at most `seconds` old. Raises StoreUnavailable, whatever was read
-        before."""
-        return self._workers if self._age_s() < seconds else await self._read()
+    async def read_within(self, seconds: float, patience_s: float) -> Sequence[WorkerSet]:
+        """Return the workers from a view that is at most `seconds` old.
+
+        Raises StoreUnavailable if they cannot be read within `patience_s`, or could not within the last `seconds`. So
+        however often this is called, the workers are read once in this time.
+        """
+        if self._age_s() < seconds:
+            return self._workers
+        if self._clock.monotonic() - self._failed_at < seconds:
+            raise StoreUnavailable()
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._read()
+        except (TimeoutError, StoreUnavailable):
+            self._failed_at = self._clock.monotonic()
+            raise StoreUnavailable() from None
 
     def capabilities(self, model: str) -> frozenset[str]:
         """Return what all workers of the model support, by the last view: the gate may choose any of them."""

@@ -16,6 +16,8 @@ from functions.http_api.callers import context_of
 
 FRESH_S = 1.0
 """The fleet is read at most once in this time, however often /ready is called."""
+PATIENCE_S = 2.0
+"""If the fleet cannot be read in this time, the gate is not ready. (While no process leads, a read takes longer.)"""
 
 
 async def health(_: Request) -> Response:
@@ -26,7 +28,7 @@ async def ready(request: Request) -> Response:
     """Answer 200 if the log can be read and the pool has a serving worker; otherwise 503, with what is missing."""
     context = context_of(request)
     try:
-        states = Counter(worker.state for worker in await context.fleet.read_within(FRESH_S))
+        states = Counter(worker.state for worker in await context.fleet.read_within(FRESH_S, PATIENCE_S))
     except StoreUnavailable:
         return _not_ready({"table": "unavailable"}, "The gate's table cannot be read.")
     found = {"table": "ok", "pools": {context.settings.shard: {"workers": dict(states)}}}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.fields.kinds import Table
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
+from functions.envelope import ID
 from functions.http_api.openapi.schemas import Json, object_of
 
 
@@ -55,7 +56,7 @@ _IDEMPOTENCY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "schema": {"type": "string", "pattern": f"^{ID.pattern}$"},
     "description": "A request with the same key and body gets the same answer, and is charged once.",
 }
 

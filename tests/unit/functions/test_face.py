@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dispatcher.config import load_config
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from functions.http_api.readiness import PATIENCE_S
 from functions.invoke.handler import invoke
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.memory_gate import CHAT, Gate
@@ -55,6 +57,27 @@ async def test_a_gate_that_cannot_read_its_table_is_not_ready(gate: Gate, monkey
     reply = await gate.caller(None).get("/ready")
     assert (reply.status, reply.json()["table"]) == (503, "unavailable")
     assert (await gate.caller(None).get("/health")).status == 200
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_probes_during_an_outage_are_one_read_and_end(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    reads = []
+
+    async def away() -> None:
+        reads.append(1)
+        if hangs:
+            await asyncio.sleep(60)
+        raise StoreUnavailable()
+
+    monkeypatch.setattr(gate.context.link, "fleet", away)
+    began = gate.clock.now()
+    replies = [await gate.caller(None).get("/ready") for _ in range(10)]
+    assert {reply.status for reply in replies} == {503}
+    assert len(reads) == 1
+    assert gate.clock.now() - began <= PATIENCE_S
+    await asyncio.sleep(60)
 
 
 async def test_many_probes_are_one_read(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,3 +93,12 @@ async def test_document_and_page_need_no_key(gate: Gate) -> None:
 def test_the_page_has_no_script_and_nothing_from_elsewhere() -> None:
     assert "<script" not in page()
     assert "//" not in page().replace("<!doctype html>", "")
+
+
+@pytest.mark.parametrize(("key", "status"), [("a" * 128, 200), ("a.b_c:d-e", 200), ("a" * 129, 400), ("a b", 400)])
+async def test_the_document_says_which_idempotency_keys_are_accepted(gate: Gate, key: str, status: int) -> None:
+    operation = document()["paths"]["/v1/completions"]["post"]
+    (named,) = (each for each in operation["parameters"] if each["name"] == "Idempotency-Key")
+    assert bool(re.fullmatch(named["schema"]["pattern"], key)) == (status == 200)
+    body = {"model": "m", "prompt": "p", "max_tokens": 1}
+    assert (await gate.caller().post("/v1/completions", body, idempotency_key=key)).status == status
