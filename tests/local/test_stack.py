@@ -75,11 +75,17 @@ class TestOpenAI:
             stack.openai().completions.create(model="gpt-17", prompt="x")
         assert caught.value.code == "model_not_found"
 
-    @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": 10**9}, {"n": 3}, {"surprise": 1}])
+    @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": 10**9}, {"n": 129}, {"surprise": 1}])
     def test_bad_fields_are_named(self, stack: Running, fields: dict[str, int]) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             stack.openai().completions.create(model=stack.model, prompt="x", extra_body=fields)
         assert caught.value.param == next(iter(fields))
+
+    def test_each_choice_is_answered_and_counted(self, stack: Running) -> None:
+        answer = stack.openai().completions.create(model=stack.model, prompt="x", max_tokens=4, n=3)
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        assert answer.usage is not None
+        assert 3 <= answer.usage.completion_tokens <= 12
 
     def test_prompt_over_the_limit(self, stack: Running) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
