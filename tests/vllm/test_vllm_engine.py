@@ -271,7 +271,7 @@ def test_premium_goes_before_a_flood_of_background(house: House) -> None:
 
         async def listen(request: EngineRequest) -> None:
             async for event in house.engine.generate(request):
-                if isinstance(event, Token) and event.output_tokens == 1:
+                if isinstance(event, Token) and request.request_id not in order:  # it may bring two tokens
                     order.append(request.request_id)
 
         flood = [asked(f"b{n}", 150, tier=Tier.BACKGROUND, tenant="batch") for n in range(12)]
