@@ -1,0 +1,1 @@
+"""Waiting times against simulated and measured runs (benchmarks/planning_waiting.py)."""

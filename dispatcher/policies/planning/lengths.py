@@ -1,0 +1,122 @@
+"""Output lengths of a request group, from finished requests only, and how much of a running request is left.
+
+Source: QLM (SoCC 2024), section 6: the mean μ and the deviation σ of a group's outputs come from its history. With c =
+σ²/μ², the squared coefficient of variation:
+
+    r = (μ² + σ²) / 2μ                         residual of a running request at a random time (renewal theory)
+    left(g) = c μ + (1 - c) max(μ - g, 0)      residual after g generated tokens, for c <= 1; r for c > 1
+
+`left` is exact for equal lengths (c = 0: μ - g) and for exponential lengths (c = 1: μ, whatever was generated), and
+its mean over a random time is r in both cases. Units: tokens.
+
+Deviations from QLM:
+- QLM fits μ and σ once from a data set. Here old observations fade, so that a tenant whose prompts change is followed.
+- QLM assumes a history. A group without one starts from a prior that counts as two observations: the lengths of the
+  whole queue, or half of max_tokens if no request has ended yet.
+- QLM has no r: its equation 2 assumes that the first batch waits too (waiting.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import inf, sqrt
+
+MEMORY = 200.0
+"""Number of observations that the statistics effectively remember."""
+PRIOR_OBSERVATIONS = 2.0
+KEYS_MAX = 10_000
+"""Groups with a history. Bounds the memory when requests name many models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean and standard deviation of output lengths, in tokens. Raises ValueError if one is negative or not finite."""
+
+    output_mean: float
+    output_deviation: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.output_mean < inf and 0 <= self.output_deviation < inf):
+            raise ValueError(f"mean and deviation must be finite and not negative, not {self!r}")
+
+    @property
+    def residual(self) -> float:
+        """r: the expected rest of a request that is seen running at a random time."""
+        if not self.output_mean:
+            return 0.0
+        return (self.output_mean**2 + self.output_deviation**2) / (2 * self.output_mean)
+
+    def left_after(self, generated: float) -> float:
+        """Return the expected rest of a request that has `generated` tokens. Raises ValueError if that is negative."""
+        if not generated >= 0:
+            raise ValueError(f"generated must not be negative, not {generated!r}")
+        if not self.output_mean:
+            return 0.0
+        variation = (self.output_deviation / self.output_mean) ** 2
+        if variation > 1:
+            return self.residual
+        return variation * self.output_mean + (1 - variation) * max(self.output_mean - generated, 0.0)
+
+
+def lengths_without_history(max_tokens: float) -> Lengths:
+    """Return the prior for requests that may generate up to `max_tokens`: a uniform length, half of it in the mean."""
+    return Lengths(max_tokens / 2, max_tokens / sqrt(12))
+
+
+class LengthHistory:
+    """The lengths of finished requests of one group. Three numbers; an observation costs O(1)."""
+
+    __slots__ = ("_count", "_squares", "_sum")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._sum = 0.0
+        self._squares = 0.0
+
+    def observe(self, output_tokens: float) -> None:
+        """Add a finished request. Raises ValueError if its length is negative or not finite."""
+        if not 0 <= output_tokens < inf:
+            raise ValueError(f"output_tokens must be finite and not negative, not {output_tokens!r}")
+        keep = 1 - 1 / MEMORY
+        self._count = self._count * keep + 1
+        self._sum = self._sum * keep + output_tokens
+        self._squares = self._squares * keep + output_tokens**2
+
+    def lengths(self, prior: Lengths) -> Lengths:
+        """Return mean and deviation of the history together with the prior."""
+        count = self._count + PRIOR_OBSERVATIONS
+        squares = self._squares + PRIOR_OBSERVATIONS * (prior.output_mean**2 + prior.output_deviation**2)
+        mean = (self._sum + PRIOR_OBSERVATIONS * prior.output_mean) / count
+        return Lengths(mean, sqrt(max(0.0, squares / count - mean**2)))
+
+
+class OutputHistory:
+    """The lengths of each group, by its key; the least recently used ones are dropped above `keys_max`.
+
+    All tenants may share one, or each has its own: the owner decides. Raises ValueError unless keys_max is positive.
+    """
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        if keys_max < 1:
+            raise ValueError(f"keys_max must be at least 1, not {keys_max}")
+        self._keys_max = keys_max
+        self._histories: OrderedDict[Hashable, LengthHistory] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    def observe(self, key: Hashable, output_tokens: float) -> None:
+        """Add a finished request of the group. Raises ValueError if its length is negative or not finite."""
+        history = self._histories.get(key) or LengthHistory()
+        history.observe(output_tokens)
+        self._histories[key] = history
+        self._histories.move_to_end(key)
+        if len(self._histories) > self._keys_max:
+            self._histories.popitem(last=False)
+
+    def lengths(self, key: Hashable, prior: Lengths) -> Lengths:
+        """Return mean and deviation of the group's history together with the prior."""
+        history = self._histories.get(key)
+        return prior if history is None else history.lengths(prior)

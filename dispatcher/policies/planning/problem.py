@@ -1,0 +1,110 @@
+"""What the planner plans: request groups that wait, and the workers that could serve them. Pure. Times are in seconds
+from now.
+
+Source: QLM (SoCC 2024), sections 4 and 7. A plan gives each worker a virtual queue, an order of groups; each group is
+in one queue. A worker serves one group after the other. If the next group needs another model than the one that is
+loaded, the worker swaps first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Requests that are planned together. `seconds`: how long each kind of worker takes to serve them all; a kind that
+    is absent cannot serve the model. `due_s`: when the group should be served; below 0 if it is late already.
+
+    `is_entitled`: the work is within its tenant's share of the fleet (entitlement.py). Its lateness counts before any
+    lateness of other work. Raises ValueError for a number that is impossible.
+    """
+
+    name: str
+    model: str
+    requests: int
+    due_s: float
+    seconds: Mapping[str, float]
+    is_entitled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.requests < 1:
+            raise ValueError(f"group {self.name!r} has {self.requests} requests; it needs at least one")
+        if not isfinite(self.due_s):
+            raise ValueError(f"group {self.name!r} is due at {self.due_s!r}; a finite time is needed")
+        if not all(isfinite(each) and each >= 0 for each in self.seconds.values()):
+            raise ValueError(f"group {self.name!r} has a service time that is negative or not finite")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorker:
+    """A worker. `kind`: workers of one kind serve equally fast. `loaded`: its model, "" if it has none. `free_s`: when
+    the requests that run now have ended. `swap_s`: how long it takes to make each model the loaded one; a model that is
+    absent fits no worker of this kind.
+
+    Raises ValueError for a time that is negative or not finite.
+    """
+
+    name: str
+    kind: str
+    loaded: str
+    swap_s: Mapping[str, float]
+    free_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(each) and each >= 0 for each in (self.free_s, *self.swap_s.values())):
+            raise ValueError(f"worker {self.name!r} has a time that is negative or not finite")
+
+
+@dataclass(slots=True)
+class Problem:
+    """Groups and workers by number, as lists: the planner evaluates a queue some hundred thousand times a second.
+
+    `weights`: the cost of a second of lateness. `unservable`: groups that no worker can serve; no plan has them.
+    """
+
+    groups: Sequence[WaitingGroup]
+    workers: Sequence[PlannedWorker]
+    models: list[str] = field(init=False)
+    model_of: list[int] = field(init=False)
+    due_s: list[float] = field(init=False)
+    weights: list[float] = field(init=False)
+    seconds_on: list[list[float]] = field(init=False)
+    """By worker, then by group; infinite if the worker cannot serve the group."""
+    swap_s_on: list[list[float]] = field(init=False)
+    """By worker, then by model; infinite if the model does not fit."""
+    loaded_on: list[int] = field(init=False)
+    """The number of the worker's model; -1 for none, or one that no group needs."""
+    free_s: list[float] = field(init=False)
+    servable: list[int] = field(init=False)
+    unservable: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.models = sorted({group.model for group in self.groups})
+        number = {model: at for at, model in enumerate(self.models)}
+        self.model_of = [number[group.model] for group in self.groups]
+        self.due_s = [group.due_s for group in self.groups]
+        self.weights = [group.requests * (ENTITLED if group.is_entitled else 1.0) for group in self.groups]
+        self.swap_s_on = [[worker.swap_s.get(model, inf) for model in self.models] for worker in self.workers]
+        self.loaded_on = [number.get(worker.loaded, -1) for worker in self.workers]
+        self.free_s = [worker.free_s for worker in self.workers]
+        self.seconds_on = [self._seconds(at) for at in range(len(self.workers))]
+        served = [min((seconds[at] for seconds in self.seconds_on), default=inf) for at in range(len(self.groups))]
+        self.servable = [at for at, seconds in enumerate(served) if seconds < inf]
+        self.unservable = [at for at, seconds in enumerate(served) if seconds == inf]
+
+    def _seconds(self, worker: int) -> list[float]:
+        """Return the seconds of each group on a worker; infinite if its model is not loaded there and does not fit."""
+        kind, swap_s, loaded = self.workers[worker].kind, self.swap_s_on[worker], self.loaded_on[worker]
+        return [
+            group.seconds.get(kind, inf) if model == loaded or swap_s[model] < inf else inf
+            for group, model in zip(self.groups, self.model_of, strict=True)
+        ]
+
+
+ENTITLED = 1e6
+"""A second of lateness of an entitled request costs as much as this many seconds of other requests."""
+SWAP = 1e-3
+"""The cost of a second of swapping: it decides only between plans of the same lateness."""

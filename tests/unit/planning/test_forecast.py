@@ -1,0 +1,56 @@
+"""Forecasts approach the true rate from below, and memory has bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.policies.planning.forecast import ArrivalForecast
+
+
+def test_without_history_nothing_is_expected() -> None:
+    assert ArrivalForecast().service("a", 0.0, 60.0) == 0.0
+
+
+def test_a_steady_rate_is_approached_from_below_and_forgotten() -> None:
+    forecast, expected = ArrivalForecast(60.0), []
+    for second in range(601):
+        forecast.record("a", 5.0, float(second))
+        expected.append(forecast.service("a", float(second), 60.0))
+    assert expected == sorted(expected)
+    assert 299.0 < expected[-1] < 303.0  # 5 a second in 60 s; an arrival counts at once
+    assert forecast.service("a", 600.0 + 600.0, 60.0) < 0.02
+    assert forecast.service("b", 600.0, 60.0) == 0.0
+
+
+def test_a_burst_announces_no_more_than_itself() -> None:
+    forecast = ArrivalForecast(60.0)
+    for _ in range(3_500):
+        forecast.record("a", 2.0, 7.0)
+    assert forecast.service("a", 7.0, 60.0) == pytest.approx(7_000.0)
+
+
+def test_a_clock_that_goes_back_changes_nothing() -> None:
+    forecast = ArrivalForecast()
+    forecast.record("a", 60.0, 100.0)
+    forecast.record("a", 60.0, 40.0)
+    assert forecast.service("a", 100.0, 60.0) == forecast.service("a", 30.0, 60.0) == pytest.approx(120.0)
+
+
+def test_the_least_recent_tenant_is_dropped() -> None:
+    forecast = ArrivalForecast(tenants_max=2)
+    for tenant in ("a", "b", "a", "c"):
+        forecast.record(tenant, 1.0, 0.0)
+    assert len(forecast) == 2
+    assert [forecast.service(tenant, 0.0, 60.0) > 0 for tenant in "abc"] == [True, False, True]
+
+
+@pytest.mark.parametrize("service", [-1.0, float("nan"), float("inf")])
+def test_an_impossible_service_is_refused(service: float) -> None:
+    with pytest.raises(ValueError, match="zero or a positive number"):
+        ArrivalForecast().record("a", service, 0.0)
+
+
+def test_impossible_bounds_are_refused() -> None:
+    for time_constant_s, tenants_max in ((0.0, 1), (float("nan"), 1), (float("inf"), 1), (60.0, 0)):
+        with pytest.raises(ValueError, match="must be positive"):
+            ArrivalForecast(time_constant_s, tenants_max)

@@ -1,0 +1,80 @@
+"""Output lengths of a group: statistics from the past, and the rest of a running request."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import fmean, pstdev
+
+import pytest
+
+from dispatcher.policies.planning.lengths import LengthHistory, Lengths, OutputHistory, lengths_without_history
+
+PRIOR = lengths_without_history(512)
+
+
+def test_without_history_the_mean_is_half_of_max_tokens() -> None:
+    found = LengthHistory().lengths(PRIOR)
+    assert found.output_mean == 256
+    assert found.output_deviation == pytest.approx(512 / 12**0.5)
+
+
+def test_a_history_outweighs_the_prior() -> None:
+    history, random = LengthHistory(), Random(1)
+    seen = [random.randint(50, 150) for _ in range(400)]
+    for tokens in seen:
+        history.observe(tokens)
+    found = history.lengths(PRIOR)
+    assert found.output_mean == pytest.approx(fmean(seen), rel=0.05)
+    assert found.output_deviation == pytest.approx(pstdev(seen), rel=0.3)
+
+
+def test_old_lengths_fade() -> None:
+    history = LengthHistory()
+    for tokens in [1000] * 500 + [10] * 1500:
+        history.observe(tokens)
+    assert history.lengths(PRIOR).output_mean < 15
+
+
+def test_residual_of_equal_lengths_is_half_and_of_exponential_ones_the_mean() -> None:
+    assert Lengths(100, 0).residual == 50
+    assert Lengths(100, 100).residual == 100
+    assert Lengths(0, 0).residual == 0
+
+
+def test_the_rest_after_some_tokens() -> None:
+    assert Lengths(100, 0).left_after(30) == 70
+    assert Lengths(100, 0).left_after(130) == 0
+    assert Lengths(100, 100).left_after(5000) == 100
+    assert Lengths(100, 200).left_after(5000) == Lengths(100, 200).residual
+
+
+def test_the_mean_rest_over_a_life_is_the_residual() -> None:
+    assert fmean(Lengths(100, 0).left_after(generated) for generated in range(101)) == pytest.approx(50)
+
+
+def test_each_group_has_its_own_history() -> None:
+    history = OutputHistory()
+    for _ in range(200):
+        history.observe("a", 7)
+    assert history.lengths("a", PRIOR).output_mean < 12
+    assert history.lengths("b", PRIOR) == PRIOR
+
+
+def test_the_groups_used_least_recently_are_dropped() -> None:
+    history = OutputHistory(keys_max=2)
+    for key in ("a", "b", "a", "c"):
+        history.observe(key, 1)
+    assert len(history) == 2
+    assert [history.lengths(key, PRIOR) == PRIOR for key in "abc"] == [False, True, False]
+    with pytest.raises(ValueError, match="at least 1"):
+        OutputHistory(0)
+
+
+@pytest.mark.parametrize("tokens", [-1.0, float("nan"), float("inf")])
+def test_impossible_lengths_are_refused(tokens: float) -> None:
+    with pytest.raises(ValueError, match="finite and not negative"):
+        LengthHistory().observe(tokens)
+    with pytest.raises(ValueError, match="finite and not negative"):
+        Lengths(tokens, 1.0)
+    with pytest.raises(ValueError, match="must not be negative"):
+        Lengths(1.0, 0.0).left_after(-1.0)
