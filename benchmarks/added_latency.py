@@ -1,11 +1,16 @@
 """Measure what headgate adds to a request: latency to the first and the last token, and CPU time by process.
 
-`python -m benchmarks.added_latency [--requests N] [--stores memory,sqlite,moto,dynamodb-local] [--json]`
+    python -m benchmarks.added_latency [--requests N] [--gateways headgate,…] [--stores memory,sqlite,…] [--json]
 
-Each store has a front, a gate process and a worker that answers at once, as processes, and streams the same completion
-of TOKENS tokens, one request at a time. `memory` is the baseline: front, gate and worker in one process, with the log
-in memory. The stores take turns in ROUNDS rounds, so that noise affects all of them. CPU time is what the processes
-used during a store's own turns, their reports and heartbeats included.
+First headgate with the log in memory beside other gateways in front of an instant worker (benchmarks/peers/), each on a
+core of its own: the latency that it adds (P50, one request at a time), its CPU time per request and per forwarded token
+of a stream, and requests per second at 16 concurrent. `make bench-peers` installs the others; what is not installed is
+left out, with a line that says so.
+
+Then headgate with each store. Each store has a front, a gate process and a worker that answers at once, as processes,
+and streams the same completion of TOKENS tokens, one request at a time. `memory` is the baseline: front, gate and
+worker in one process, with the log in memory. The stores take turns in ROUNDS rounds, so that noise affects all of
+them. CPU time is what the processes used during a store's own turns, their reports and heartbeats included.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers import gateways, measured
 from dispatcher.bootstrap import RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.policies.clocks import Share
@@ -205,17 +211,30 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--stores", default=",".join(STORES if dynamodb_local.find() else STORES[:-1]))
+    parser.add_argument("--gateways", default=",".join(gateways.STARTS), help="empty: none")
+    parser.add_argument(
+        "--stores", help="empty: none", default=",".join(STORES if dynamodb_local.find() else STORES[:-1])
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    names = options.stores.split(",")
-    if unknown := set(names) - set(STORES):
-        parser.error(f"no store called {', '.join(sorted(unknown))}; there are {', '.join(STORES)}")
-    result = asyncio.run(measure(names, options.requests))
+    compared = _names(parser, "gateway", options.gateways, tuple(gateways.STARTS))
+    stores = _names(parser, "store", options.stores, STORES)
+    beside = asyncio.run(measured.run(compared, options.requests)) if compared else None
+    result = asyncio.run(measure(stores, options.requests)) if stores else None
     if options.json:
-        sys.stdout.write(json.dumps(result) + "\n")
-    else:
+        sys.stdout.write(json.dumps({"gateways": beside, **(result or {})}) + "\n")
+        return
+    if beside is not None:
+        measured.show(beside)
+    if result is not None:
         show(result)
+
+
+def _names(parser: argparse.ArgumentParser, kind: str, given: str, known: tuple[str, ...]) -> list[str]:
+    names = given.split(",") if given else []
+    if unknown := set(names) - set(known):
+        parser.error(f"no {kind} called {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
 
 
 if __name__ == "__main__":

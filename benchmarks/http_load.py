@@ -41,11 +41,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A tenant's prepared request."""
+    """A tenant's prepared request. `headers`: more of them, as (name, value)."""
 
     tenant: str
     body: bytes
     key: str
+    headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, tenant: str, key: str, *, stream: bool = False, **fields: object) -> Caller:
@@ -55,9 +56,9 @@ class Caller:
 class Front:
     """The connections to one front. Each carries one call at a time and is kept."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, path: str = "/completions") -> None:
         parts = urlsplit(base_url)
-        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, f"{parts.path}/completions"
+        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path + path
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
         """Since when each is idle (monotonic)."""
         self._requests: dict[Caller, bytes] = {}
@@ -70,6 +71,11 @@ class Front:
         except (OSError, EOFError, TimeoutError) as error:
             took_s = time.monotonic() - sent_at
             return Answer(caller.tenant, sent_at, took_s, took_s, 0, type(error).__name__)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop()[2].close()
 
     async def _call(self, caller: Caller, sent_at: float) -> Answer:
         reader, writer = await self._connection()
@@ -106,6 +112,7 @@ class Front:
                 f"authorization: Bearer {caller.key}",
                 "content-type: application/json",
                 f"content-length: {len(caller.body)}",
+                *(f"{name}: {value}" for name, value in caller.headers),
             )
             made = self._requests[caller] = "\r\n".join(lines).encode() + HEAD_END + caller.body
         return made

@@ -1,0 +1,1 @@
+"""headgate beside other gateways in front of the same instant worker."""
