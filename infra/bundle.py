@@ -21,7 +21,7 @@ from pathlib import Path
 PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 """Lambda's python3.14 on arm64 (Amazon Linux 2023). infra/functions.py names the same runtime."""
 PACKAGES = ("dispatcher", "functions")
-NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client")
+NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
 """Dependencies that only the command line, the simulator and the worker need."""
 LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
 CONSTRAINTS = Path("constraints/headgate.txt")

@@ -61,6 +61,9 @@ def _read_elsewhere(name: str, value: Any, table: Table, prefix: str, reading: R
 
 
 def _not_neutral(at: str, field: Field) -> Exception:
-    values = " or ".join(["null", *(json.dumps(each) for each in (*field.neutral, *field.usual))])
+    others = (*field.neutral, *field.usual)
     advice = f" {field.note}" if field.note and field.kind is Kind.REFUSED else ""
+    if not others:
+        return unsupported(at, f"`{at}` is not supported: leave it out.{advice}")
+    values = " or ".join(["null", *map(json.dumps, others)])
     return unsupported(at, f"`{at}` is not supported at this value: leave it out or send {values}.{advice}")

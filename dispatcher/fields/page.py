@@ -40,17 +40,25 @@ The table has every field of the chat, completion, responses and embeddings requ
   configuration may have another one. It is passed to workers that have the capability, and dropped for others.
 - **Needs**: the capability that all workers of the model register (`GET /v1/models` shows them). A request with another
   field is refused by the field's name, before it waits.
-- An **unknown** field is refused by its name. A pool with `HEADGATE_UNKNOWN_FIELDS=drop` (for `headgate serve`:
-  `unknown_fields: drop` in the file of `--tenants`) drops unknown fields of HTTP requests, at most {DROPPED_MAX} in one
-  request, and names them in the response header `x-headgate-dropped-fields`.
-  `lambda.invoke` always refuses them.
+- An **unknown** field is refused by its name. With `HEADGATE_UNKNOWN_FIELDS=drop` (for `headgate serve`:
+  `unknown_fields: drop` in the file of `--tenants`) the gate drops unknown fields of HTTP requests, at most
+  {DROPPED_MAX} in one request, and names them in the response header `x-headgate-dropped-fields`. `lambda.invoke`
+  always refuses them.
 - A field of `/v1/chat/completions` is accepted at its neutral values by `/v1/completions`, and vice versa.
 - Every refusal is a 400 (a 413 if the body is too large) with OpenAI's error object. `param` is the place of the field,
   such as `messages.2.content`. An error never repeats a value, and no value is logged.
 
 Contradictory fields are refused: `max_tokens` and `max_completion_tokens` that differ; `min_tokens` above them;
 `tool_choice` without `tools`, or with the name of no tool; two tools with one name; `top_logprobs` without `logprobs`;
-two forms of the answer. `n` times `max_tokens` is at most the tenant's limit (`max_tokens_max`).
+`response_format` with `structured_outputs`. `n` times `max_tokens` is at most the tenant's limit (`max_tokens_max`).
+"""
+
+_LIMITS = """## Limits
+
+The limits of the tables above. The name is what is counted: `parts` in one message, `inputs` in one embeddings request,
+`depth` in levels and `nodes` in values of one JSON schema, `all nodes` and `all pattern chars` in all schemas of one
+request, `pixels` in all its images. `choices` is the limit of `n`. `token id`, `seed` and `integer` are the largest
+values; `integer` is that of whole numbers in JSON that the gate does not read.
 """
 
 
@@ -69,7 +77,7 @@ def _lines() -> Iterator[str]:
     yield "## Objects in a request\n"
     for table in PARTS:
         yield from _section(table.title, table.fields, 3)
-    yield "## Limits\n"
+    yield _LIMITS
     yield "| limit | value |\n| --- | --- |"
     for name, value in vars(limits).items():
         if name.endswith("_MAX"):

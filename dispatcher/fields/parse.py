@@ -59,18 +59,18 @@ def parse(body: Mapping[str, Any], endpoint: Endpoint | None = None, *, drop_unk
 def _endpoint_of(body: Mapping[str, Any]) -> Endpoint:
     found = [endpoint for name, endpoint in _INPUTS.items() if name in body]
     if len(found) != 1:
-        message = "Give either `messages` (chat), `prompt` (completion) or `input` (embeddings)."
+        message = "Send exactly one of `messages` (chat), `prompt` (completion) and `input` (embeddings)."
         raise InvalidRequest(message, "messages")
     return found[0]
 
 
 def _normal(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with one form for values that have two: a text, or a list with this text alone.
+    """Return the body with one form for values that have two: a prompt, or a list with this prompt alone.
 
-    In-process engines read one text as the prompt. `stop` becomes a list.
+    In-process engines read one text, or one list of token ids, as the prompt. `stop` becomes a list.
     """
     if isinstance(stop := body.get("stop"), str):
         body["stop"] = [stop]
-    if isinstance(prompt := body.get("prompt"), list) and isinstance(prompt[0], str):
+    if isinstance(prompt := body.get("prompt"), list) and isinstance(prompt[0], str | list):
         body["prompt"] = prompt[0]
     return body

@@ -32,6 +32,7 @@ PARTS: tuple[Table, ...] = (
     responses.TEXT_OPTIONS,
     *response_items.OBJECTS,
 )
+
 ROLES: Mapping[str, str] = {
-    role: form.refused or f"the fields of a {form.table.title}" for role, form in messages.MESSAGE.forms.items()
+    role: form.refused or f"*{form.table.title}*, below" for role, form in messages.MESSAGE.forms.items()
 }

@@ -110,9 +110,12 @@ def usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
     }
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def event(data: Mapping[str, Any]) -> bytes:
     """Return one server-sent event."""
-    return b"data: " + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+    return b"data: " + _ENCODER.encode(data).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

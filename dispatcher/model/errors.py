@@ -69,6 +69,13 @@ class RequestTooLarge(InvalidRequest):
         self.status = 413
 
 
+class EncodedRequest(InvalidRequest):
+    def __init__(self, encoding: str) -> None:
+        message = f"The request body has the Content-Encoding `{encoding[:40]}`. Send it without one."
+        super().__init__(message, None, "unsupported_encoding")
+        self.status = 415
+
+
 class SlowRequest(InvalidRequest):
     def __init__(self, within_s: float) -> None:
         super().__init__(f"The request body did not arrive within {within_s:g} s.", None, "request_timeout")
@@ -88,7 +95,10 @@ class UnknownModel(TenantError):
 
 class UnknownInvocation(TenantError):
     def __init__(self) -> None:
-        super().__init__("No such invocation.", "not_found", "id", 404, "invalid_request_error")
+        message = (
+            "No invocation has this id. An Event invoke has none before Lambda begins it, and none if it was refused."
+        )
+        super().__init__(message, "not_found", "id", 404, "invalid_request_error")
 
 
 class IdempotencyConflict(TenantError):

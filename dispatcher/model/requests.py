@@ -64,6 +64,13 @@ class Request:
         read = sum(_text_bytes(self.body.get(name)) for name in _READ_BY_THE_MODEL)
         return read + sum(len(_json(self.body[name]).encode()) for name in _SCHEMAS if self.body.get(name))
 
+    def longest_prompt_bytes(self) -> int:
+        """Return the bytes that the model reads at once: of the longest input of a request for embeddings."""
+        inputs = self.body.get("input")
+        if self.endpoint is not Endpoint.EMBEDDINGS or not isinstance(inputs, list) or _is_token_ids(inputs):
+            return self.prompt_bytes()
+        return max(map(_text_bytes, inputs), default=0)
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the fields that decide the answer. It is the same with and without streaming."""
         deciding = {name: value for name, value in self._fields().items() if name not in _NOT_IN_THE_FINGERPRINT}
@@ -91,6 +98,10 @@ def _before_pass_through(raw: Mapping[str, Any]) -> dict[str, Any]:
     read = ("prompt", "messages", "temperature", "seed", "stop")
     body = {name: raw[name] for name in read if raw[name] not in (None, [])}
     return {**raw, "endpoint": Endpoint.CHAT if raw["chat"] else Endpoint.COMPLETION, "body": body}
+
+
+def _is_token_ids(inputs: list[Any]) -> bool:
+    return bool(inputs) and isinstance(inputs[0], int)
 
 
 def _text_bytes(value: Any) -> int:

@@ -60,6 +60,9 @@ class WorkOrder:
     body: dict[str, Any]
     max_tokens: Annotated[int, Bounds(0, 10_000_000)]
     """The most output tokens of each choice; 0 for embeddings."""
+    expected_tokens: Annotated[int, Bounds(0, 10_000_000)] | None
+    """None if the client set `max_tokens`. Otherwise the output tokens of each choice that the gate expects; the engine
+    then shortens `max_tokens` to what fits beside the prompt."""
     choices: Annotated[int, Bounds(1, 10_000)]
     app: Label
     stage: Annotated[int, Bounds(0, 10_000)]
@@ -71,6 +74,11 @@ class WorkOrder:
     """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
     cache_salt: Label
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
+
+    @property
+    def likely_tokens(self) -> int:
+        """The output tokens of each choice that estimates count."""
+        return self.max_tokens if self.expected_tokens is None else self.expected_tokens
 
     @property
     def execution(self) -> str:

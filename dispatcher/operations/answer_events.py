@@ -88,11 +88,14 @@ class AnswerEvents:
 
     async def next(self, timeout_s: float | None = None) -> WorkEvent | Pause:
         """Return the next event, the end, or WAITING after `timeout_s`. Raises the error with which the call ends."""
-        try:
-            async with asyncio.timeout(timeout_s if self._events.empty() else None):
-                event = await self._events.get()
-        except TimeoutError:
-            return Pause.WAITING
+        if timeout_s is None or not self._events.empty():
+            event = await self._events.get()
+        else:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    event = await self._events.get()
+            except TimeoutError:
+                return Pause.WAITING
         self._room.set()
         self._is_handed = self._is_handed or isinstance(event, Token)
         if event is Pause.END and self._error is not None:

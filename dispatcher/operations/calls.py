@@ -9,6 +9,7 @@ from dispatcher.model.invocation import Invocation
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkOrder
+from dispatcher.operations.output_limits import OutputLimit
 from dispatcher.ports import GateLink
 
 
@@ -20,7 +21,7 @@ class Call:
     """The call's id in the log and in answers."""
     tenant: Tenant
     request: Request
-    max_tokens: int
+    limit: OutputLimit
     cost: float
     created_at: float
     deadline_at: float
@@ -88,7 +89,8 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         deadline_at=call.deadline_at,
         endpoint=request.endpoint,
         body={name: value for name, value in request.body.items() if name not in call.unread},
-        max_tokens=call.max_tokens,
+        max_tokens=call.limit.max_tokens,
+        expected_tokens=call.limit.expected_tokens,
         choices=request.choices,
         app=request.app,
         stage=request.stage,

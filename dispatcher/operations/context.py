@@ -27,8 +27,8 @@ class GateSettings:
 
     deadline_s: float = 300.0
     """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
-    default_max_tokens: int = 256
-    """The max_tokens of a request without max_tokens. Its estimate uses this number too."""
+    expected_tokens: int = 256
+    """The output tokens that the gate expects of a request without max_tokens (output_limits.py)."""
     shard: str = "default"
     """The name of the shard, which its log and its stored rows of usage have."""
     drops_unknown_fields: bool = False

@@ -19,7 +19,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
-from dispatcher.operations.submit import max_tokens_of
+from dispatcher.operations.output_limits import output_limit
 
 HOLD_S = 10.0
 """The wait for the next attempt if the attempt of the message was returned meanwhile."""
@@ -90,11 +90,11 @@ async def _followed(following: Following) -> bool:
 
 async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
-    max_tokens = max_tokens_of(context, tenant, request)
+    limit = output_limit(request, tenant, context.settings.expected_tokens)
     bytes_per_token, unread = 1.0, frozenset[str]()
     with suppress(NoWorker, UnknownModel):
         bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
         unread = unread_fields(request, context.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
-    cost = context.service(round(request.prompt_bytes() / bytes_per_token), max_tokens * request.choices)
-    return Call(item.id, tenant, request, max_tokens, cost, item.created_at, item.deadline_at, item.key, unread)
+    cost = context.service(round(request.prompt_bytes() / bytes_per_token), limit.likely_tokens * request.choices)
+    return Call(item.id, tenant, request, limit, cost, item.created_at, item.deadline_at, item.key, unread)

@@ -24,6 +24,7 @@ CACHE_S = 60.0
 """After this time all processes know that a key was revoked or a limit changed."""
 CACHE_ENTRIES_MAX = 10_000
 KEY_CHARS_MAX = 200
+_NO_KEY = "No API key was sent. Send it in the header `Authorization: Bearer KEY`, or as `api_key` to lambda.invoke."
 
 V = TypeVar("V")
 
@@ -68,11 +69,13 @@ class Directory:
         self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
 
     async def tenant_of(self, api_key: str | None) -> Tenant:
-        """Return the tenant of this key. Raises Unauthorized, with the same message for every kind of wrong key.
+        """Return the tenant of this key. Raises Unauthorized, with one message for every kind of wrong key.
 
         Raises Refused if too many unknown keys were looked up.
         """
-        if not api_key or len(api_key) > KEY_CHARS_MAX:
+        if not api_key:
+            raise Unauthorized(_NO_KEY)
+        if len(api_key) > KEY_CHARS_MAX:
             raise Unauthorized()
         record = await self._key(key_prefix(api_key))
         if record is None or not hmac.compare_digest(record.digest, key_digest(api_key)):

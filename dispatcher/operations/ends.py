@@ -78,4 +78,4 @@ def _reason(call: Call, over: Over, got: Collected) -> str:
     """Return the reason of an end in the log, which has only the counts."""
     if "tool_calls" in got.choices()[0].get("delta", {}):
         return "tool_calls"
-    return "length" if over.output_tokens >= call.max_tokens * call.request.choices else "stop"
+    return "length" if over.output_tokens >= call.limit.max_tokens * call.request.choices else "stop"

@@ -29,6 +29,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
 from dispatcher.operations.limits import WaitingRequest
+from dispatcher.operations.output_limits import OutputLimit, output_limit
 from dispatcher.operations.results import answer_without
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
@@ -209,34 +210,33 @@ async def _checked(context: Context, submission: Submission) -> Call:
     worker = await context.fleet.worker_for(tenant, request.model)
     capabilities = context.fleet.capabilities(request.model)
     check_capabilities(request, capabilities)
-    max_tokens = max_tokens_of(context, tenant, request)
+    limit = output_limit(request, tenant, context.settings.expected_tokens)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
-    if not is_generated <= max_tokens * request.choices <= tenant.max_tokens_max:
+    if not is_generated <= limit.max_tokens * request.choices <= tenant.max_tokens_max:
         product = " times n" if request.choices > 1 else ""
         raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} for this key.", "max_tokens")
     input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
-    if worker.context_tokens and input_tokens + max_tokens > worker.context_tokens:
-        message = (
-            f"This model's context is {worker.context_tokens} tokens; the prompt has about {input_tokens} "
-            f"and max_tokens asks for {max_tokens}."
-        )
-        raise InvalidRequest(message, request.endpoint.prompt_field, "context_length_exceeded")
+    longest = math.ceil(request.longest_prompt_bytes() / worker.bytes_per_token)
+    _check_context(request, limit, longest, worker.context_tokens)
     now = context.clock.now()
     deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
-    cost = context.service(input_tokens, max_tokens * request.choices)
+    cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     unread = unread_fields(request, capabilities)
-    return Call("", tenant, request, max_tokens, cost, now, deadline_at, submission.key, unread)
+    return Call("", tenant, request, limit, cost, now, deadline_at, submission.key, unread)
+
+
+def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:
+    """Raises InvalidRequest if prompt and limit do not fit into the context; 0: the context's length is unknown."""
+    is_open = limit.expected_tokens is not None
+    if not context_tokens or input_tokens + (1 if is_open else limit.max_tokens) <= context_tokens:
+        return
+    asks_for = f" and max_tokens asks for {limit.max_tokens}" if limit.max_tokens and not is_open else ""
+    message = f"This model's context is {context_tokens} tokens; the prompt has about {input_tokens}{asks_for}."
+    raise InvalidRequest(message, request.endpoint.prompt_field, "context_length_exceeded")
 
 
 def _size_of(call: Call) -> tuple[str, int, int]:
-    """Return what the call takes of the limits while it waits: its tenant, its bytes, and at most so many tokens (one a
-    byte, and max_tokens)."""
+    """Return what the call takes of the limits while it waits: its tenant, its bytes, and its likely tokens (one a
+    byte, and those of the answer)."""
     size_bytes = call.request.prompt_bytes()
-    return call.tenant.name, size_bytes, size_bytes + call.max_tokens * call.request.choices
-
-
-def max_tokens_of(context: Context, tenant: Tenant, request: Request) -> int:
-    """Return the most output tokens of each choice: 0 for embeddings, which have none."""
-    if request.endpoint is Endpoint.EMBEDDINGS:
-        return 0
-    return request.max_tokens or min(context.settings.default_max_tokens, tenant.max_tokens_max)
+    return call.tenant.name, size_bytes, size_bytes + call.limit.likely_tokens * call.request.choices

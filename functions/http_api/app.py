@@ -71,7 +71,8 @@ async def _answered(_: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    message = f"{error.detail}. {hint(request.url.path)}".rstrip()
+    advice = hint(request.url.path) if error.status_code == 404 else ""
+    message = f"{error.detail}. {advice}".rstrip()
     answer = AnsweredError(message, code, None, error.status_code, "invalid_request_error")
     return JSONResponse(answer.body(), error.status_code, headers=error.headers)
 
@@ -93,6 +94,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         app.state.context = make()
         yield
         await app.state.context.finish()
+        await app.state.context.workers.close()
 
     handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
         AnsweredError: _answered,

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.model.errors import Refused, RequestTooLarge, SlowRequest
+from dispatcher.model.errors import EncodedRequest, Refused, RequestTooLarge, SlowRequest
 from dispatcher.operations.context import Context
 from dispatcher.operations.limits import RETRY_AFTER_S
 from dispatcher.strict_json import BODY_BYTES_MAX
@@ -108,7 +108,9 @@ def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
 
 
 async def read_body(request: Request, within_s: float) -> bytes:
-    """Read the body, up to its bound. Raises RequestTooLarge, SlowRequest, ClientDisconnect."""
+    """Read the body, up to its bound. Raises EncodedRequest, RequestTooLarge, SlowRequest, ClientDisconnect."""
+    if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise EncodedRequest(encoding)
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {BODY_BYTES_MAX} are accepted.")

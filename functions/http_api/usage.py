@@ -13,7 +13,12 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.usage import usage_of
 
 HOURS_DEFAULT = 24
-HOURS_MAX = 31 * 24
+DAYS_MAX = 31
+HOURS_MAX = 24 * DAYS_MAX
+PARAMETERS = {
+    "from": "The first hour: a time in Unix seconds or ISO 8601, UTC if it has no zone. Default: 24 hours before `to`.",
+    "to": f"The end, in the same form; at most {DAYS_MAX} days after `from`. Default: the end of this hour.",
+}
 TIME_MAX = 253_402_300_800 - HOUR_S
 """One hour before the year 10000 in Unix seconds: the year in which an hour ends must have four digits."""
 
@@ -38,7 +43,7 @@ async def usage(context: Context, tenant: str, query: Mapping[str, str]) -> dict
 def _hours(query: Mapping[str, str], now: float) -> tuple[int, int]:
     """Return the first and the last hour."""
     for name in query:
-        if name not in ("from", "to"):
+        if name not in PARAMETERS:
             raise InvalidRequest(f"Unknown parameter: `{name[:100]}`.", name[:100], "unknown_parameter")
     until = _seconds(query["to"], "to") if "to" in query else (now // HOUR_S + 1) * HOUR_S
     since = _seconds(query["from"], "from") if "from" in query else max(0.0, until - HOURS_DEFAULT * HOUR_S)
@@ -46,7 +51,7 @@ def _hours(query: Mapping[str, str], now: float) -> tuple[int, int]:
     if first > last:
         raise InvalidRequest("`from` must be before `to`.", "from")
     if last - first >= HOURS_MAX:
-        raise InvalidRequest(f"At most {HOURS_MAX} hours can be asked for at once.", "from")
+        raise InvalidRequest(f"`from` is at most {DAYS_MAX} days before `to`.", "from")
     return first, last
 
 

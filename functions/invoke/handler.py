@@ -57,7 +57,8 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
         key = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
         request = parse_request(fields)
         if request.stream:
-            raise InvalidRequest("lambda.invoke does not stream; use the HTTP face.", "stream", "unsupported_parameter")
+            message = "lambda.invoke does not stream. Send this request over HTTP, or leave out `stream`."
+            raise InvalidRequest(message, "stream", "unsupported_parameter")
         with context.limits.open_request(tenant.name), context.limits.key_in_flight(tenant.name, key):
             return await _invoke(context, tenant, request, key, until)
     except TenantError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Protocol
 
@@ -24,8 +24,11 @@ class EngineRequest:
     generates itself reads them with generation.py.
 
     The dispatcher sets tenant, weight, tier, application and stage; a client cannot. `max_tokens`: the most output
-    tokens of each of `choices` answers. `timeout_s`: seconds from now after which the answer is useless. `cache_salt`:
-    requests with different salts share no prefix in a cache.
+    tokens of each of `choices` answers. `expected_tokens`: None if the client set `max_tokens`; otherwise the number
+    that the gate expects, and the engine shortens `max_tokens` to what fits beside the prompt.
+
+    `timeout_s`: seconds from now after which the answer is useless. `cache_salt`: requests with different salts share
+    no prefix in a cache.
     """
 
     request_id: str
@@ -34,6 +37,7 @@ class EngineRequest:
     max_tokens: int
     endpoint: Endpoint = Endpoint.COMPLETION
     choices: int = 1
+    expected_tokens: int | None = None
     weight: float = 1.0
     tier: Tier = Tier.STANDARD
     app: str = ""
@@ -41,6 +45,31 @@ class EngineRequest:
     interaction: str = ""
     timeout_s: float = inf
     cache_salt: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client set no limit."""
+        return self.expected_tokens is not None
+
+    @property
+    def likely_tokens(self) -> int:
+        """The output tokens of each choice that estimates count."""
+        return self.max_tokens if self.expected_tokens is None else self.expected_tokens
+
+    def fitted(self, input_tokens: int, limit: int) -> EngineRequest:
+        """Return the request, with `max_tokens` shortened to what fits beside the prompt if the client set no limit.
+
+        `input_tokens`: of the longest prompt. `limit`: tokens of prompt and output together. Raises PromptTooLong.
+        """
+        left = limit - input_tokens
+        if self.is_open and left > 0:
+            return replace(self, max_tokens=min(self.max_tokens, left))
+        if self.max_tokens > left:
+            if self.is_open:
+                raise PromptTooLong(f"the prompt has {input_tokens} tokens; {limit} fit with the answer")
+            sizes = f"the prompt has {input_tokens} tokens and max_tokens is {self.max_tokens}"
+            raise PromptTooLong(f"{sizes}: together more than the {limit} that fit")
+        return self
 
     def sequence_id(self, number: int, of: int) -> str:
         """Return the name of sequence `number` of the request in an engine's queue; the request's own if `of` is 1."""
@@ -60,7 +89,7 @@ class EngineRequest:
             app=self.app,
             stage=self.stage,
             interaction=self.interaction,
-            output_tokens_max=self.max_tokens,
+            output_tokens_max=self.likely_tokens,
             tier=self.tier,
             deadline_s=now_s + self.timeout_s,
         )

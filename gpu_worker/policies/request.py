@@ -14,7 +14,7 @@ class QueueRequest:
 
     `weight`: the share of its tenant, a positive number. `system_tokens`: the part of `input_tokens` that is the system
     prompt. `output_tokens`: the true output length, which only a simulator knows beforehand; an engine leaves it None
-    and sets `output_tokens_max`, the longest output allowed.
+    and sets `output_tokens_max`, the longest output allowed, or the expected one if the client set no limit.
 
     `interaction`: its tenant's name for the interaction that the request belongs to, "" for none. `app`, `stage`: the
     application and the stage of the interaction. `deadline_s`: when the answer becomes useless, on the clock of the

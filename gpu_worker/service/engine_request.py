@@ -17,6 +17,7 @@ def engine_request(order: WorkOrder, now: float) -> EngineRequest:
         tenant=order.tenant,
         body=order.body,
         max_tokens=order.max_tokens,
+        expected_tokens=order.expected_tokens,
         endpoint=order.endpoint,
         choices=order.choices,
         weight=order.weight,

@@ -120,7 +120,7 @@ class Executions:
             return self._refuse(token, refusal, order.tenant)
         execution = self._reader.begin(order)
         self._live[execution.name] = execution
-        self.watch.arrived(execution.name, order.tier, order.max_tokens * order.choices)
+        self.watch.arrived(execution.name, order.tier, order.likely_tokens * order.choices)
         return self._lines(execution)
 
     def fence(self, name: str, *, is_old: bool) -> None:

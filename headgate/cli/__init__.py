@@ -27,9 +27,21 @@ COMMANDS = {
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),
 }
 
+TAKE_ENGINE_ARGUMENTS = frozenset({"serve", "local"})
+"""Commands with arguments for the engine's own server after `--`. They get them as the context's `obj`."""
+
 
 class _Commands(TyperGroup):
     """The commands by name. A command's module is loaded when it is called, and not to list the commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`. (Click takes the word after `--` for the name of a subcommand.)"""
+        ctx.obj = ()
+        if "--" in args and TAKE_ENGINE_ARGUMENTS.intersection(args[:1]):
+            place = args.index("--")
+            args, ctx.obj = args[:place], tuple(args[place + 1 :])
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

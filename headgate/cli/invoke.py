@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ class InvokeOptions:
     json: Annotated[bool, typer.Option("--json", help="Print OpenAI's body.")] = False
 
     def check(self) -> None:
-        """Raise typer.BadParameter for options that do not go together."""
+        """Raise typer.BadParameter for options that do not go together, and for a missing address or key."""
         if (self.later or self.result) and not self.over_lambda:
             raise typer.BadParameter("--later and --result work over lambda.invoke only: add --lambda")
         if not self.prompt and not self.result:
@@ -48,6 +49,13 @@ class InvokeOptions:
             raise typer.BadParameter("--system works with a chat only: leave out --completion")
         if self.over_lambda and self.model is None and not self.result:
             raise typer.BadParameter("lambda.invoke lists no models: name one with --model")
+        self._check_address()
+
+    def _check_address(self) -> None:
+        if not self.over_lambda and not (self.base_url or os.environ.get("HEADGATE_BASE_URL")):
+            raise typer.BadParameter("give the service's address with --base-url, or set HEADGATE_BASE_URL")
+        if not (self.key or os.environ.get("HEADGATE_API_KEY")):
+            raise typer.BadParameter("give an API key with --key, or set HEADGATE_API_KEY")
 
     def content(self) -> Any:
         """Return the text of a completion, or the messages of a chat."""

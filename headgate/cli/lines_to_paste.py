@@ -11,14 +11,14 @@ VARIABLES = ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 DEFAULT_ORDER = "bwfq"
 
 
-def lines_to_paste(addresses: Addresses, model: str, order: str) -> str:
+def lines_to_paste(addresses: Addresses, order: str) -> str:
     """Return the lines, for the first tenant. `order`: the gate's order, which the commands that read the log need."""
     key = next(iter(addresses.api_keys.values()))
     variables = {name: CREDENTIALS[name] for name in VARIABLES}
     if order != DEFAULT_ORDER:
         variables["HEADGATE_ORDER"] = order
     aws = " ".join(f"{name}={value}" for name, value in variables.items())
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
+    body = json.dumps({"model": addresses.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32})
     return f"""
 Paste into a shell, for OpenAI's SDKs and for curl:
 
@@ -29,5 +29,5 @@ curl {addresses.openai_base_url}/chat/completions -H 'Authorization: Bearer {key
 For AWS's SDKs and headgate's commands (tenants, top, usage):
 
 export AWS_ENDPOINT_URL={addresses.aws_endpoint_url} {aws}
-headgate invoke "What is a headgate?" --lambda --key {key} --model {model}
+headgate invoke "What is a headgate?" --lambda --key {key} --model {addresses.model} --max-tokens 32
 """

@@ -18,7 +18,7 @@ from headgate.cli.signals import either, interrupted
 from headgate.local import background
 from headgate.local.home import home_folder
 from headgate.local.options import START_TIMEOUT_S, Addresses, StackOptions, stack_options
-from headgate.local.stack import Stack, served_model
+from headgate.local.stack import Stack
 
 app = typer.Typer(add_completion=False, help="Run the whole stack on this machine.")
 
@@ -50,13 +50,18 @@ def local(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
-    """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C."""
+    """Run the whole stack on this machine, print its addresses and keys, and stop it at Ctrl-C.
+
+    With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4
+    """
     if context.invoked_subcommand is not None:
+        if context.obj:
+            raise ConfigurationError(f"`headgate local {context.invoked_subcommand}` takes no arguments after --.")
         return
     values = {
         "port": port, "fronts": fronts, "aws_port": aws_port, "workers": workers, "engine": engine, "model": model,
         "url": url, "context_tokens": context_tokens, "slots": slots, "order": order, "policy": policy, "store": store,
-        "start_timeout_s": start_timeout,
+        "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
     }  # fmt: skip
     if detach:
         _detach(stack_options(**values, home=home or background.default_folder()), json)
@@ -89,10 +94,11 @@ def _detach(options: StackOptions, json: bool) -> None:
         "--start-timeout": options.start_timeout_s,
     }
     arguments = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-    Console(stderr=True).print("[dim]starting in the background…[/]")
-    started = background.detach(options.home, ["local", *arguments])
+    rest = ["--", *options.engine_arguments] if options.engine_arguments else []
+    step = Console(stderr=True).print
+    started = background.detach(options.home, [*arguments, *rest], lambda: step("[dim]starting in the background…[/]"))
     end = f"`{background.stop_command(options.home)}` stops"
-    _show(started.addresses, served_model(started.addresses), options, json, end)
+    _show(started.addresses, options, json, end)
 
 
 async def _serve(options: StackOptions, json: bool) -> None:
@@ -105,7 +111,7 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await either(starting, over)
         if over.is_set():
             return
-        _show(starting.result(), stack.model, options, json, "Ctrl-C stops")
+        _show(starting.result(), options, json, "Ctrl-C stops")
         failing = asyncio.ensure_future(stack.failed())
         await either(failing, over)
         if not over.is_set():
@@ -115,16 +121,16 @@ async def _serve(options: StackOptions, json: bool) -> None:
         await stack.stop()
 
 
-def _show(addresses: Addresses, model: str, options: StackOptions, json: bool, end: str) -> None:
+def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> None:
     if json:
         print_json_line(addresses)
         return
     rows = [
         *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
         ("AWS endpoint", addresses.aws_endpoint_url),
-        ("model", model),
+        ("model", addresses.model),
         *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
         ("logs", str(options.home / "logs")),
     ]
-    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, model, options.order)}\n{end} everything.")
+    print_address_table("headgate local", rows, f"{lines_to_paste(addresses, options.order)}\n{end} everything.")

@@ -19,6 +19,7 @@ from headgate.serve.server import Server
 
 
 def serve(
+    context: typer.Context,
     port: fleet_options.Port = 8080,
     host: Annotated[
         str, typer.Option(help="Address on which the front listens; 0.0.0.0 for all of this machine.")
@@ -46,13 +47,16 @@ def serve(
     start_timeout: fleet_options.StartTimeout = START_TIMEOUT_S,
     json: Annotated[bool, typer.Option("--json", help="Print addresses and new keys as one line of JSON.")] = False,
 ) -> None:
-    """Serve OpenAI's API from this machine, with fair shares, until Ctrl-C. A restart keeps tenants, usage and work."""
+    """Serve OpenAI's API from this machine, with fair shares, until Ctrl-C. A restart keeps tenants, usage and work.
+
+    With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4
+    """
     options = validated(
         ServeOptions,
         port=port, host=host, engine=engine, model=model, url=url,
         context_tokens=context_tokens, slots=slots, batch=batch,
         swap_gib=swap_gib, worker_tiers=worker_tiers, workers=workers, fronts=fronts, order=order,
-        policy=policy, home=data, tenants=tenants, start_timeout_s=start_timeout,
+        policy=policy, home=data, tenants=tenants, start_timeout_s=start_timeout, engine_arguments=context.obj or (),
     )  # fmt: skip
     asyncio.run(_serve(options, json))
 

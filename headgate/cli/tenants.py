@@ -98,7 +98,7 @@ def list_(data: Data = None, json: Json = False) -> None:
         _print({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
     table = Table()
-    for heading in ("tenant", "tier", "weight", "rate/s", "burst", "queue max", "max_tokens", "models"):
+    for heading in ("tenant", "tier", "weight", "rate/s", "burst", "queue\nmax", "max\ntokens", "models"):
         table.add_column(heading)
     for tenant in tenants:
         share = tenant.share

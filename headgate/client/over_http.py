@@ -49,8 +49,10 @@ class Calls(Generic[Reply]):
         **options: Any,
     ) -> None:
         url, key = base_url or os.environ.get("HEADGATE_BASE_URL"), api_key or os.environ.get("HEADGATE_API_KEY")
-        if not url or not key:
-            raise HeadgateClientError("give base_url and api_key, or set HEADGATE_BASE_URL and HEADGATE_API_KEY")
+        if not url:
+            raise HeadgateClientError("the address of the service is missing: give base_url, or set HEADGATE_BASE_URL")
+        if not key:
+            raise HeadgateClientError("the API key is missing: give api_key, or set HEADGATE_API_KEY")
         self._model = model
         self._patience = patience or Patience()
         self._new_id = new_id

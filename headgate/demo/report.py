@@ -18,6 +18,10 @@ WITHOUT, WITH = "fcfs", "headgate"
 LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}
 COLOURS = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.INCONCLUSIVE: "yellow"}
 BAR_CELLS = 40
+LEGEND = (
+    "tokens: input + output; TTFT: arrival to first token; total: to last token; "
+    "share: of service while both tenants wait"
+)
 
 
 def say(console: Console, line: str) -> None:
@@ -36,7 +40,7 @@ def as_json(runs: Mapping[str, RunReport], verdict: Verdict) -> dict[str, Any]:
 def print_report(console: Console, runs: Mapping[str, RunReport], verdict: Verdict) -> None:
     console.print()
     console.print(_table(runs))
-    say(console, "TTFT: arrival to first token; total: to last token; share: of service while both tenants wait")
+    say(console, LEGEND)
     console.print()
     _print_bars(console, runs)
     for check in verdict.checks:

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,8 +73,10 @@ def running_stack(folder: Path) -> BackgroundStack | None:
     return found if found.process() is not None else None
 
 
-def detach(folder: Path, arguments: Sequence[str]) -> BackgroundStack:
-    """Start `headgate ARGUMENTS --json --home FOLDER` in the background and wait until it is ready.
+def detach(folder: Path, arguments: Sequence[str], on_start: Callable[[], None]) -> BackgroundStack:
+    """Start `headgate local --json --home FOLDER ARGUMENTS` in the background and wait until it is ready.
+
+    `on_start` is called before the start, unless a stack runs already.
 
     Raises ConfigurationError if a stack runs already, or if this one does not start. If this process is interrupted
     while it waits, the stack is ended.
@@ -84,12 +86,13 @@ def detach(folder: Path, arguments: Sequence[str]) -> BackgroundStack:
             f"a stack runs in the background already (process {found.pid}): end it with `{stop_command(folder)}`, "
             "or give another --home and --port"
         )
+    on_start()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.rmtree(folder / LOGS, ignore_errors=True)
     mark = secrets.token_hex(16)
     with _private(folder / LOG) as log:
         stack = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "headgate.cli", *arguments, "--json", "--home", str(folder)],
+            [sys.executable, "-m", "headgate.cli", "local", "--json", "--home", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

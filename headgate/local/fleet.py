@@ -129,7 +129,8 @@ class Fleet:
             "--home": options.home,
         }
         given = [(name, str(value)) for name, value in named.items() if value is not None]
-        return ["-m", "gpu_worker", *(text for pair in given for text in pair)]
+        rest = ["--", *options.engine_arguments] if options.engine_arguments else []
+        return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 
     async def start_executor(self, number: int) -> Member:
         return await self._announced(EXECUTOR, number, ["-m", "headgate.serve.executor"])

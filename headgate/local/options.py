@@ -30,6 +30,8 @@ class FleetOptions(BaseModel):
     """URL of the OpenAI-compatible server to which the openai engine forwards."""
     context_tokens: int | None = Field(default=None, ge=1)
     """Context length of that server's model; None: the server reports it."""
+    engine_arguments: tuple[str, ...] = ()
+    """Arguments of vLLM's own server, for the vllm engine."""
     model: str | None = None
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
     the openai engine: the model's name at its server; None: the server's only model."""
@@ -75,11 +77,14 @@ Options = TypeVar("Options", bound=FleetOptions)
 def validated(kind: type[Options], **values: object) -> Options:
     """Validate options from the command line. Raises ConfigurationError, which names the option."""
     try:
-        return kind.model_validate(values)
+        options = kind.model_validate(values)
     except ValidationError as error:
         finding = error.errors(include_url=False)[0]
         option = "--" + ".".join(str(part).removesuffix("_s") for part in finding["loc"]).replace("_", "-")
         raise ConfigurationError(f"{option}: {finding['msg']}") from None
+    if options.engine_arguments and options.engine != "vllm":
+        raise ConfigurationError(f"Arguments after -- are for vLLM's server: --engine {options.engine} takes none.")
+    return options
 
 
 def stack_options(**values: object) -> StackOptions:
@@ -106,6 +111,8 @@ class Addresses(BaseModel):
     openai_base_urls: list[str]
     """Of each front; the first is `openai_base_url`."""
     aws_endpoint_url: str
+    model: str
+    """The name of the model that the workers serve."""
     api_keys: dict[str, str]
     processes: list[ProcessAddress]
     """The processes at the time when the stack was ready. Lambda environments come and go later."""

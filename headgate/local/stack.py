@@ -18,8 +18,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 
-import httpx
-
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
@@ -147,6 +145,7 @@ class Stack:
             openai_base_url=base_urls[0],
             openai_base_urls=base_urls,
             aws_endpoint_url=aws_url,
+            model=self.model,
             api_keys=keys,
             processes=[*fleet.addresses, *self._services],
         )
@@ -199,13 +198,6 @@ class Stack:
     def _fail(self, reason: str) -> None:
         if not self._death.done():
             self._death.set_result(reason)
-
-
-def served_model(addresses: Addresses) -> str:
-    """Return the name of the model that a running stack serves."""
-    key = next(iter(addresses.api_keys.values()))
-    reply = httpx.get(f"{addresses.openai_base_url}/models", headers={"authorization": f"Bearer {key}"})
-    return str(reply.raise_for_status().json()["data"][0]["id"])
 
 
 def _too_slow(options: StackOptions) -> str:

@@ -31,6 +31,7 @@ async def serve() -> None:
     for task in list(context.tasks):
         task.cancel()
     await asyncio.gather(serving, *context.tasks, return_exceptions=True)
+    await context.workers.close()
     if not over.is_set():
         serving.result()
 

@@ -28,8 +28,10 @@ class ServedTenants(TenantsFile):
     def environment(self) -> dict[str, str]:
         """Return the variables of the gate's configuration that the file sets."""
         sections = {"HEADGATE_TIERS": self.tiers, "HEADGATE_THROTTLING": self.throttling}
-        unknown = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields} if self.unknown_fields is not None else {}
-        return unknown | {name: section.model_dump_json() for name, section in sections.items() if section is not None}
+        plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
+        return {name: str(value) for name, value in plain.items() if value is not None} | {
+            name: section.model_dump_json() for name, section in sections.items() if section is not None
+        }
 
 
 def read_tenants(path: Path) -> ServedTenants:

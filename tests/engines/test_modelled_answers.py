@@ -117,6 +117,20 @@ async def test_max_tokens_cuts_calls_json_and_text() -> None:
         assert (events[-1].reason, events[-1].output_tokens) == ("length", 3)
 
 
+async def test_a_chat_without_a_limit_ends_by_itself() -> None:
+    events = await answer(chat("r", max_tokens=2000, expected_tokens=256))
+    assert text_in(events) == " ".join(WORDS * 3)
+    assert isinstance(events[-1], Finished)
+    assert (events[-1].reason, events[-1].output_tokens) == ("stop", 3 * len(WORDS))
+
+
+async def test_a_chat_without_a_limit_that_may_not_end_fills_the_context() -> None:
+    events = await answer(chat("r", max_tokens=100_000, expected_tokens=256, ignore_eos=True))
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.input_tokens + last.output_tokens) == ("length", 4096)
+
+
 async def test_text_after_a_tool_result_ends_by_itself() -> None:
     events = await answer(chat("r", RESULT, tools=[WEATHER], max_tokens=500))
     assert text_in(events) == " ".join(WORDS)

@@ -200,7 +200,7 @@ async def test_a_deadline_takes_out_what_waits_and_what_runs(home: Path) -> None
     async with tiered_engine(home, batch=1) as engine:
         engine._router.monotonic_s = clock
         listening = Listening(engine)
-        with EngineHold(engine, lambda tokens: sum(tokens.values()) > 2) as hold:
+        with EngineHold(engine, lambda tokens: sum(tokens.values()) > 2 and engine._policy.waiting == 1) as hold:
             late = [background(number, timeout_s=100.0, max_tokens=200) for number in range(2)]
             tasks = [asyncio.create_task(listening.listen(asked)) for asked in late]
             await hold.held()
@@ -218,6 +218,33 @@ async def test_the_reserve_is_premiums(home: Path) -> None:
         assert engine.stats().counts.preemptions == {}
         with pytest.raises(EngineError, match="together more than the 256"):
             await anext(engine.generate(background(9, max_tokens=256)))
+
+
+async def test_requests_without_a_limit_grow_and_the_last_one_is_evicted(home: Path) -> None:
+    """Each is admitted with 60 expected tokens and generates 180: three of them do not fit."""
+    async with tiered_engine(home, swap=0) as engine:
+        alone = Listening(engine)
+        for number in range(3):
+            await alone.listen(background(number, max_tokens=180))
+        together = Listening(engine)
+        grown = [background(number, max_tokens=180, expected_tokens=OUTPUT) for number in range(3)]
+        with EngineHold(engine, lambda tokens: sum(tokens.values()) > 2) as hold:
+            tasks = [asyncio.create_task(together.listen(asked)) for asked in grown]
+            await hold.held()
+        await asyncio.gather(*tasks)
+        assert engine.stats().counts.native >= 1
+        assert together.texts == alone.texts
+        assert set(together.counts.values()) == {180}
+
+
+async def test_a_request_without_a_limit_fills_the_context(home: Path) -> None:
+    async with tiered_engine(home, kv=256) as engine:
+        listening = Listening(engine)
+        await listening.listen(background(0, max_tokens=100_000, expected_tokens=OUTPUT))
+        (input_tokens,) = [tenant.input_tokens for tenant in engine.stats().tenants.values()]
+        assert input_tokens + listening.counts["b0"] == 256
+        with pytest.raises(EngineError, match="256 fit with the answer"):
+            await anext(engine.generate(background(1, body=greedy(PROMPT * 20), expected_tokens=OUTPUT)))
 
 
 async def test_the_machine_is_measured_at_the_start(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpu_worker.service.options import parse_options
 from headgate.local import processes
 from headgate.local.fleet import Fleet
 from headgate.local.options import FleetOptions
@@ -115,6 +116,12 @@ async def test_a_process_that_is_not_ready_in_time_is_ended(children: Children, 
         with pytest.raises(TimeoutError):
             await starting
     assert children.survivors() == []
+
+
+async def test_the_worker_gets_the_engines_arguments_last(children: Children, tmp_path: Path) -> None:
+    options = FleetOptions(home=tmp_path, engine="vllm", engine_arguments=("--quantization", "fp8"))
+    command = Fleet(options, children, {}, "default")._worker_command(0)
+    assert parse_options(command[2:]).arguments == ["--quantization", "fp8"]
 
 
 async def test_gets_exactly_the_environment_given(children: Children) -> None:

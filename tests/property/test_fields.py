@@ -176,7 +176,8 @@ def test_each_other_value_of_a_refused_field_is_refused(row: tuple[Endpoint, Any
     assert (error.status, error.param, error.code) == (400, prefix + name, "unsupported_parameter")
     assert f"`{prefix}{name}`" in error.message
     assert CANARY not in error.message
-    for accepted in (None, *field.neutral):
+    assert "leave it out" in error.message
+    for accepted in field.neutral:
         assert json.dumps(accepted) in error.message
 
 

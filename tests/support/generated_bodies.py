@@ -31,6 +31,10 @@ from tests.support.gate.worker_client import Act
 PATHS = [each.path for each in OPERATIONS if each.table is not None]
 ALL = tuple(sorted(Capability))
 GROWTH_MAX = 1.25
+EMBEDDINGS = "/v1/embeddings"
+USUAL = {"/v1/responses": {"input": "hello"}}
+"""Fields that a body gets if it does not have them. The document cannot say that `input` may only be missing beside
+`previous_response_id`."""
 WIDE = "wide"
 """The model whose worker has every capability. The model `m` has text only."""
 
@@ -51,11 +55,8 @@ def generated(path: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
         bodies.append(case.body)
 
     collect()
-    if path.endswith("embeddings"):
-        yield from ({**body, "model": WIDE} for body in bodies)
-        return
     for number, body in enumerate(bodies):
-        yield {**body, "model": ("m", WIDE)[number % 2], **({} if number % 3 else {"max_tokens": 3})}
+        yield {**USUAL.get(path, {}), **body, "model": WIDE if number % 2 or path == EMBEDDINGS else "m"}
 
 
 async def answers(gate: Gate, path: str, bodies: list[dict[str, Any]]) -> Counter[int]:

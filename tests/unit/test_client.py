@@ -284,8 +284,11 @@ class TestPatience:
 
 def test_missing_address_or_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADGATE_BASE_URL", raising=False)
-    with pytest.raises(HeadgateClientError, match="HEADGATE_BASE_URL"):
+    monkeypatch.delenv("HEADGATE_API_KEY", raising=False)
+    with pytest.raises(HeadgateClientError, match="set HEADGATE_BASE_URL"):
         Headgate(api_key="k")
+    with pytest.raises(HeadgateClientError, match="set HEADGATE_API_KEY"):
+        Headgate(base_url="http://127.0.0.1/v1")
 
 
 def test_async() -> None:

@@ -26,8 +26,9 @@ PURE = [
     *(ROOT / file for file in PURE_FILES),
 ]
 OWN = {"dispatcher", "gpu_worker"}
-HEAVY = ("torch", "transformers", "boto3", "botocore", "moto", "starlette", "uvicorn", "httpx", "openai", "pydantic")
-BLOCKED = ("pydantic", "boto3", "botocore", "starlette", "httpx", "uvicorn", "torch", "transformers", "numpy", "rich")
+NETWORK = ("boto3", "botocore", "starlette", "uvicorn", "aiohttp", "httpx")
+HEAVY = ("torch", "transformers", *NETWORK, "moto", "openai", "pydantic")
+BLOCKED = ("pydantic", *NETWORK, "torch", "transformers", "numpy", "rich")
 
 IMPORT_BLOCKED = """
 import importlib, sys

@@ -15,6 +15,12 @@ from dispatcher.strict_json import BODY_BYTES_MAX, DEPTH_MAX, parse_object
 
 
 class TestStrictJson:
+    @pytest.mark.parametrize("raw", [b"", b" \r\n", ""])
+    def test_an_empty_body_is_named(self, raw: bytes | str) -> None:
+        with pytest.raises(InvalidRequest, match="is empty") as caught:
+            parse_object(raw)
+        assert caught.value.code == "invalid_json"
+
     @pytest.mark.parametrize(
         "raw",
         [

@@ -202,6 +202,17 @@ def test_a_request_that_can_never_fit_beside_the_reserve_gets_the_reason(model: 
         assert driver.seen["large"].stop_reason == "headgate:too_large"
 
 
+def test_a_request_without_a_limit_is_shortened_to_its_bound_and_to_what_fits_beside_the_reserve(model: Path) -> None:
+    with vllm_driver(model, blocks=13, premium_reserve=0.5) as driver:
+        driver.add("bounded", prompt(20), 60, tenant="a", output_max=10, output_expected=5)
+        driver.add("fits", prompt(150), 60, tenant="a", output_max=100, output_expected=5)
+        driver.step()
+        records = [driver.scheduler.policy.record(each.request_id) for each in driver.scheduler.running]
+        assert [record.request.output_tokens_max for record in records] == [5, 5]
+        driver.run()
+        assert (len(driver.tokens("bounded")), len(driver.tokens("fits"))) == (10, 6 * BLOCK_TOKENS - 150)
+
+
 def test_a_prefix_is_shared_under_one_salt_alone_and_then_costs_a_tenth(model: Path) -> None:
     long = prompt(4 * BLOCK_TOKENS + 1)
     with vllm_driver(model, blocks=64, prefix_caching=True) as driver:

@@ -10,6 +10,7 @@ from dispatcher.fields.kinds import Need, Shape, Table
 from dispatcher.fields.objects import needs_of, read_fields
 from dispatcher.fields.reading import Reading, invalid, unsupported
 from dispatcher.fields.shapes.scalars import Scalar
+from dispatcher.model.errors import InvalidRequest
 
 _NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
@@ -21,21 +22,28 @@ class Items:
     of: Shape
     most: int
     fewest: int = 0
+    advice: str = ""
+    """What to do with a list of another length, for the error."""
 
     def text(self) -> str:
-        sizes = f"at most {self.most:,}" if not self.fewest else f"{self.fewest:,} to {self.most:,}"
-        return f"list of {sizes}: {self.of.text()}"
+        return f"list of {self._length()}: {self.of.text()}"
 
     def read(self, value: Any, at: str, reading: Reading) -> list[Any]:
         if not isinstance(value, list):
             raise invalid(at, "a list is required")
         if not self.fewest <= len(value) <= self.most:
-            raise invalid(at, f"a list of {self.fewest:,} to {self.most:,} is required")
+            advice = f"; {self.advice}" if self.advice else ""
+            raise invalid(at, f"a list of {self._length()} is required{advice}")
         return [self.of.read(each, f"{at}.{place}", reading) for place, each in enumerate(value)]
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:
         for place, each in enumerate(value):
             yield from self.of.needs(each, f"{at}.{place}")
+
+    def _length(self) -> str:
+        if self.fewest == self.most:
+            return "one value" if self.most == 1 else f"{self.most:,} values"
+        return f"{self.fewest:,} to {self.most:,}" if self.fewest else f"at most {self.most:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,13 @@ class Entries(Scalar):
             raise invalid(at, "an object is required")
         if len(value) > self.most:
             raise invalid(at, f"an object of at most {self.most:,} entries is required")
-        return {self.key.read(key, at, reading): self.of.read(each, at, reading) for key, each in value.items()}
+        return {self._key(key, at, reading): self.of.read(each, at, reading) for key, each in value.items()}
+
+    def _key(self, key: str, at: str, reading: Reading) -> Any:
+        try:
+            return self.key.read(key, at, reading)
+        except InvalidRequest:
+            raise invalid(at, f"each key must be a {self.key.text()}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +170,7 @@ class ByFirst:
 
     def read(self, value: Any, at: str, reading: Reading) -> Any:
         if not isinstance(value, list) or not value or type(value[0]) not in self.shapes:
-            raise invalid(at, self.text() + " is required")
+            raise invalid(at, f"one of these is required: {self.text()}")
         return self.shapes[type(value[0])][0].read(value, at, reading)
 
     def needs(self, value: Any, at: str) -> Iterator[Need]:

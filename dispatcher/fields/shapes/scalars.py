@@ -33,15 +33,18 @@ class Flag(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Scalar):
-    """A whole number from `low` to `high`."""
+    """A whole number from `low` to `high`. As in JSON Schema, 7.0 is one; the engine gets 7."""
 
     low: int
     high: int | None = None
 
     def text(self) -> str:
-        return f"whole number, at least {self.low:,}" + ("" if self.high is None else f" and at most {self.high:,}")
+        limits = f"of at least {self.low:,}" if self.high is None else f"from {self.low:,} to {self.high:,}"
+        return f"whole number {limits}"
 
     def read(self, value: Any, at: str, reading: Reading) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise invalid(at, "a whole number is required")
         if value < self.low or (self.high is not None and value > self.high):

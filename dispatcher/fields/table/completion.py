@@ -15,6 +15,7 @@ from dispatcher.fields.table.sampling import COMMON, LOGPROBS, PROMPT_TOKENS, RE
 from dispatcher.model.capabilities import Capability
 
 TOKEN_IDS = (Capability.VLLM, Capability.TOKEN_IDS)
+_ONE_PROMPT = "send one request for each prompt"
 
 COMPLETION_ONLY: Mapping[str, Field] = {
     "prompt": Field(
@@ -24,8 +25,9 @@ COMPLETION_ONLY: Mapping[str, Field] = {
                 str: Text(TEXT_CHARS_MAX),
                 list: ByFirst(
                     {
-                        str: (Items(Text(TEXT_CHARS_MAX), 1, 1), ()),
+                        str: (Items(Text(TEXT_CHARS_MAX), 1, 1, _ONE_PROMPT), ()),
                         int: (TokenIds(PROMPT_TOKENS_MAX, 1), TOKEN_IDS),
+                        list: (Items(TokenIds(PROMPT_TOKENS_MAX, 1), 1, 1, _ONE_PROMPT), TOKEN_IDS),
                     }
                 ),
             }

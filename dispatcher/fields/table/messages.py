@@ -12,12 +12,13 @@ from dispatcher.fields.table.tools import NO_FIELDS, TOOL_CALLS, TOOLS_NEED
 from dispatcher.model.capabilities import Capability
 
 _CACHE = label("It configures OpenAI's cache.")
+_ANTHROPIC = label("It configures Anthropic's cache; some clients send it to every server.")
 TEXT_PART = Table(
     "text part",
     {
         "text": Field(Kind.BOUNDED, Text(TEXT_CHARS_MAX), required=True),
         "prompt_cache_breakpoint": _CACHE,
-        "cache_control": _CACHE,
+        "cache_control": _ANTHROPIC,
         "annotations": label("Sources of an earlier answer; the model does not read them."),
     },
 )
@@ -33,7 +34,7 @@ IMAGE_PART = Table(
     {
         "image_url": Field(Kind.BOUNDED, Record(IMAGE_URL), required=True),
         "prompt_cache_breakpoint": _CACHE,
-        "cache_control": _CACHE,
+        "cache_control": _ANTHROPIC,
         "uuid": Field(Kind.OURS, Text(1), "An engine would share the image between tenants by this name."),
     },
 )

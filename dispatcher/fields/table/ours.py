@@ -26,14 +26,15 @@ LITELLM = label("LiteLLM adds it to answers; the model does not read it.")
 
 _TENANT = "The key of the request names the tenant, and the tenant's configuration has this value."
 _ENGINE = "The engine gets it from the gate."
+_DEADLINE = "To end a request earlier, close its connection."
 
 OURS: Mapping[str, Field] = {
     "tenant": _ours(_TENANT),
     "tier": _ours(_TENANT),
     "weight": _ours(_TENANT),
     "priority": _ours(_TENANT),
-    "deadline_at": _ours(),
-    "timeout_s": _ours(),
+    "deadline_at": _ours(_DEADLINE),
+    "timeout_s": _ours(_DEADLINE),
     "app": _ours("Send `metadata.headgate_application`."),
     "stage": _ours("Send `metadata.headgate_stage`."),
     "interaction": _ours("Send `metadata.headgate_interaction`."),

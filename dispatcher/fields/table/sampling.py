@@ -56,7 +56,10 @@ COMMON: Mapping[str, Field] = {
     "stream": Field(Kind.READ, Flag(), neutral=(False,)),
     "stream_options": Field(Kind.READ, Record(STREAM_OPTIONS), neutral=({},)),
     "max_tokens": Field(
-        Kind.READ, Whole(1), "`n` times this number is at most the tenant's limit, and fits the model's context."
+        Kind.READ,
+        Whole(1),
+        "`n` times this number is at most the tenant's limit, and it fits the model's context. A chat without it ends "
+        "when the model ends it; a completion without it after 256 tokens.",
     ),
     "n": Field(Kind.READ, Whole(1, CHOICES_MAX), "All choices count as service. Above 1 it needs `n`.", neutral=(1,)),
     "metadata": Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -9,11 +10,12 @@ from typing import Any, NamedTuple
 from dispatcher.fields.kinds import Table
 from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
 from functions.envelope import ID
-from functions.http_api.openapi.schemas import Json, object_of
+from functions.http_api.openapi.schemas import Json, object_of, opened
+from functions.http_api.usage import PARAMETERS as USAGE_PARAMETERS
 
 
 class Operation(NamedTuple):
-    """One route. `table`: the fields of its body, if it has one."""
+    """One route. `table`: the fields of its body, if it has one. `query`: its query parameters, with their texts."""
 
     method: str
     path: str
@@ -21,6 +23,7 @@ class Operation(NamedTuple):
     table: Table | None = None
     streams: bool = False
     needs_key: bool = True
+    query: Mapping[str, str] = {}
 
 
 OPERATIONS = (
@@ -34,7 +37,9 @@ OPERATIONS = (
     Operation("post", "/v1/embeddings", "Turn texts into vectors.", EMBEDDINGS_TABLE),
     Operation("get", "/v1/models", "List the models that the key may use, with context length and capabilities."),
     Operation("get", "/v1/models/{name}", "Describe a model."),
-    Operation("get", "/v1/usage", "Return the tenant's tokens and service by application and hour."),
+    Operation(
+        "get", "/v1/usage", "Return the tenant's tokens and service by application and hour.", query=USAGE_PARAMETERS
+    ),
     Operation("get", "/health", "Say that this process answers.", needs_key=False),
     Operation("get", "/ready", "Say whether requests can be served; 503 if not.", needs_key=False),
 )
@@ -62,7 +67,9 @@ _IDEMPOTENCY: Json = {
 
 
 @cache
-def document() -> Json:
+def document(*, drops_unknown: bool = False) -> Json:
+    """Return the document. `drops_unknown`: the pool drops unknown fields, so its bodies may have other fields too."""
+    schemas = {_name(each): object_of(each.table.fields) for each in _with_body()}
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
@@ -71,7 +78,7 @@ def document() -> Json:
         "info": {"title": "headgate", "version": version("headgate"), "description": "LLM inference, shared fairly."},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **{_name(each): object_of(each.table.fields) for each in _with_body()}},
+            "schemas": {"Error": _ERROR, **(opened(schemas) if drops_unknown else schemas)},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}],
@@ -90,6 +97,7 @@ def _name(operation: Operation) -> str:
 def _operation(operation: Operation) -> Json:
     made: Json = {"summary": operation.summary, "operationId": _id(operation), "responses": _responses(operation)}
     parameters = [_path_parameter(part) for part in operation.path.split("/") if part.startswith("{")]
+    parameters += [_query_parameter(name, text) for name, text in operation.query.items()]
     if operation.table is not None:
         reference = {"$ref": f"#/components/schemas/{_name(operation)}"}
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
@@ -108,6 +116,10 @@ def _id(operation: Operation) -> str:
 
 def _path_parameter(part: str) -> Json:
     return {"name": part.strip("{}"), "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _query_parameter(name: str, text: str) -> Json:
+    return {"name": name, "in": "query", "required": False, "schema": {"type": "string"}, "description": text}
 
 
 def _responses(operation: Operation) -> Json:

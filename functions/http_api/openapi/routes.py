@@ -1,4 +1,4 @@
-"""The routes of the document and the page. They need no key: both are the same for every caller."""
+"""The routes of the document and the page. They need no key: both are the same for every caller of a pool."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from functions.http_api.callers import context_of
 from functions.http_api.openapi.document import document
 from functions.http_api.openapi.page import page
 
@@ -13,8 +14,9 @@ _KEPT = {"cache-control": "public, max-age=3600"}
 _NO_SCRIPTS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-async def _document(_: Request) -> Response:
-    return JSONResponse(document(), headers=_KEPT)
+async def _document(request: Request) -> Response:
+    drops_unknown = context_of(request).settings.drops_unknown_fields
+    return JSONResponse(document(drops_unknown=drops_unknown), headers=_KEPT)
 
 
 async def _page(_: Request) -> Response:

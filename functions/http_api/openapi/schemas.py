@@ -29,6 +29,16 @@ def object_of(fields: Mapping[str, Field]) -> Json:
     }
 
 
+def opened(schema: Any) -> Any:
+    """Return the schema without the rule that objects have no other fields."""
+    if isinstance(schema, list):
+        return [opened(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: each for name, each in schema.items() if (name, each) != ("additionalProperties", False)}
+    return {name: opened(each) for name, each in kept.items()}
+
+
 def _field(field: Field) -> Json:
     """Return the schema of a field. A field that is not required may be null."""
     schema = schema_of(field.shape)
@@ -50,7 +60,8 @@ def schema_of(shape: Shape) -> Json:
             lowest = "exclusiveMinimum" if shape.above else "minimum"
             return {"type": "number", lowest: shape.low, "maximum": shape.high}
         case Text():
-            return {"type": "string", **_bounds(minLength=shape.shortest or None, maxLength=shape.longest)}
+            pattern = {"pattern": f"^(?:{shape.pattern})$"} if shape.pattern else {}
+            return {"type": "string", **_bounds(minLength=shape.shortest or None, maxLength=shape.longest), **pattern}
         case Word():
             return {"type": "string", "enum": list(shape.words)}
         case Pattern():
@@ -64,7 +75,8 @@ def schema_of(shape: Shape) -> Json:
         case Schema() | Free():
             return {"type": "object", "description": shape.text()}
         case Entries():
-            return {"type": "object", "additionalProperties": schema_of(shape.of), "maxProperties": shape.most}
+            keys = {"propertyNames": schema_of(shape.key), "maxProperties": shape.most}
+            return {"type": "object", "additionalProperties": schema_of(shape.of), **keys}
         case Record():
             return object_of(shape.table.fields)
         case Tagged():

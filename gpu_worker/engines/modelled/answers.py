@@ -1,8 +1,8 @@
 """The answers of the modelled engine, token by token: words, a tool call, or JSON that is valid for a schema. Pure.
 
-A placeholder token is a word of a text, or about BYTES_PER_TOKEN characters of JSON. Words go on until `max_tokens`,
-except after a tool's result: there a sentence ends the answer, as a real model ends it, unless the request asks for
-more tokens (`ignore_eos`, `min_tokens`).
+A placeholder token is a word of a text, or about BYTES_PER_TOKEN characters of JSON. Words go on until `max_tokens`. A
+chat without this limit ends by itself, as a real model ends it: after three sentences, or after one that follows a
+tool's result. A request for more tokens (`ignore_eos`, `min_tokens`) goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gpu_worker.engines.modelled.tool_choice import tool_to_call
 
 BYTES_PER_TOKEN = 4.0
 WORDS = ("the", "water", "is", "shared", "by", "turn", "and", "each", "field", "has", "what", "it", "is", "due")
+SENTENCES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Answer:
 
     pieces: tuple[Piece, ...] | None = None
     reason: str = "stop"
-    first_word: int = 1
+    first_word: int = 0
 
     def piece(self, number: int) -> Piece:
         """Return token `number`, from 0."""
@@ -46,27 +47,34 @@ class Answer:
         word = WORDS[(self.first_word + number) % len(WORDS)]
         return Piece(f" {word}" if number else word)
 
+    def tokens_max(self, max_tokens: int) -> int:
+        """Return the number of tokens that the answer takes, at most `max_tokens`."""
+        return max_tokens if self.pieces is None else min(max_tokens, len(self.pieces))
+
     def ends_with(self, number: int) -> bool:
         """Return whether token `number` is the last."""
         return self.pieces is not None and number + 1 >= len(self.pieces)
 
 
-def chat_answers(body: Mapping[str, Any], request_id: str, choices: int) -> list[Answer]:
-    """Return the answers to a chat. Raises EngineError for a schema without a simple instance."""
+def chat_answers(body: Mapping[str, Any], request_id: str, choices: int, *, is_open: bool) -> list[Answer]:
+    """Return the answers to a chat. `is_open`: the client set no limit.
+
+    Raises EngineError for a schema without a simple instance.
+    """
     if (function := tool_to_call(body)) is not None:
         arguments = _arguments(function)
         return [_tool_call(function, arguments, _call_id(request_id, choice)) for choice in range(choices)]
     if (schema := _answer_schema(body)) is not None:
         return [_text(_json_of(schema, "the schema of `response_format`"))] * choices
-    is_cut_only = body.get("ignore_eos") or body.get("min_tokens", 0) > len(WORDS)
-    if body["messages"][-1].get("role") == "tool" and not is_cut_only:
-        return [Answer(tuple(Piece(f" {word}" if at else word) for at, word in enumerate(WORDS)))] * choices
-    return words(choices)
+    sentences = 1 if body["messages"][-1].get("role") == "tool" else SENTENCES if is_open else 0
+    length = sentences * len(WORDS)
+    return words(choices, 0 if body.get("ignore_eos") or body.get("min_tokens", 0) > length else length)
 
 
-def words(choices: int) -> list[Answer]:
-    """Return words without an end, for each choice. The choices of a request differ."""
-    return [Answer(first_word=1 + choice) for choice in range(choices)]
+def words(choices: int, length: int = 0) -> list[Answer]:
+    """Return so many words for each choice; 0: words without an end. The choices of a request differ."""
+    endless = [Answer(first_word=choice) for choice in range(choices)]
+    return [Answer(tuple(map(each.piece, range(length)))) for each in endless] if length else endless
 
 
 def _arguments(function: Mapping[str, Any]) -> str:

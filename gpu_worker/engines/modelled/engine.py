@@ -29,7 +29,6 @@ from gpu_worker.engines.interface import (
     EngineRequest,
     EngineStats,
     Finished,
-    PromptTooLong,
     RefusedByPolicy,
     Started,
     Token,
@@ -104,7 +103,7 @@ class ModelledEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         stream = await asyncio.to_thread(_planned, request) if _has_schema(request) else _planned(request)
-        self._check(stream)
+        stream.request = self._fitted(stream)
         self._enqueue(stream)
         try:
             yield Started(stream.input_tokens)
@@ -114,13 +113,10 @@ class ModelledEngine:
             if self._streams.get(request.request_id) is stream:
                 await self.abort(request.request_id)
 
-    def _check(self, stream: Stream) -> None:
-        """Raises PromptTooLong for a choice that does not fit."""
+    def _fitted(self, stream: Stream) -> EngineRequest:
+        """Return the request with a limit that fits. Raises PromptTooLong."""
         limit = min(self.context_tokens, self._admission.blocks_max(stream.request.tier, self.profile.pool_tokens))
-        max_tokens = stream.request.max_tokens
-        longest = max(choice.input_tokens for choice in stream.choices)
-        if longest + max_tokens > limit:
-            raise PromptTooLong(f"prompt ({longest}) and max_tokens ({max_tokens}) exceed {limit} tokens")
+        return stream.request.fitted(max(choice.input_tokens for choice in stream.choices), limit)
 
     def _enqueue(self, stream: Stream) -> None:
         request, count = stream.request, len(stream.choices)
@@ -134,6 +130,8 @@ class ModelledEngine:
             queued = request.queued(choice.input_tokens, now_s, sequence_id)
             if request.endpoint is Endpoint.EMBEDDINGS:
                 queued = replace(queued, output_tokens_max=1, output_tokens=0)
+            else:
+                queued = replace(queued, output_tokens_max=choice.answer.tokens_max(request.max_tokens))
             choice.sequence = self._batch.enqueue(queued, now_s)
             if choice.sequence is None:
                 self._leave(stream)
@@ -264,7 +262,7 @@ def _planned(request: EngineRequest) -> Stream:
     generation = generation_of(request)
     input_tokens = len(generation.prompt_ids or ()) or input_tokens_of(prompt_of(generation).encode("utf-8", "replace"))
     if request.endpoint is Endpoint.CHAT:
-        answers = chat_answers(request.body, request.request_id, request.choices)
+        answers = chat_answers(request.body, request.request_id, request.choices, is_open=request.is_open)
     else:
         answers = words(request.choices)
     choices = [Choice(at, input_tokens, each, StopMatcher(generation.stop)) for at, each in enumerate(answers)]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gpu_worker.engines.generation import Generation
-from gpu_worker.engines.interface import EngineError, EngineFacts, PromptTooLong
+from gpu_worker.engines.interface import EngineError, EngineFacts
 from gpu_worker.engines.models.tiny_text import TRAINING_TEXT
 from gpu_worker.engines.text import Detokenizer
 from gpu_worker.engines.tool_calls import OPEN
@@ -81,10 +81,3 @@ def _parsed_calls(message: Mapping[str, Any]) -> dict[str, Any]:
         with suppress(TypeError, ValueError):  # a model may have written invalid JSON: the template gets the text
             call["function"] = {**function, "arguments": json.loads(function.get("arguments", ""))}
     return {**message, "tool_calls": calls} if calls else dict(message)
-
-
-def check_length(input_tokens: int, max_tokens: int, limit: int) -> None:
-    """Raises PromptTooLong."""
-    if input_tokens + max_tokens > limit:
-        sizes = f"the prompt has {input_tokens} tokens and max_tokens is {max_tokens}"
-        raise PromptTooLong(f"{sizes}: together more than the {limit} that fit")

@@ -15,23 +15,36 @@ PATHS: Mapping[Endpoint, str] = {
     Endpoint.EMBEDDINGS: "/embeddings",
 }
 
+TEMPLATE_TOKENS = 512
+"""More than a chat template adds to a conversation."""
+
 
 def server_body(
-    request: EngineRequest, model: str, extra: Mapping[str, Any], *, continuous_usage: bool
+    request: EngineRequest, facts: EngineFacts, extra: Mapping[str, Any], *, continuous_usage: bool
 ) -> dict[str, Any]:
-    """Return the body. `extra`: more fields for this kind of server."""
-    body = {**request.body, "model": model, **extra}
+    """Return the body. `facts`: of the server's model. `extra`: more fields for this kind of server.
+
+    A request without a limit gets `max_tokens` only if it certainly fits into the context. Otherwise the server decides
+    what fits, and events.py ends the answer at the request's limit.
+    """
+    body = {**request.body, "model": facts.model, **extra}
     if request.endpoint is Endpoint.EMBEDDINGS:
         return body
     options = {"include_usage": True, **({"continuous_usage_stats": True} if continuous_usage else {})}
-    body |= {"max_tokens": request.max_tokens, "stream": True, "stream_options": options}
+    body |= {"stream": True, "stream_options": options}
+    if not request.is_open or _read_bytes(request) + TEMPLATE_TOKENS + request.max_tokens <= facts.context_tokens:
+        body["max_tokens"] = request.max_tokens
     return {**body, "n": request.choices} if request.choices > 1 else body
 
 
 def estimated_input_tokens(request: EngineRequest, bytes_per_token: float) -> int:
     """Return the prompt's tokens by its bytes, at least 1. The server reports the true count later."""
-    read = Request("", request.endpoint, request.body, None).prompt_bytes()
-    return max(1, math.ceil(read / bytes_per_token))
+    return max(1, math.ceil(_read_bytes(request) / bytes_per_token))
+
+
+def _read_bytes(request: EngineRequest) -> int:
+    """Return the bytes of what the model reads: at least as many as it has tokens, without the template's."""
+    return Request("", request.endpoint, request.body, None).prompt_bytes()
 
 
 def probe_request(facts: EngineFacts) -> EngineRequest:

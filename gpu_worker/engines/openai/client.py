@@ -41,6 +41,7 @@ BODY_BYTES_MIN = 4_000_000
 CLOSING_S = 2.0
 """The longest wait for the usage after the last choice, and for the end of the body."""
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+BROKEN_OFF = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class NotConnected(Exception):
@@ -82,14 +83,14 @@ class OpenAiClient:
         Raises EngineError if the server refuses the request, stops in the middle, is silent or sends nonsense, and
         NotConnected.
         """
-        body = server_body(
-            request, server.facts.model, self.options.fields(request), continuous_usage=server.continuous_usage
-        )
+        fields = self.options.fields(request)
+        body = server_body(request, server.facts, fields, continuous_usage=server.continuous_usage)
         counts = Counts(request.max_tokens, answers(request), server.facts.context_tokens, input_tokens)
         try:
             url = self._url(PATHS[request.endpoint])
             async with self._response(self._http.build_request("POST", url, json=body)) as response:
-                async for event in self._read(request, response, counts):
+                cuts = request.is_open and "max_tokens" not in body
+                async for event in self._read(request, response, counts, cuts=cuts):
                     yield event
         except NOT_CONNECTED as error:
             raise NotConnected(type(error).__name__) from None
@@ -107,7 +108,7 @@ class OpenAiClient:
         return self.options.url.rstrip("/") + path
 
     async def _read(
-        self, request: EngineRequest, response: httpx.Response, counts: Counts
+        self, request: EngineRequest, response: httpx.Response, counts: Counts, *, cuts: bool
     ) -> AsyncGenerator[EngineEvent, None]:
         if response.status_code != 200:
             raise error_of_status(response.status_code, await _beginning(response, ERROR_BYTES_MAX))
@@ -116,23 +117,37 @@ class OpenAiClient:
                 yield event
             return
         one_prompt = counts.choices == request.choices
-        answer = Answer(counts, one_prompt=one_prompt, check_choice=self.options.check_choice)
+        check_choice = self.options.check_choice
+        answer = Answer(counts, one_prompt=one_prompt, cuts=cuts, check_choice=check_choice)
         async with aclosing(_data(response, _bytes_max(request, counts))) as stream:
-            while (data := await _next(stream, answer)) != DONE:
+            while not answer.is_cut and (data := await _next(stream, answer)) != DONE:
                 for event in answer.feed(data):
                     yield event
             yield answer.finished()
+            if answer.is_cut:
+                return
             with suppress(httpx.HTTPError, Nonsense, TimeoutError):
                 async with asyncio.timeout(CLOSING_S):
                     await anext(stream, DONE)  # the end of the body, so that the connection can be used again
 
     @asynccontextmanager
     async def _response(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
-        response = await self._http.send(request, stream=True)
+        response = await self._sent(request)
         try:
             yield response
         finally:
             await self._close(response)
+
+    async def _sent(self, request: httpx.Request) -> httpx.Response:
+        """Send the request, and once more if its connection ends before the head of the answer.
+
+        A server may close an idle connection just when a request begins to use it. If the server has died, the second
+        try finds no connection, and the gate gets the request back.
+        """
+        try:
+            return await self._http.send(request, stream=True)
+        except BROKEN_OFF:
+            return await self._http.send(request, stream=True)
 
     async def _close(self, response: httpx.Response) -> None:
         """Close the answer, even if the calling task is cancelled meanwhile: a cancelled close leaks a connection."""

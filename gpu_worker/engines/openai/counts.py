@@ -59,6 +59,10 @@ class Counts:
             return self._total
         return sum(min(each.tokens, self.output_max) for each in self._by_choice.values())
 
+    def is_full(self, choice: int) -> bool:
+        """Return whether the choice has all its tokens."""
+        return self._of(choice).tokens >= self.output_max
+
     def piece(self, choice: int) -> None:
         """Count a chunk with content. Raises Nonsense if there are more than a server makes of `output_max` tokens."""
         counted = self._of(choice)

@@ -42,14 +42,23 @@ class Answer:
     counts: Counts
     one_prompt: bool = True
     """False if `prompt` is a list of prompts: then a chunk's usage has the tokens of one of them."""
+    cuts: bool = False
+    """Whether to end each choice at `counts.output_max`: the server got no limit."""
     check_choice: Any = accept_choice
     reasons: dict[int, str] = field(default_factory=dict)
+    _cut: set[int] = field(default_factory=set)
+    """The choices that were ended here."""
     _has_started: bool = False
     """Whether a token was sent. After it, no other count of the prompt is announced."""
 
     @property
     def is_complete(self) -> bool:
         return len(self.reasons) == self.counts.choices
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer is complete and the server may still generate."""
+        return bool(self._cut) and self.is_complete
 
     def feed(self, data: bytes) -> Iterator[EngineEvent]:
         """Yield the events of a chunk: new pieces, and Started again if the prompt's true count arrives before them."""
@@ -63,6 +72,8 @@ class Answer:
         pieces = [piece for each in choices if (piece := self._piece(each)) is not None]
         if isinstance(usage, dict):
             yield from self._read_usage(usage, choices)
+        if self.cuts:
+            self._end_full_choices()
         yield from self._tokens(pieces, before)
 
     def finished(self) -> Finished:
@@ -89,6 +100,8 @@ class Answer:
         """Return the new content of a choice, without its count; None if there is none. Note its finish reason."""
         index = _index(choice, self.counts.choices)
         self.check_choice(choice)
+        if index in self._cut:
+            return None
         delta = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
         if not isinstance(delta, dict):
             raise Nonsense("a delta is not an object")
@@ -111,6 +124,11 @@ class Answer:
         if not isinstance(reason, str) or reason not in REASONS:
             raise failed("it gave up the request")
         self.reasons.setdefault(index, REASONS[reason])
+
+    def _end_full_choices(self) -> None:
+        full = {index for index in range(self.counts.choices) if self.counts.is_full(index)} - self.reasons.keys()
+        self._cut |= full
+        self.reasons.update(dict.fromkeys(full, "length"))
 
     def _tokens(self, pieces: list[Token], before: int) -> Iterator[Token]:
         """Yield the pieces with their counts; an empty piece if there are tokens without text yet."""

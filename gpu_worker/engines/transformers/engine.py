@@ -37,7 +37,7 @@ from gpu_worker.engines.interface import (
 )
 from gpu_worker.engines.measured.calibration_requests import CALIBRATION_TENANT, calibration_requests
 from gpu_worker.engines.models.tiny import model_folder
-from gpu_worker.engines.models.tokenizing import Tokenizing, check_length
+from gpu_worker.engines.models.tokenizing import Tokenizing
 from gpu_worker.engines.scheduling_gauges import scheduling_gauges
 from gpu_worker.engines.text import StopMatcher
 from gpu_worker.engines.tool_calls import ToolCallParser
@@ -117,8 +117,7 @@ class TransformersEngine:
         generation = generation_of(request)
         tools = offered_tools(generation.body, parses=self._text.has_tools)
         tokens = self._checked_ids(generation) or await self._text.tokens(self._text.prompt(generation, tools))
-        self._check(request, len(tokens))
-        with self._entered(request, tokens, generation) as answer:
+        with self._entered(self._fitted(request, len(tokens)), tokens, generation) as answer:
             yield Started(len(tokens))
             async for event in answer.events:
                 yield event
@@ -193,12 +192,13 @@ class TransformersEngine:
             raise EngineError("invalid_request", f"the model's token ids are from 0 to {self._vocabulary - 1}")
         return ids
 
-    def _check(self, request: EngineRequest, input_tokens: int) -> None:
+    def _fitted(self, request: EngineRequest, input_tokens: int) -> EngineRequest:
+        """Return the request with a limit that fits into the context and the cache. Raises PromptTooLong."""
         limit = self._facts.context_tokens
         if self._scheduler is not None:
             blocks = self._admission.blocks_max(request.tier, self._scheduler.blocks_total)
             limit = min(limit, blocks * self._scheduler.tokens_per_block)
-        check_length(input_tokens, request.max_tokens, limit)
+        return request.fitted(input_tokens, limit)
 
     @contextmanager
     def _entered(self, request: EngineRequest, tokens: list[int], generation: Generation) -> Iterator[Answer]:

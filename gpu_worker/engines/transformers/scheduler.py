@@ -1,8 +1,9 @@
 """Admission and preemption inside transformers' scheduler.
 
 A request is admitted when the batch has a free slot and the cache has blocks for its prompt and its longest possible
-output. So a request is evicted only for a waiting one, never because running requests grew. Running requests go first
-in every step, decodes before prompts.
+output; its expected output, if its client set no limit. Such requests can grow beyond the blocks. Then the request that
+is last in the policy's order is evicted. All other evictions are for waiting requests. Running requests go first in
+every step, decodes before prompts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gpu_worker.engines.transformers.sequences import Sequence
 from gpu_worker.engines.transformers.swap import HostSwap
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
+from gpu_worker.policies.tiers.tiered import TieredQueue
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]
@@ -63,9 +65,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         return 0.0 if self.swap is None else self.swap.free_bytes
 
     def blocks_needed(self, request_id: str) -> int:
-        """Return the blocks for the request's prompt and its longest possible output."""
+        """Return the blocks for the request's prompt and its longest possible output.
+
+        If the client set no limit, the output counts with its expected length, and later with its length so far and
+        the next block.
+        """
         sequence = self.router.live[request_id]
-        return -(-(sequence.input_tokens + sequence.request.max_tokens) // self.tokens_per_block)
+        request, block = sequence.request, self.tokens_per_block
+        output = min(request.max_tokens, max(request.likely_tokens, sequence.output_tokens + block))
+        return -(-(sequence.input_tokens + output) // block)
 
     def residents(self) -> Iterable[Resident]:
         running = [state for state in self.active_requests.values() if state.request_id in self.router.live]
@@ -161,6 +169,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
         with self.router.lock:
             self.admission.begin_pass(self.router.monotonic_s())
             self._end_expired()
+            self._evict_grown()
             while tokens > 0 and (plan := self.admission.next_plan(self)) is not None:
                 for eviction in plan.evictions:
                     self._evict(eviction)
@@ -187,13 +196,34 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]
             self.router.dropped(request_id, exhausted=eviction.exhausted)
             return
         swapped = self.swap is not None and eviction.strategy is Strategy.SWAP and self.swap.out(state, eviction)
-        if not swapped:
-            self.cache.free_blocks(request_id, no_cache=True)
-            self.cost_tracker.begin_recompute(request_id, state.position_offset, eviction.predicted_s)
-            state = _from_the_start(state)
         self.router.counts.count_eviction(eviction, Strategy.SWAP if swapped else Strategy.RECOMPUTE)
-        self.waiting_requests[request_id] = state
-        self.policy.preempt(request_id)
+        if swapped:
+            self._wait_again(state)
+        else:
+            self._recompute(state, eviction.predicted_s)
+
+    def _evict_grown(self) -> None:
+        """Evict running requests while these have grown beyond the blocks, the last in the policy's order first."""
+        while self._blocks_free < 0 and len(self.active_requests) > 1:
+            request_id = max(self.active_requests, key=self._eviction_key)
+            self._blocks_free += self.blocks_needed(request_id)
+            self.router.counts.native += 1
+            self._recompute(self.active_requests.pop(request_id), None)
+
+    def _eviction_key(self, request_id: str) -> Any:
+        if isinstance(self.policy, TieredQueue):
+            return self.policy.eviction_key(request_id)
+        return self.policy.record(request_id).place
+
+    def _recompute(self, state: RequestState, predicted_s: float | None) -> None:
+        """Throw away the KV of a request; when it returns, it is computed from the start."""
+        self.cache.free_blocks(state.request_id, no_cache=True)
+        self.cost_tracker.begin_recompute(state.request_id, state.position_offset, predicted_s)
+        self._wait_again(_from_the_start(state))
+
+    def _wait_again(self, state: RequestState) -> None:
+        self.waiting_requests[state.request_id] = state
+        self.policy.preempt(state.request_id)
 
     def _resident(self, state: RequestState) -> Resident:
         sequence = self.router.live[state.request_id]

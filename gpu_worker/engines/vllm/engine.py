@@ -206,14 +206,20 @@ class VllmEngine(Forwarding):
             self._server = self._server._replace(facts=replace(self.facts, bytes_per_token=bytes_per_token))
 
     async def _calibrate(self) -> None:
-        """Run requests one at a time, from whose steps the scheduler learns the machine's times."""
+        """Run requests one at a time, from whose steps the scheduler learns the machine's times.
+
+        The first one samples with log probabilities. vLLM compiles these parts of its sampler when a request needs them
+        first, which took from 10 to 80 s on a CPU. The watchdog would take this for a server that hangs.
+        """
         context_tokens = self.facts.context_tokens
+        fields: dict[str, Any] = {"logprobs": 1, "temperature": 1.0}
         step_tokens = self._arguments.get("--max-num-batched-tokens")
         steps = int(step_tokens) if step_tokens and step_tokens.isdecimal() else context_tokens
         for request, tokens in calibration_requests(context_tokens, steps):
             with suppress(RefusedByPolicy):  # by a policy that limits requests
-                async for _ in self.generate(replace(request, body={**request.body, "prompt": tokens})):
+                async for _ in self.generate(replace(request, body={**request.body, **fields, "prompt": tokens})):
                     pass
+            fields = {}
 
     async def _poll(self) -> None:
         """Read the stats again and again. A server that does not answer leaves them as they are."""
@@ -240,6 +246,8 @@ def server_fields(request: EngineRequest) -> dict[str, Any]:
         "stage": request.stage,
         "interaction": request.interaction,
     }
+    if request.is_open:
+        fields |= {"output_max": request.max_tokens, "output_expected": request.likely_tokens}
     if request.timeout_s < math.inf:
         fields["timeout_s"] = request.timeout_s
     body: dict[str, Any] = {"vllm_xargs": {ARGUMENT_PREFIX + name: value for name, value in fields.items()}}

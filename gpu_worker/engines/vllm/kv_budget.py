@@ -70,6 +70,10 @@ class VllmKvBudget:
         tokens = min(request.num_prompt_tokens + request.max_tokens, self._manager.max_model_len)
         return int(cdiv(tokens, self._scheduler.block_size))
 
+    def tokens_in(self, blocks: int) -> int:
+        """Return the tokens for which so many blocks have room."""
+        return int(blocks * self._scheduler.block_size)
+
     def admit(self, request_id: str) -> None:
         """Take the blocks, the slot and the tokens of a request that this pass admits."""
         needed, hits = self._needs(request_id)

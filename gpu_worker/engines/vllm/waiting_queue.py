@@ -169,22 +169,29 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             described = replace(described, tier=Tier.STANDARD)
         if request.resumable:  # a request is charged for one prompt only
             return "invalid"
-        if not self._can_fit(request, described.tier):
+        if not self._fit(request, described.tier):
             return "too_large"
         return None if self.admission.enqueue(described, now_s) else "refused"
 
-    def _can_fit(self, request: Request, tier: Tier) -> bool:
+    def _fit(self, request: Request, tier: Tier) -> bool:
+        """Return whether the request can ever have its blocks. If its client set no limit, shorten it to what fits."""
+        output_max = _arguments(request).get(ARGUMENT_PREFIX + "output_max")
+        if output_max is not None:
+            request.max_tokens = max(1, min(request.max_tokens, int(output_max)))
         if not self.admission.settings.premium_reserve:
             return True
         kv_budget = self._kv_budget()
-        return kv_budget.blocks_needed_max(request) <= self.admission.blocks_max(tier, kv_budget.blocks_total)
+        blocks_max = self.admission.blocks_max(tier, kv_budget.blocks_total)
+        if output_max is not None:
+            left = kv_budget.tokens_in(blocks_max) - request.num_prompt_tokens
+            request.max_tokens = max(1, min(request.max_tokens, left))
+        return kv_budget.blocks_needed_max(request) <= blocks_max
 
 
 def queue_request(request: Request, now_s: float) -> QueueRequest:
     """Return the request as the policy sees it, from the dispatcher's fields. The defaults are an unknown tenant and
     the standard tier. Raises TypeError, ValueError or OverflowError for invalid fields."""
-    parameters = request.sampling_params
-    arguments: dict[str, Any] = (parameters.extra_args if parameters is not None else None) or {}
+    arguments = _arguments(request)
 
     def field(name: str, default: Any) -> Any:
         return arguments.get(ARGUMENT_PREFIX + name, default)
@@ -198,7 +205,12 @@ def queue_request(request: Request, now_s: float) -> QueueRequest:
         stage=int(field("stage", 0)),
         interaction=str(field("interaction", "")),
         system_tokens=min(int(field("system_tokens", 0)), request.num_prompt_tokens),
-        output_tokens_max=request.max_tokens,
+        output_tokens_max=int(field("output_expected", request.max_tokens)),
         tier=Tier(field("tier", Tier.STANDARD)),
         deadline_s=now_s + float(field("timeout_s", inf)),
     )
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    parameters = request.sampling_params
+    return (parameters.extra_args if parameters is not None else None) or {}

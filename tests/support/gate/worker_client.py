@@ -118,6 +118,8 @@ class ScriptedWorkers:
         if run.last is not None:
             yield run.last
 
+    async def close(self) -> None: ...
+
     async def wound_up(self) -> None:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -191,7 +193,7 @@ class _Execution:
         self._workers, self._offer, self._order, self._act = workers, offer, order, act
         self._done = 0
         self._sent = Collected()
-        self._total = min(order.max_tokens, len(act.pieces) or order.max_tokens)
+        self._total = min(order.max_tokens, len(act.pieces) or order.likely_tokens)
 
     async def events(self) -> AsyncGenerator[WorkEvent, None]:
         act, order = self._act, self._order

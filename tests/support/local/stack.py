@@ -38,6 +38,7 @@ class Running:
     openai_base_url: str
     openai_base_urls: list[str]
     aws_endpoint_url: str
+    model: str
     api_keys: dict[str, str]
     processes: list[dict[str, Any]]
     home: Path
@@ -76,10 +77,6 @@ class Running:
         )
         answer: dict[str, Any] = json.loads(reply["Payload"].read())
         return answer
-
-    @property
-    def model(self) -> str:
-        return self.openai().models.list().data[0].id
 
 
 def start(home: Path, *options: str) -> Running:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from random import Random
 
-import httpx
-
 from dispatcher.model.commands import Offer, Report
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
 from dispatcher.model.requests import Endpoint
@@ -24,6 +22,7 @@ from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
 from headgate.simulator.virtual_time import START, LoopClock
 from tests.support.asgi import Call
+from tests.support.worker.connections import AsgiConnections
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
@@ -44,6 +43,7 @@ def order(invocation: str = "i", **fields: object) -> WorkOrder:
         "endpoint": Endpoint.COMPLETION,
         "body": {"prompt": "hello"},
         "max_tokens": 3,
+        "expected_tokens": None,
         "choices": 1,
         "app": "",
         "stage": 0,
@@ -80,8 +80,7 @@ class WorkerHarness:
         watch = None if shedder is None else SloWatch(self.clock, shedder)
         self.executions = Executions("w", self.engine, SLOTS, self.clock, self.outbox, slo_watch=watch)
         self.app = make_app(self.executions, worker_id="w", secret=SECRET, clock=self.clock)
-        self.transport = httpx.ASGITransport(self.app)
-        self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, transport=self.transport)
+        self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, connections=AsgiConnections(self.app))
         self.agent = Agent(IDENTITY, self.gate, self.executions, self.clock, Random(1))
         self.stop = asyncio.Event()
         """Set it to drain the agent."""

@@ -85,6 +85,8 @@ class FakeServer(httpx.AsyncBaseTransport):
     open: int = 0
     open_most: int = 0
     is_gone: bool = False
+    breaks: int = 0
+    """So many of the next POSTs end without an answer, as on a connection that the server has just closed."""
     models_status: int = 200
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -94,6 +96,9 @@ class FakeServer(httpx.AsyncBaseTransport):
             return httpx.Response(
                 self.models_status, stream=httpx.ByteStream(json.dumps({"data": self.cards}).encode())
             )
+        if self.breaks:
+            self.breaks -= 1
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
         body = json.loads(await request.aread())
         self.bodies.append(body)
         self.paths.append(request.url.path)

@@ -13,7 +13,9 @@ import typer
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.cli.exits import INTERRUPTED, PIPE_CLOSED, exit_code
+from headgate.local.options import FleetOptions
 from tests.support.hang_guard import HANG_S
+from tests.unit.cli.command import headgate as in_process
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,6 +24,19 @@ def headgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     command = [sys.executable, "-m", "headgate.cli", *arguments]
     clean = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **environment}  # noqa: S108 - no file is made there
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean, timeout=HANG_S, check=False)
+
+
+@pytest.mark.parametrize("command", ["serve", "local"])
+def test_arguments_after_the_separator_are_those_of_the_engine(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[FleetOptions] = []
+
+    async def start(options: FleetOptions, _json: bool) -> None:
+        started.append(options)
+
+    monkeypatch.setattr(f"headgate.cli.{command}._serve", start)
+    words = [command, "--engine", "vllm", "--slots", "4", "--", "--model", "M", "--", "--json"]
+    assert in_process(*words) == 0
+    assert (started[0].slots, started[0].engine_arguments) == (4, ("--model", "M", "--", "--json"))
 
 
 def test_help_and_version() -> None:
@@ -43,6 +58,10 @@ def test_help_and_version() -> None:
         (("local", "--order", "steam"), "--order"),
         (("serve", "--engine", "steam"), "--engine"),
         (("serve", "--tenants", "nowhere.yaml"), "nowhere.yaml"),
+        (("serve", "--engine", "modelled", "--", "--tensor-parallel-size", "4"), "--engine modelled takes none"),
+        (("local", "--engine", "openai", "--", "--quantization", "fp8"), "--engine openai takes none"),
+        (("local", "stop", "--", "--quantization", "fp8"), "`headgate local stop` takes no arguments after --"),
+        (("serve", "--engine", "vllm", "--tensor-parallel-size", "4"), "--tensor-parallel-size"),
         (("top", "--once", "--data", "nowhere"), "headgate serve --data nowhere"),
         (("usage", "--from", "soon"), "--from"),
         (("demo", "--quiet", "nowhere.csv"), "nowhere.csv"),

@@ -116,6 +116,24 @@ def test_an_error_is_one_line_and_exit_2(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ((), "--base-url"),
+        (("--key", "hg-k"), "--base-url"),
+        (("--base-url", "http://127.0.0.1/v1"), "--key"),
+        (("--lambda", "--model", "m"), "--key"),
+    ],
+)
+def test_a_missing_address_or_key_is_named_by_its_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], missing: str
+) -> None:
+    monkeypatch.delenv("HEADGATE_BASE_URL", raising=False)
+    monkeypatch.delenv("HEADGATE_API_KEY", raising=False)
+    assert headgate("invoke", "hello", *options) == 2
+    assert f"with {missing}, or set" in capsys.readouterr().err
+
+
 class FakeClient:
     """What the command uses of the client over lambda.invoke. The real one is tested in test_client.py."""
 
@@ -144,6 +162,7 @@ def test_later_and_its_outcome(
 ) -> None:
     monkeypatch.setattr(module, "LambdaHeadgate", FakeClient)
     monkeypatch.setattr(FakeClient, "outcome", outcome)
+    monkeypatch.setenv("HEADGATE_API_KEY", "hg-k")
     assert headgate("invoke", "x", "--lambda", "--model", "m", "--later") == 0
     assert headgate("invoke", "x", "--lambda", "--model", "m", "--later", "--json") == 0
     assert capsys.readouterr().out == 'i\n{"id": "i"}\n'

@@ -14,13 +14,14 @@ ADDRESSES = Addresses(
     openai_base_url="http://127.0.0.1:1/v1",
     openai_base_urls=["http://127.0.0.1:1/v1"],
     aws_endpoint_url="http://127.0.0.1:2",
+    model="m",
     api_keys={"quiet": "hg-1", "flood": "hg-2"},
     processes=[],
 )
 
 
 def lines(order: str = "bwfq") -> list[list[str]]:
-    return [shlex.split(line) for line in lines_to_paste(ADDRESSES, "m", order).splitlines() if "'s" not in line]
+    return [shlex.split(line) for line in lines_to_paste(ADDRESSES, order).splitlines() if "'s" not in line]
 
 
 def variables(order: str = "bwfq") -> dict[str, str]:
@@ -45,3 +46,10 @@ def test_the_body_of_curl_is_json() -> None:
     (curl,) = [words for words in lines() if words[:1] == ["curl"]]
     assert json.loads(curl[curl.index("-d") + 1])["model"] == "m"
     assert "Authorization: Bearer hg-1" in curl
+
+
+def test_each_call_has_a_limit_because_the_tiny_model_does_not_end_by_itself() -> None:
+    (curl,) = [words for words in lines() if words[:1] == ["curl"]]
+    (invoke,) = [words for words in lines() if words[:2] == ["headgate", "invoke"]]
+    assert json.loads(curl[curl.index("-d") + 1])["max_tokens"] == 32
+    assert invoke[invoke.index("--max-tokens") + 1] == "32"

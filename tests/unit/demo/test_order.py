@@ -13,7 +13,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from random import Random
 
-import httpx
 import pytest
 
 from dispatcher.model.commands import Report
@@ -35,6 +34,7 @@ from headgate.simulator.virtual_time import LoopClock, run
 from tests.support.asgi import Call, Caller, Reply
 from tests.support.gate.in_process import InProcessGate
 from tests.support.gate.memory_gate import CHAT, MODEL, CountingIds, FakeLauncher
+from tests.support.worker.connections import AsgiConnections
 
 FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}
@@ -84,7 +84,7 @@ async def play(order: str, policy: str) -> Played:
     link = shard.link("worker")
     executions = Executions("w", engine, SLOTS, clock, Outbox(link, clock, Random(2)))
     worker = make_worker_app(executions, worker_id="w", secret=SECRET, clock=clock)
-    client = HttpWorkerClient(secret=SECRET, clock=clock, transport=httpx.ASGITransport(worker))
+    client = HttpWorkerClient(secret=SECRET, clock=clock, connections=AsgiConnections(worker))
     front = Context(
         link=shard.link("front"), store=store, workers=client, launcher=FakeLauncher(), clock=clock, ids=ids
     )

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from dispatcher.fields.objects import needs_of
 from dispatcher.fields.parse import parse, parse_request
 from dispatcher.fields.reading import DROPPED_MAX
+from dispatcher.fields.tables import TABLES
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Endpoint, request_from_json
 
@@ -38,6 +40,18 @@ class TestRequests:
         request = parse_request({"model": "m", "prompt": ["p"], "stop": ["a", "b"], "seed": 3})
         assert request.endpoint is Endpoint.COMPLETION
         assert request.body == {"prompt": "p", "stop": ["a", "b"], "seed": 3}
+
+    def test_a_list_with_one_prompt_is_the_prompt(self) -> None:
+        ids = parse_request({"model": "m", "prompt": [1, 2]})
+        assert parse_request({"model": "m", "prompt": [[1, 2]]}) == ids
+        assert next(needs_of(ids.body, TABLES[Endpoint.COMPLETION])) == ("prompt", ("vllm", "token_ids"))
+
+    @pytest.mark.parametrize("prompts", [["a", "b"], [[1], [2]]])
+    def test_several_prompts_are_refused_with_advice(self, prompts: list[Any]) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_request({"model": "m", "prompt": prompts})
+        advice = "a list of one value is required; send one request for each prompt."
+        assert caught.value.message == f"Invalid `prompt`: {advice}"
 
     @pytest.mark.parametrize("given", ["text", ["a", "b"], [1, 2, 3], [[1], [2, 3]]])
     def test_embeddings(self, given: object) -> None:
@@ -90,7 +104,7 @@ class TestRequests:
             {**CHAT, "prompt": "once"},
             {"prompt": "", "input": ""},
         ):
-            with pytest.raises(InvalidRequest, match="either `messages`"):
+            with pytest.raises(InvalidRequest, match="exactly one of `messages`"):
                 parse_request({"model": "m", **fields})
         assert refusal({**CHAT, "prompt": None}, Endpoint.CHAT).code == "unknown_parameter"
 
@@ -192,7 +206,11 @@ class TestRefusals:
              "The tenant's configuration has the tier."),
             ("best_of", 3, "`best_of` is not supported at this value: leave it out or send null or 1. Use `n`."),
             ("top_p", 2, "Invalid `top_p`: a number above 0 and up to 1 is required."),
-            ("n", 200, "Invalid `n`: a whole number, at least 1 and at most 128 is required."),
+            ("n", 200, "Invalid `n`: a whole number from 1 to 128 is required."),
+            ("max_tokens", 0, "Invalid `max_tokens`: a whole number of at least 1 is required."),
+            ("moderation", {}, "`moderation` is not supported: leave it out. The gate has no moderation."),
+            ("logit_bias", {"word": 1},
+             "Invalid `logit_bias`: each key must be a text of 1 to 10 characters (a token id)."),
         ],
     )  # fmt: skip
     def test_a_refusal_says_what_to_do(self, name: str, value: Any, message: str) -> None:

@@ -139,9 +139,24 @@ async def test_a_base_url_without_v1_is_named(gate: Gate, path: str) -> None:
     assert error["message"] == f"Not Found. The path is /v1{path}: end the base URL with /v1."
 
 
-async def test_a_base_url_with_v1_twice_is_named_and_other_paths_are_not_guessed(gate: Gate) -> None:
-    assert "twice" in (await gate.caller().get("/v1/v1/models")).error["message"]
-    assert (await gate.caller().get("/elsewhere")).error["message"] == "Not Found."
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/v1/v1/models", "The path has /v1 twice: end the base URL with /v1 once."),
+        ("/v1/chat/completions/chat/completions", "End the base URL with /v1, directly after the host."),
+        ("/api/v1/responses", "End the base URL with /v1, directly after the host."),
+        ("/v1/audio/speech", "GET /docs lists the routes."),
+        ("/", "GET /docs lists the routes."),
+    ],
+)
+async def test_a_path_without_a_route_gets_advice(gate: Gate, path: str, advice: str) -> None:
+    reply = await gate.caller().get(path)
+    assert (reply.status, reply.error["message"]) == (404, f"Not Found. {advice}")
+
+
+async def test_a_route_with_another_method_gets_no_advice_about_its_path(gate: Gate) -> None:
+    reply = await gate.caller().get("/v1/chat/completions")
+    assert (reply.status, reply.error["message"]) == (405, "Method Not Allowed.")
 
 
 EMBED = {"model": "e", "input": ["one", "two"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -135,16 +136,24 @@ async def test_a_long_wait_is_kept_alive_by_comments(gate: Gate) -> None:
 @pytest.mark.parametrize("path", [CHAT, COMPLETION, "/v1/models", "/v1/models/m", "/v1/usage"])
 async def test_without_a_good_key_every_route_is_401_in_the_same_words(gate: Gate, path: str) -> None:
     good = gate.keys["a"]
-    bodies = set()
-    for authorization in ("", "Bearer", "Bearer ", "Basic x", f"Bearer {good}x", f"Bearer hg-{'z' * 40}", good):
-        headers: dict[str, Any] = {"authorization": authorization} if authorization else {}
-        method = "POST" if path in (CHAT, COMPLETION) else "GET"
-        call = gate.caller(None).start(method, path, chat() if method == "POST" else None, **headers)
-        reply = await call.finished()
-        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
-        bodies.add(reply.body)
-    assert len(bodies) == 1
+    sent = {
+        "Incorrect API key provided": (f"Bearer {good}x", f"Bearer hg-{'z' * 40}"),
+        "No API key was sent": ("", "Bearer", "Bearer ", "Basic x", good),
+    }
+    for message, headers in sent.items():
+        bodies = {await _unauthorized(gate, path, authorization) for authorization in headers}
+        assert len(bodies) == 1
+        assert bodies.pop().startswith(f'{{"error":{{"message":"{message}.'.encode())
     assert gate.workers.orders == []
+
+
+async def _unauthorized(gate: Gate, path: str, authorization: str) -> bytes:
+    headers: dict[str, Any] = {"authorization": authorization} if authorization else {}
+    method = "POST" if path in (CHAT, COMPLETION) else "GET"
+    call = gate.caller(None).start(method, path, chat() if method == "POST" else None, **headers)
+    reply = await call.finished()
+    assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+    return reply.body
 
 
 async def test_only_the_key_names_the_tenant(gate: Gate) -> None:
@@ -187,6 +196,12 @@ async def test_a_body_too_large_is_413_whether_it_says_so_or_not(gate: Gate, dec
     headers = {"content_length": str(len(raw))} if declared else {}
     reply = await gate.caller().post(CHAT, raw=raw, **headers)
     assert (reply.status, reply.error["code"]) == (413, "request_too_large")
+
+
+async def test_a_compressed_body_is_refused(gate: Gate) -> None:
+    reply = await gate.caller().post(CHAT, raw=gzip.compress(json.dumps(chat()).encode()), content_encoding="gzip")
+    assert (reply.status, reply.error["code"]) == (415, "unsupported_encoding")
+    assert "`gzip`" in reply.error["message"]
 
 
 BAD_FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
+from openapi_spec_validator import validate
 from starlette.routing import Route
 
 from dispatcher.fields.kinds import Shape, Table
@@ -35,12 +37,10 @@ def test_each_route_of_the_app_is_in_the_document() -> None:
 
 
 def test_the_document_is_valid() -> None:
-    validator: Any = pytest.importorskip("openapi_spec_validator")
-    validator.validate(document())
+    validate(document())
 
 
 def test_a_body_that_the_document_allows_is_checked_by_its_schema() -> None:
-    jsonschema: Any = pytest.importorskip("jsonschema")
     schema = document()["components"]["schemas"]["ChatCompletionsRequest"]
     good = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 2, "stop": ["a"], "top_p": None}
     jsonschema.validate(good, schema)
@@ -50,6 +50,7 @@ def test_a_body_that_the_document_allows_is_checked_by_its_schema() -> None:
         {"surprise": 1},
         {"messages": [{"role": "king"}]},
         {"stream": "yes"},
+        {"logit_bias": {"x": 1}},
     )
     for wrong in wrongs:
         with pytest.raises(jsonschema.ValidationError):
@@ -79,6 +80,35 @@ def shapes(tables: tuple[Table, ...]) -> list[Shape]:
 def test_each_shape_of_the_table_has_a_schema() -> None:
     without = {type(shape).__name__ for shape in shapes(ALL) if not schema_of(shape)}
     assert without <= {Anything.__name__}
+
+
+async def test_the_document_of_a_pool_that_drops_unknown_fields_allows_them(gate: Gate) -> None:
+    reply = await gate.caller(None, context=gate.process(drops_unknown_fields=True)).get("/openapi.json")
+    described = reply.json()
+    validate(described)
+    schema = described["components"]["schemas"]["ChatCompletionsRequest"]
+    unknown = {"model": "m", "messages": [{"role": "user", "content": "hello", "mood": 1}], "surprise": 1}
+    jsonschema.validate(unknown, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**unknown, "n": "two"}, schema)
+
+
+async def test_the_parameters_of_usage_are_those_that_it_reads(gate: Gate) -> None:
+    named = [each["name"] for each in document()["paths"]["/v1/usage"]["get"]["parameters"]]
+    assert named == ["from", "to"]
+    assert (await gate.caller().get("/v1/usage", query="from=0&to=3600")).status == 200
+    assert (await gate.caller().get("/v1/usage", query="since=0")).status == 400
+
+
+@pytest.mark.parametrize(("value", "status"), [(7.0, 200), (7.5, 400), (True, 400), (1e300, 400)])
+async def test_a_whole_number_is_one_by_the_document_and_by_the_gate(gate: Gate, value: float, status: int) -> None:
+    schema = document()["components"]["schemas"]["CompletionsRequest"]
+    body = {"model": "m", "prompt": "p", "max_tokens": value}
+    reply = await gate.caller().post("/v1/completions", body)
+    assert reply.status == status
+    if status == 200:
+        jsonschema.validate(body, schema)
+        assert gate.workers.orders[-1][1].max_tokens == 7
 
 
 async def test_document_and_page_need_no_key(gate: Gate) -> None:

@@ -11,7 +11,9 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.local.background import STATE, BackgroundStack, default_folder, running_stack, stop, stop_command
 from headgate.local.options import Addresses
 
-ADDRESSES = Addresses(openai_base_url="u", openai_base_urls=["u"], aws_endpoint_url="a", api_keys={}, processes=[])
+ADDRESSES = Addresses(
+    openai_base_url="u", openai_base_urls=["u"], aws_endpoint_url="a", model="m", api_keys={}, processes=[]
+)
 
 
 def test_another_process_with_the_same_id_is_not_the_stack(tmp_path: Path) -> None:

@@ -30,11 +30,18 @@ async def test_an_unknown_key_is_asked_for_once_too(gate: Gate) -> None:
     assert gate.store.requests["find_key"] == 1
 
 
-@pytest.mark.parametrize("key", [None, "", "hg-", "x", "hg-" + "y" * 300, "\ud800", "hg-\x00", " "])
-async def test_whatever_is_wrong_the_words_are_the_same(gate: Gate, key: str | None) -> None:
+@pytest.mark.parametrize("key", ["hg-", "x", "hg-" + "y" * 300, "\ud800", "hg-\x00", " "])
+async def test_whatever_is_wrong_with_a_key_the_words_are_the_same(gate: Gate, key: str) -> None:
     with pytest.raises(Unauthorized) as caught:
         await gate.context.directory.tenant_of(key)
     assert caught.value.body() == Unauthorized().body()
+
+
+@pytest.mark.parametrize("key", [None, ""])
+async def test_a_request_without_a_key_is_refused_with_the_place_for_it(gate: Gate, key: str | None) -> None:
+    with pytest.raises(Unauthorized, match="`Authorization: Bearer KEY`") as caught:
+        await gate.context.directory.tenant_of(key)
+    assert caught.value.body() == Unauthorized(caught.value.message).body()
 
 
 async def test_the_right_prefix_alone_is_no_key(gate: Gate) -> None:

@@ -96,6 +96,9 @@ class Buffered:
         finally:
             sending.cancel()
 
+    async def close(self) -> None:
+        await self.workers.close()
+
 
 @pytest.mark.parametrize("pause_s", [1.0, 20.0])
 @pytest.mark.parametrize("key", ["", "k"])

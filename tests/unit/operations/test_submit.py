@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.model.capabilities import Capability
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Accept, Leave, Silent, Waiting
 from dispatcher.model.errors import (
@@ -23,6 +24,7 @@ from dispatcher.model.errors import (
     UnknownModel,
 )
 from dispatcher.model.invocation import Invocation
+from dispatcher.model.requests import Endpoint, Request
 from dispatcher.operations.answer import result_of
 from dispatcher.operations.calls import item_of
 from dispatcher.operations.fleet import FRESH_S
@@ -105,11 +107,48 @@ async def test_the_context_is_the_prompt_and_what_may_come(gate: Gate) -> None:
         await submitted(gate, "a", request=asked("é" * 91, 10, "s"))  # two bytes each
 
 
-async def test_a_limit_that_is_not_given_is_the_default_within_the_tenants_limit(gate: Gate) -> None:
+def open_chat(prompt: str = "p", choices: int = 1) -> Request:
+    """Return a chat without a limit."""
+    body = {"messages": [{"role": "user", "content": prompt}]}
+    return Request("m", Endpoint.CHAT, body, None, choices)
+
+
+async def test_a_completion_without_a_limit_gets_the_expected_tokens(gate: Gate) -> None:
     await gate.add_tenant("small", max_tokens_max=7)
     await followed(gate, "a", request=asked(max_tokens=None))
     await followed(gate, "small", request=asked(max_tokens=None))
-    assert [order.max_tokens for _, order in gate.workers.orders] == [256, 7]
+    assert [(order.max_tokens, order.expected_tokens) for _, order in gate.workers.orders] == [(256, None), (7, None)]
+
+
+async def test_a_chat_without_a_limit_gets_the_tenants_and_its_cost_counts_the_expected_tokens(gate: Gate) -> None:
+    await gate.add_tenant("small", max_tokens_max=7)
+    gate.add_worker("many", model="many", capabilities=(Capability.CHAT, Capability.CHOICES))
+    await followed(gate, "a", request=replace(open_chat(choices=3), model="many"))
+    await followed(gate, "small", request=open_chat())
+    limits = [(order.max_tokens, order.expected_tokens) for _, order in gate.workers.orders]
+    assert limits == [(4096 // 3, 256), (7, 7)]
+    prompt_tokens = open_chat().prompt_bytes()
+    assert [command.cost for command in accepts(gate)] == [prompt_tokens + 2 * 3 * 256, prompt_tokens + 2 * 7]
+
+
+async def test_a_chat_without_a_limit_is_refused_only_if_its_prompt_fills_the_context(gate: Gate) -> None:
+    gate.add_worker("short", model="s", context_tokens=100)
+    room = 100 - open_chat("").prompt_bytes()
+    over(gate, await dispatched(gate, "a", request=replace(open_chat("x" * (room - 1)), model="s")))
+    with pytest.raises(InvalidRequest, match="the prompt has about 100\\.") as caught:
+        await submitted(gate, "a", request=replace(open_chat("x" * room), model="s"))
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+
+
+async def test_each_input_of_embeddings_must_fit_the_context_by_itself(gate: Gate) -> None:
+    gate.add_worker("short", model="s", context_tokens=100, capabilities=(Capability.EMBEDDINGS,))
+    several = Request("s", Endpoint.EMBEDDINGS, {"input": ["x" * 100] * 5}, None)
+    over(gate, await dispatched(gate, "a", request=several))
+    assert accepts(gate)[0].cost == 500
+    for inputs in (["x" * 101, "x"], "x" * 101, list(range(26))):
+        with pytest.raises(InvalidRequest, match=r"the prompt has about 10[14]\.") as caught:
+            await submitted(gate, "a", request=replace(several, body={"input": inputs}))
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
 
 
 async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Gate) -> None:

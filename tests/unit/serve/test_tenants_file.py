@@ -51,6 +51,12 @@ def test_the_file_says_what_happens_to_unknown_fields(tmp_path: Path, word: str)
     assert load_config(read_tenants(path).environment()).gate_settings().drops_unknown_fields is (word == "drop")
 
 
+def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    path.write_text("tenants: {a: }\nexpected_tokens: 500\n")
+    assert load_config(read_tenants(path).environment()).gate_settings().expected_tokens == 500
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -63,6 +69,7 @@ def test_the_file_says_what_happens_to_unknown_fields(tmp_path: Path, word: str)
         ("tenants: {a: }\ntiers: {shares: {premium: 0.6, standard: 0.6}}", "add up to at most 1"),
         ("tenants: {a: }\nthrottling: {user: 0, app: 1}", "throttling.user"),
         ("tenants: {a: }\nunknown_fields: keep", "unknown_fields"),
+        ("tenants: {a: }\nexpected_tokens: 0", "expected_tokens"),
         ("tenants: [a]", "tenants"),
         ("tenants: {No Name: }", "No Name"),
         ("queues: {}", "tenants"),

@@ -59,7 +59,7 @@ def scraped(harness: WorkerHarness) -> dict[tuple[str, ...], float]:
 async def after_one_request() -> dict[tuple[str, ...], float]:
     harness = WorkerHarness(EngineWithStats())
     await harness.execute(order(tier=P))
-    await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3))
+    await harness.execute(order("late", tier=B, max_tokens=500, deadline_at=START + 3.05))
     harness.executions.watch.sheds[B] += 5
     harness.gate.away = True
     harness.executions.fence("old#1", is_old=True)

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import httpx
 import pytest
 
 from dispatcher.model.commands import End, Return
@@ -19,7 +18,7 @@ from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
 from gpu_worker.service.server import BODY_S, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
 from headgate.simulator.virtual_time import START, run
-from tests.support.asgi import Call
+from tests.support.asgi import Call, Caller
 from tests.support.worker.harness import SECRET, WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine, prompt_of
 
@@ -313,7 +312,7 @@ def test_no_reply_names_what_was_asked(caplog: pytest.LogCaptureFixture) -> None
 
 def test_paths_that_do_not_exist() -> None:
     async def story() -> list[int]:
-        async with httpx.AsyncClient(transport=WorkerHarness().transport, base_url="http://w") as http:
-            return [(await http.get("/v1/execute")).status_code, (await http.post("/")).status_code]
+        caller = Caller(WorkerHarness().app, None)
+        return [(await caller.get("/v1/execute")).status, (await caller.post("/")).status]
 
     assert run(story()) == [405, 404]

@@ -162,7 +162,7 @@ def test_an_engine_that_starts_nothing_is_late_before_anything_has_ended() -> No
 def test_what_is_late_for_its_deadline_is_counted_and_what_is_aborted_says_nothing() -> None:
     async def story() -> WorkerHarness:
         harness = WorkerHarness(shedder=watched())
-        await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3))
+        await harness.execute(order("late", tier=P, max_tokens=500, deadline_at=START + 3.05))
         lines = harness.lines(order("gone", tier=P, max_tokens=500))
         await anext(lines)
         await lines.aclose()

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 
-from dispatcher import worker_client
+from dispatcher import worker_connections
 from dispatcher.model.commands import Offer
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
@@ -17,6 +17,7 @@ from dispatcher.operations.answer_events import AnswerEvents
 from dispatcher.operations.attempt import Attempts, Broken, LastEvent
 from dispatcher.operations.calls import Call
 from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.output_limits import OutputLimit
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import LoopClock
@@ -25,7 +26,7 @@ from tests.support.worker.harness import SECRET, order
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5
 ASKED = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
-CALL = Call("i", Tenant("a", "a"), ASKED, 1, 1.0, 0.0, 1e12)
+CALL = Call("i", Tenant("a", "a"), ASKED, OutputLimit(1), 1.0, 0.0, 1e12)
 
 
 class Worker:
@@ -50,8 +51,8 @@ class Worker:
 @asynccontextmanager
 async def one_connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Worker, HttpWorkerClient, Offer]]:
     """Serve a worker, and make a client that may hold one connection: the next order waits until it is free."""
-    monkeypatch.setattr(worker_client, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(worker_client, "SILENCE_S", 2.0)
+    monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 2.0)
     worker = Worker()
     server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -65,7 +66,7 @@ async def one_connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
 
 def test_no_call_of_a_process_waits_for_a_connection() -> None:
     """The order would not be begun in time, and the gate would suspend the process, with all its calls."""
-    assert LimitSettings().process_requests_max <= worker_client.CONNECTIONS_MAX
+    assert LimitSettings().process_requests_max <= worker_connections.CONNECTIONS_MAX
 
 
 async def cancelled_at_the_end(client: HttpWorkerClient, offer: Offer) -> None:

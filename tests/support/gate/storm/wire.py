@@ -60,6 +60,8 @@ class StormWorkerClient:
         finally:
             connection.close()
 
+    async def close(self) -> None: ...
+
     async def _connect(self, url: str) -> Connection:
         try:
             async with asyncio.timeout(CONNECT_S):

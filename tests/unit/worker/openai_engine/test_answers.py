@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+from collections import Counter
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from gpu_worker.engines.interface import (
     Started,
     Token,
 )
+from gpu_worker.engines.openai.bodies import TEMPLATE_TOKENS
 from headgate.simulator.virtual_time import run
 from tests.support.worker.openai_server import (
     CARD,
@@ -36,6 +41,7 @@ from tests.support.worker.openai_server import (
     usage,
 )
 
+CONTEXT = 1000
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -72,6 +78,35 @@ def test_the_body_passes_through_with_the_fields_of_the_gate() -> None:
     assert server.paths == ["/v1/chat/completions"]
     streaming = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     assert server.bodies == [{**body, "model": MODEL, "max_tokens": 2, **streaming}]
+
+
+def without_limit(most: int, *, choices: int = 1) -> EngineRequest:
+    return EngineRequest("a", "tenant", CHAT, most, Endpoint.CHAT, choices, expected_tokens=5)
+
+
+def test_a_request_without_a_limit_gets_one_if_it_certainly_fits() -> None:
+    room = CONTEXT - TEMPLATE_TOKENS - len("user" + "hello")
+    _, _, fits = answered(says(chunk("x", reason="stop"), DONE), without_limit(room))
+    _, _, too_long = answered(says(chunk("x", reason="stop"), DONE), without_limit(room + 1))
+    assert fits.bodies[0]["max_tokens"] == room
+    assert "max_tokens" not in too_long.bodies[0]
+
+
+async def endless(_body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    """A server without a limit: two choices, and no end."""
+    for number in itertools.count():
+        await asyncio.sleep(0.01)
+        yield chunk(f" {number}", index=number % 2)
+
+
+def test_an_answer_without_a_limit_at_the_server_ends_at_the_requests() -> None:
+    most = CONTEXT
+    events, error, server = answered(endless, without_limit(most, choices=2))
+    assert error is None
+    assert "max_tokens" not in server.bodies[0]
+    counted = Counter(each.choice for each in events if isinstance(each, Token))
+    assert counted == {0: most, 1: most}
+    assert last(events) == Finished("length", 3, 2 * most, ("length", "length"))
 
 
 def test_a_server_that_is_not_known_for_it_is_not_asked_for_continuous_usage() -> None:

@@ -201,3 +201,17 @@ def test_a_server_that_hangs_ends_its_requests_and_is_connected_again() -> None:
 async def at_once(make: Any) -> Any:
     """In virtual time a thread would take for ever."""
     return make()
+
+
+@pytest.mark.parametrize(("breaks", "code"), [(1, None), (2, "generation_failed")])
+def test_a_connection_that_ends_before_the_answer_is_tried_once_more(breaks: int, code: str | None) -> None:
+    async def story() -> str | None:
+        engine = made(server := FakeServer())
+        await engine.start()
+        server.breaks = breaks
+        events, error = await outcome(engine, REQUEST)
+        await engine.stop()
+        assert error is not None or last(events) == Finished("length", 7, 3)
+        return None if error is None else error.code
+
+    assert run(story()) == code

@@ -40,6 +40,11 @@ def test_the_dispatchers_fields_are_those_of_the_scheduler() -> None:
     }
 
 
+def test_a_request_without_a_limit_has_its_bound_and_the_expected_tokens() -> None:
+    fields = server_fields(EngineRequest("r", "acme", {}, 4096, expected_tokens=256))["vllm_xargs"]
+    assert (fields["headgate_output_max"], fields["headgate_output_expected"]) == (4096, 256)
+
+
 def test_no_deadline_is_no_number_and_a_salt_is_a_field_of_its_own() -> None:
     fields = server_fields(EngineRequest("r", "acme", {}, 8, cache_salt="salt"))
     assert fields["cache_salt"] == "salt"

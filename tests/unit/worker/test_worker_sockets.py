@@ -1,0 +1,416 @@
+"""The gate's connections to workers over real sockets, when a worker or the network fails at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from random import Random
+
+import aiohttp
+import pytest
+
+from dispatcher import worker_connections
+from dispatcher.model.commands import Offer
+from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.worker_protocol import WorkEvent, WorkOrder, WorkRefused
+from dispatcher.worker_client import LINE_BYTES_MAX, HttpWorkerClient
+from dispatcher.worker_connections import AiohttpConnections
+from gpu_worker.__main__ import bound
+from headgate.simulator.virtual_time import LoopClock
+from tests.support.worker.harness import SECRET, order
+from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, Script, raw_worker
+
+LARGE = order(body={"prompt": "x" * 8_000_000})
+"""More than the buffers of both ends hold."""
+CALLERS = 50
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[AiohttpConnections]:
+    made = AiohttpConnections()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def client(connections: AiohttpConnections) -> HttpWorkerClient:
+    return HttpWorkerClient(secret=SECRET, clock=LoopClock(), connections=connections)
+
+
+async def execute(client: HttpWorkerClient, offer: Offer, work: WorkOrder | None = None) -> list[WorkEvent]:
+    return [event async for event in client.execute(offer, work or order())]
+
+
+async def failure(client: HttpWorkerClient, offer: Offer, work: WorkOrder | None = None) -> WorkerFailed:
+    with pytest.raises(WorkerFailed) as failed:
+        await execute(client, offer, work)
+    return failed.value
+
+
+@pytest.mark.parametrize("url", ["", "http://[", "nonsense", "ftp://w", "http://\n", "http://:80", "http://w:99999"])
+async def test_an_address_that_is_none_is_a_failure(client: HttpWorkerClient, url: str) -> None:
+    assert not (await failure(client, Offer("i", 1, "w", url, 0))).began
+
+
+async def test_a_port_where_nothing_listens_means_that_the_work_did_not_begin(client: HttpWorkerClient) -> None:
+    with bound("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+    assert not (await failure(client, Offer("i", 1, "w", f"http://127.0.0.1:{port}", 0))).began
+
+
+async def test_a_worker_that_accepts_no_connection_did_not_begin(
+    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.1)
+    with bound("127.0.0.1", 0) as listening:
+        listening.listen(0)
+        address = listening.getsockname()
+        waiting = [asyncio.open_connection(*address) for _ in range(8)]  # they fill the queue of the kernel
+        tasks = [asyncio.ensure_future(each) for each in waiting]
+        await asyncio.wait(tasks, timeout=0.05)
+        error = await failure(client, Offer("i", 1, "w", f"http://127.0.0.1:{address[1]}", 0))
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for each in ended:
+            if not isinstance(each, BaseException):
+                each[1].close()
+    assert not error.began
+    assert "ConnectionTimeoutError" in str(error)
+
+
+class TestAKilledWorker:
+    """May have begun, in each case: only the kernel at the other end knows how much it read."""
+
+    async def test_before_it_reads(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            assert (await failure(client, worker.offer)).began
+            assert worker.connections == 1
+
+    async def test_within_the_order(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.head()
+            await connection.reader.readexactly(4_000_000)
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            assert (await failure(client, worker.offer, LARGE)).began
+            assert worker.connections == 1
+
+    async def test_after_the_order(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            assert (await failure(client, worker.offer)).began
+            assert worker.orders == ["i"]
+
+    @pytest.mark.parametrize("sent", [HEAD, HEAD + b"%x\r\n" % 1000 + LINES[0] + LINES[1][:10], HEAD + b"5"])
+    async def test_within_the_answer(self, client: HttpWorkerClient, sent: bytes) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            await connection.send(sent)
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            assert (await failure(client, worker.offer)).began
+            assert worker.orders == ["i"]
+
+    async def test_and_the_events_before_its_death_are_not_lost(self, client: HttpWorkerClient) -> None:
+        delivered = asyncio.Event()
+
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            await connection.send(HEAD)
+            await connection.chunk(LINES[0] + LINES[1] + LINES[2][:10])
+            await delivered.wait()
+            connection.die()
+
+        async with raw_worker(script) as worker, aclosing(client.execute(worker.offer, order())) as events:
+            assert [await anext(events), await anext(events)] == EVENTS[:2]
+            delivered.set()
+            with pytest.raises(WorkerFailed):
+                await anext(events)
+
+
+class TestAConnectionThatIsUsedAgain:
+    async def test_carries_the_orders_one_after_another(self, client: HttpWorkerClient) -> None:
+        async with raw_worker() as worker:
+            for _ in range(3):
+                assert await execute(client, worker.offer) == EVENTS
+            assert (worker.connections, len(worker.orders)) == (1, 3)
+
+    async def test_and_was_closed_unnoticed_may_have_taken_the_order(self, client: HttpWorkerClient) -> None:
+        async with raw_worker() as worker:
+            await execute(client, worker.offer)
+            worker.last.hang_up()
+            assert (await failure(client, worker.offer, order("second"))).began
+            assert (worker.connections, worker.orders) == (1, ["i"])
+
+    async def test_and_breaks_with_the_order_takes_it_once(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            await connection.answer()
+            await connection.order()
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            await execute(client, worker.offer)
+            assert (await failure(client, worker.offer, order("second"))).began
+            assert (worker.connections, worker.orders) == (1, ["i", "second"])
+
+    async def test_is_replaced_if_the_worker_closed_it(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            await connection.answer()
+            connection.die()
+
+        async with raw_worker(script) as worker:
+            await execute(client, worker.offer)
+            await worker.abandoned()
+            await asyncio.sleep(0)  # the client's end sees it
+            assert await execute(client, worker.offer, order("second")) == EVENTS
+            assert (worker.connections, worker.orders) == (2, ["i", "second"])
+
+    async def test_is_closed_after_a_time(self, client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker_connections, "IDLE_S", 0.05)
+        async with raw_worker() as worker:
+            await execute(client, worker.offer)
+            await worker.abandoned()
+
+    async def test_is_not_one_that_an_answer_was_left_on(self, client: HttpWorkerClient) -> None:
+        async def script(connection: Connection) -> None:
+            await connection.order()
+            await connection.send(HEAD)
+            await connection.chunk(LINES[0])
+
+        async with raw_worker(script) as worker:
+            async with aclosing(client.execute(worker.offer, order())) as events:
+                await anext(events)
+            await worker.abandoned()
+
+
+async def _endless_line(connection: Connection) -> None:
+    await connection.send(HEAD)
+    while True:
+        await connection.chunk(b"x" * 10_000)
+
+
+async def _endless_head(connection: Connection) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        await connection.send(b"x: y\r\n" * 1000)
+
+
+async def _long_header(connection: Connection) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\nx: ")
+    while True:
+        await connection.send(b"y" * 10_000)
+
+
+async def _endless_preliminaries(connection: Connection) -> None:
+    while True:
+        await connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await asyncio.sleep(0.01)
+
+
+async def _no_http(connection: Connection) -> None:
+    await connection.send(b"hello\r\n\r\n" * 10)
+
+
+async def _no_chunk(connection: Connection) -> None:
+    await connection.send(HEAD)
+    await connection.chunk(LINES[0])
+    await connection.send(b"no size\r\n" * 10)
+
+
+async def _no_chunk_after_a_while(connection: Connection) -> None:
+    await connection.send(HEAD)
+    await connection.chunk(LINES[0])
+    await asyncio.sleep(0.05)
+    await connection.send(b"no size\r\n" * 10)
+
+
+async def _too_short(connection: Connection) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + LINES[0])
+    connection.die()
+
+
+async def _silence(connection: Connection) -> None:
+    await connection.reader.read()
+
+
+async def _silence_after_the_head(connection: Connection) -> None:
+    await connection.send(HEAD)
+    await connection.reader.read()
+
+
+async def _silence_after_an_event(connection: Connection) -> None:
+    await connection.send(HEAD)
+    await connection.chunk(LINES[0])
+    await connection.reader.read()
+
+
+BAD: list[Script] = [
+    _endless_line, _endless_head, _long_header, _endless_preliminaries, _no_http, _no_chunk, _no_chunk_after_a_while,
+    _too_short, _silence, _silence_after_the_head, _silence_after_an_event,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+async def test_a_worker_that_sends_nonsense_too_much_or_nothing_is_a_failure(
+    client: HttpWorkerClient, bad: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 0.2)
+    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.2)
+
+    async def script(connection: Connection) -> None:
+        await connection.order()
+        await bad(connection)
+
+    async with raw_worker(script) as worker:
+        assert (await failure(client, worker.offer)).began
+        await worker.abandoned()
+        assert worker.orders == ["i"]
+
+
+async def test_a_worker_that_reads_no_order_is_a_failure_and_keeps_no_connection(
+    client: HttpWorkerClient, connections: AiohttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 0.1)
+    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.1)
+
+    async def script(connection: Connection) -> None:
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+    async with raw_worker(script) as worker:
+        assert (await failure(client, worker.offer, LARGE)).began
+        await connections.close()  # it waits until the kernel has given up the rest of the order
+
+
+async def test_a_slow_worker_is_no_silent_one(client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole answer takes longer than the longest silence, but no byte of it does."""
+    monkeypatch.setattr(worker_connections, "SILENCE_S", 0.5)
+
+    async def script(connection: Connection) -> None:
+        await connection.order()
+        await connection.send(HEAD)
+        for byte in b"".join(LINES):
+            await asyncio.sleep(0.005)
+            await connection.chunk(bytes([byte]))
+        await connection.send(b"0\r\n\r\n")
+
+    async with raw_worker(script) as worker:
+        assert await execute(client, worker.offer) == EVENTS
+
+
+async def test_an_endless_line_is_not_kept(client: HttpWorkerClient) -> None:
+    sent = 0
+
+    async def script(connection: Connection) -> None:
+        nonlocal sent
+        await connection.order()
+        await connection.send(HEAD)
+        while True:
+            await connection.chunk(b"x" * 100_000)
+            sent += 100_000
+
+    async with raw_worker(script) as worker:
+        await failure(client, worker.offer)
+        await worker.abandoned()
+    assert sent < 20 * LINE_BYTES_MAX, "what the buffers of both ends hold, and a line"
+
+
+async def test_an_answer_is_not_decompressed(client: HttpWorkerClient) -> None:
+    """A gigabyte of zeros takes a megabyte."""
+    packer = zlib.compressobj(wbits=31)
+    first, more = (packer.compress(bytes(1_000_000)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+
+    async def script(connection: Connection) -> None:
+        await connection.order()
+        assert b"accept-encoding: identity" in worker.heads[0].lower()
+        await connection.send(HEAD.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"))
+        await connection.chunk(first + more * 1000)
+        await connection.send(b"0\r\n\r\n")
+
+    async with raw_worker(script) as worker:
+        tracemalloc.start()
+        try:
+            assert (await failure(client, worker.offer)).began
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        finally:
+            tracemalloc.stop()
+
+
+async def test_no_redirect_cookie_or_proxy_is_followed(
+    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    async def script(connection: Connection) -> None:
+        while True:
+            await connection.order()
+            await connection.send(b"HTTP/1.1 307 Elsewhere\r\nlocation: /elsewhere\r\nset-cookie: a=b; path=/\r\n")
+            await connection.send(b"content-length: 0\r\n\r\n")
+
+    async with raw_worker(script) as worker:
+        for _ in range(2):
+            (event,) = await execute(client, worker.offer)
+            assert isinstance(event, WorkRefused)
+            assert event.status == 307
+        assert len(worker.orders) == 2
+        assert not [head for head in worker.heads if b"cookie" in head.lower() or b"elsewhere" in head]
+
+
+def acquired(connections: AiohttpConnections) -> int:
+    """Return how many connections of the pool are in use."""
+    session = connections._session
+    assert isinstance(session, aiohttp.ClientSession)
+    assert session.connector is not None
+    return len(session.connector._acquired)
+
+
+@asynccontextmanager
+async def slow_worker() -> AsyncIterator[RawWorker]:
+    async def script(connection: Connection) -> None:
+        while True:
+            await connection.order()
+            await asyncio.sleep(0.01)
+            await connection.send(HEAD)
+            for line in LINES:
+                await connection.chunk(line)
+                await asyncio.sleep(0.005)
+            await connection.send(b"0\r\n\r\n")
+
+    async with raw_worker(script) as worker:
+        yield worker
+
+
+async def test_cancellation_under_load_leaves_no_connection_in_use(
+    client: HttpWorkerClient, connections: AiohttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each caller is cancelled at another moment: while it connects, sends, waits or reads."""
+    monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", CALLERS)
+    random = Random(1)
+    async with slow_worker() as worker:
+        for _ in range(4):
+            tasks = [asyncio.ensure_future(execute(client, worker.offer)) for _ in range(CALLERS)]
+            for task in random.sample(tasks, CALLERS):
+                await asyncio.sleep(random.choice([0, 0, 0.0005, 0.002]))
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+            assert acquired(connections) == 0
+        served = await asyncio.gather(*(execute(client, worker.offer) for _ in range(CALLERS)))
+        assert served == [EVENTS] * CALLERS
+        assert acquired(connections) == 0
