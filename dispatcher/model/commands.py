@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dispatcher.model.loadable import LoadableModel
+
 SEQUENCE_BASE = 36
 
 
@@ -20,6 +22,9 @@ class Accept(NamedTuple):
     the call's Over. If `process` is empty, no process holds the call, and its dispatch starts an executor for it
     (ports.Launcher). `floor` is the lowest sequence number that `process` may still repeat, or 0 if `id` belongs to
     another process.
+
+    `slo_class`, `due_at` and `deferred` say when the first token is due (policies/planning/slo.py). Without a class
+    they are empty, and the call is due in the order of its arrival.
     """
 
     id: str
@@ -38,6 +43,13 @@ class Accept(NamedTuple):
     burst: float
     tier: str
     waiting_max: int
+    slo_class: str = ""
+    due_at: float = 0.0
+    """When the first token is due, in Unix seconds; 0 without an SLO class."""
+    deferred: bool = False
+    """True if the class is a deferred one: the call uses capacity that others leave until its slack is used up."""
+    input_tokens: int = 0
+    """The estimate that is a part of `cost`."""
 
 
 class Cancel(NamedTuple):
@@ -100,6 +112,9 @@ class Report(NamedTuple):
     live: tuple[str, ...]
     capabilities: tuple[str, ...] = ()
     """What the engine supports, sorted: the names are in capabilities.py."""
+    models: tuple[LoadableModel, ...] = ()
+    """Every model that the worker can load, sorted by name, with `model` among them. Empty for a worker that keeps its
+    model."""
 
 
 class Leave(NamedTuple):
@@ -203,11 +218,15 @@ class Refused(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The answer to a worker's Report: the worker's attempts (`id#attempt`) in the log, before entry `position`."""
+    """The answer to a worker's Report: the worker's attempts (`id#attempt`) in the log, before entry `position`.
+
+    `load`: the model that the worker should load now; empty: it keeps its model.
+    """
 
     worker: str
     position: int
     held: tuple[str, ...]
+    load: str = ""
 
 
 class Done(NamedTuple):

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dispatcher.model.loadable import LoadableModel
+
 made = tuple.__new__
 """`made(Offer, (...))` makes `Offer(...)` in half the time, because it calls no Python function. It does not check the
 number of fields, so only the named tuples that the shard makes for every call are made with it."""
 
-FORMAT = 4
+FORMAT = 5
 """The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
-Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities."""
+Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities.
+Version 5 added SLO classes and the models that a worker can load."""
 
 
 class OrderSet(NamedTuple):
@@ -47,6 +50,10 @@ class WorkerSet(NamedTuple):
     """The time at which "resting" ends."""
     capabilities: tuple[str, ...] = ()
     """What its engine supports, sorted: the names are in capabilities.py."""
+    models: tuple[LoadableModel, ...] = ()
+    """See commands.Report."""
+    loaded_at: float = 0.0
+    """Since when it has `model`, in Unix seconds; 0 for a worker that keeps its model."""
 
 
 class WorkerLost(NamedTuple):
@@ -100,6 +107,11 @@ class Accepted(NamedTuple):
     interaction: str
     priority: float
     clocks: tuple[float, ...]
+    slo_class: str = ""
+    due_at: float = 0.0
+    deferred: bool = False
+    input_tokens: int = 0
+    """The last four are those of commands.Accept."""
 
 
 class Dispatched(NamedTuple):

@@ -39,6 +39,7 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
             (
                 command.id, command.floor, command.process, command.tenant, command.model, command.cost,
                 command.deadline_at, command.durable, app, command.interaction, priority, clocks,
+                command.slo_class, command.due_at, command.deferred, command.input_tokens,
             ),
         )
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.model.errors import LogCorrupt, LogNewer
@@ -26,6 +27,7 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
+from dispatcher.model.loadable import LoadableModel
 
 COMPRESSED_FROM_BYTES = 1024
 PLAIN, COMPRESSED = b"j", b"z"
@@ -50,13 +52,16 @@ KINDS: dict[str, type[Any]] = {
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
 _HEAD = (int, str, str, int, list)
 """The types of an entry's position, writer, leader, epoch and facts."""
-_TUPLES = {
-    kind: place
-    for kind in KINDS.values()
-    for place, name in enumerate(kind._fields)
-    if name in ("clocks", "capabilities")
+_FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
+    "clocks": tuple,
+    "capabilities": tuple,
+    "models": lambda models: tuple(map(LoadableModel.of, models)),
 }
-"""The field of a kind that is a tuple, if it has one. JSON has lists only."""
+"""Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
+_TUPLES = {
+    kind: [(place, _FROM_LISTS[name]) for place, name in enumerate(kind._fields) if name in _FROM_LISTS]
+    for kind in KINDS.values()
+}
 
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -110,7 +115,8 @@ def unpack(data: bytes) -> list[Any]:
 
 def _fact(letter: str, *fields: Any) -> Fact:
     kind = KINDS[letter]
-    if (place := _TUPLES.get(kind)) is not None and place < len(fields):
-        fields = (*fields[:place], tuple(fields[place]), *fields[place + 1 :])
+    for place, from_list in _TUPLES[kind]:
+        if place < len(fields):
+            fields = (*fields[:place], from_list(fields[place]), *fields[place + 1 :])
     fact: Fact = kind(*fields)
     return fact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 
@@ -20,6 +21,8 @@ class Slots:
     def __init__(self) -> None:
         self._heaps: dict[str, list[Entry]] = {}
         self._workers: dict[str, dict[str, Worker]] = {}
+        self._loadable: Counter[str] = Counter()
+        """The number of workers that can load each model, for workers with several."""
         self._capacity_per_s: dict[str, float] | None = None
 
     def changed(self, worker: Worker) -> None:
@@ -30,6 +33,7 @@ class Slots:
             workers, self._heaps[model] = self._workers.setdefault(model, {}), []
         if workers.get(name) is not worker:
             workers[name] = worker
+            self._loadable.update(each.model for each in worker.config.models)
             self._capacity_per_s = None
         used = len(worker.running)
         if used < worker.slots_open:
@@ -42,7 +46,8 @@ class Slots:
     def left(self, worker: Worker) -> None:
         """Remove the worker, because it leaves or its configuration is about to change."""
         workers = self._workers[worker.model]
-        workers.pop(worker.name, None)
+        if workers.pop(worker.name, None) is not None:
+            self._loadable.subtract(each.model for each in worker.config.models)
         if not workers:
             del self._workers[worker.model], self._heaps[worker.model]
         self._capacity_per_s = None
@@ -75,8 +80,8 @@ class Slots:
         return min(others, key=lambda each: (each.name in unreached, _load(each), each.name), default=first)
 
     def has(self, model: str) -> bool:
-        """Return whether any worker has the model, whether or not it gets new work."""
-        return model in self._workers
+        """Return whether any worker has the model or can load it, whether or not it gets new work."""
+        return model in self._workers or self._loadable[model] > 0
 
     def of(self, model: str) -> list[Worker]:
         return list(self._workers.get(model, {}).values())

@@ -12,6 +12,7 @@ from typing import Any
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt, LogNewer
 from dispatcher.model.facts import FORMAT, WorkerSet
+from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
 from dispatcher.shard.records import Process, Usage, Worker
@@ -23,8 +24,9 @@ _TENANT = ("name", "version", "weight", "rate_per_s", "burst", "tier", "waiting_
 _CALL = (
     "id", "model", "cost", "arrival", "priority", "attempt", "counted", "worker", "charge_in_profile",
     "charge_rate_per_s", "charge_weight", "cancelling", "arrived_at", "deadline_at", "dispatched_at", "durable",
-    "process", "app", "interaction", "watchers", "lost_on",
+    "process", "app", "interaction", "watchers", "lost_on", "slo_class", "due_at", "deferred", "input_tokens",
 )  # fmt: skip
+"""Snapshots before version 5 lack the fields from slo_class on."""
 
 
 ROWS_A_LINE = 100
@@ -113,7 +115,7 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
     for values in fields["tenants"]:
         _add_tenant(state, dict(zip(_TENANT, values, strict=True)))
     for tenant, *values in fields["calls"]:
-        _add_call(state, state.tenants[tenant], dict(zip(_CALL, values, strict=True)))
+        _add_call(state, state.tenants[tenant], dict(zip(_CALL, values, strict=fields["format"] >= 5)))
     for tenant, app, hour, *totals in fields["usage"]:
         state.usage[tenant, app, hour] = Usage(*totals)
         state.apps[tenant, hour] += 1
@@ -129,7 +131,8 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
 
 def _worker_set(*fields: Any) -> WorkerSet:
     loaded = WorkerSet(*fields)
-    return loaded._replace(capabilities=tuple(loaded.capabilities))
+    models = tuple(map(LoadableModel.of, loaded.models))
+    return loaded._replace(capabilities=tuple(loaded.capabilities), models=models)
 
 
 def _add_tenant(state: State, values: dict[str, Any]) -> None:
@@ -141,8 +144,8 @@ def _add_tenant(state: State, values: dict[str, Any]) -> None:
 
 def _add_call(state: State, tenant: Tenant, values: dict[str, Any]) -> None:
     call = Call(values["id"], tenant, values["model"], values["cost"], values["arrival"], values["priority"])
-    for name in _CALL:
-        setattr(call, name, tuple(values[name]) if name == "watchers" else values[name])
+    for name, value in values.items():
+        setattr(call, name, tuple(value) if name == "watchers" else value)
     state.add_call(call)
     if call.worker:
         state.hold(call, state.workers[call.worker])

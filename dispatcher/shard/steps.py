@@ -24,14 +24,16 @@ MASK = (1 << RECENT) - 1
 
 
 def accepted(state: State, fact: Accepted) -> None:
-    call_id, floor, holder_name, tenant_name, model, cost, deadline_at, durable, app, interaction, priority, clocks = (
-        fact
-    )
+    (
+        call_id, floor, holder_name, tenant_name, model, cost, deadline_at, durable, app, interaction, priority, clocks,
+        slo_class, due_at, deferred, input_tokens,
+    ) = fact  # fmt: skip
     tenant = state.tenants[tenant_name]
     state.arrivals += 1
     call = Call(call_id, tenant, model, cost, state.arrivals, priority)
     call.arrived_at, call.deadline_at = state.at, deadline_at
     call.process, call.durable, call.app, call.interaction = holder_name, durable, app, interaction
+    call.slo_class, call.due_at, call.deferred, call.input_tokens = slo_class, due_at, deferred, input_tokens
     name, sequence = parse_call_id(call_id)
     process = state.process(name)
     holder = process if holder_name == name else state.process(holder_name)

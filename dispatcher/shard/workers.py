@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dispatcher.model.commands import Attempts, Report
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.loadable import LoadableModel
 from dispatcher.shard.decision import Decision
+from dispatcher.shard.records import Worker
 
-CAPACITY_CHANGE = 0.1
-"""A measured capacity is logged if it differs from the logged one by more than this fraction."""
+CHANGE = 0.1
+"""A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
 
 
 def report(decision: Decision, command: Report) -> Attempts:
@@ -18,7 +22,8 @@ def report(decision: Decision, command: Report) -> Attempts:
     reported = WorkerSet(
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
-        capabilities=command.capabilities,
+        capabilities=command.capabilities, models=command.models,
+        loaded_at=_loaded_at(known, command, state.at),
     )  # fmt: skip
     if known is None:
         decision.add(reported)
@@ -44,9 +49,32 @@ def silent_worker(decision: Decision, worker_id: str) -> None:
 
 
 def _merged(old: WorkerSet, new: WorkerSet) -> WorkerSet:
-    """Return the reported worker, but keep the log's capacity if it is similar, and the worker's rest."""
-    if abs(new.service_per_s - old.service_per_s) <= CAPACITY_CHANGE * old.service_per_s:
+    """Return the reported worker, but keep the log's measurements if they are similar, and the worker's rest."""
+    if _is_near(new.service_per_s, old.service_per_s):
         new = new._replace(service_per_s=old.service_per_s)
+    if _alike(old.models, new.models):
+        new = new._replace(models=old.models)
     if old.state == "resting" and new.state == "serving":
         new = new._replace(state=old.state, until=old.until)
     return new
+
+
+def _loaded_at(known: Worker | None, command: Report, now: float) -> float:
+    """Return since when the worker has its model; 0 if it keeps its model for ever."""
+    if not command.models:
+        return 0.0
+    return known.config.loaded_at if known is not None and known.model == command.model else now
+
+
+def _alike(old: Sequence[LoadableModel], new: Sequence[LoadableModel]) -> bool:
+    """Return whether two lists of models differ in nothing but measurements, and in those a little."""
+    return len(old) == len(new) and all(
+        was._replace(swap_s=0.0, service_per_s=0.0) == now._replace(swap_s=0.0, service_per_s=0.0)
+        and _is_near(now.swap_s, was.swap_s)
+        and _is_near(now.service_per_s, was.service_per_s)
+        for was, now in zip(old, new, strict=True)
+    )
+
+
+def _is_near(new: float, old: float) -> bool:
+    return abs(new - old) <= CHANGE * old

@@ -26,8 +26,9 @@ class Call:
 
     __slots__ = (
         "app", "arrival", "arrived_at", "attempt", "cancelling", "charge_in_profile", "charge_rate_per_s",
-        "charge_weight", "cost", "counted", "deadline_at", "dispatched_at", "durable", "id", "interaction", "lost_on",
-        "model", "priority", "process", "queued", "tenant", "watchers", "worker",
+        "charge_weight", "cost", "counted", "deadline_at", "deferred", "dispatched_at", "due_at", "durable", "id",
+        "input_tokens", "interaction", "lost_on", "model", "priority", "process", "queued", "slo_class", "tenant",
+        "watchers", "worker",
     )  # fmt: skip
 
     def __init__(self, call_id: str, tenant: Tenant, model: str, cost: float, arrival: int, priority: float) -> None:
@@ -52,6 +53,11 @@ class Call:
         self.arrived_at = self.deadline_at = self.dispatched_at = 0.0
         self.durable = False
         self.process = self.app = self.interaction = ""
+        self.slo_class = ""
+        self.due_at = 0.0
+        """When its first token is due, in Unix seconds; 0 without an SLO class."""
+        self.deferred = False
+        self.input_tokens = 0
         self.watchers: tuple[str, ...] = ()
         """Processes that held its caller before and still get its end. Each of them may know its attempt, so no single
         process can promise that the attempt does not begin."""

@@ -27,6 +27,22 @@ def _field(hint: Any) -> _Field:
     return _Field(frozenset({int, float} if hint is float else {hint}), False)
 
 
+TEXTS = tuple[str, ...]
+
+
+def _tupled(value: Any, hint: Any) -> Any:
+    """Return a value of JSON as the type that `hint` names. Lists become tuples. Raises TypeError for other values."""
+    if hint == TEXTS and all(type(item) is str for item in value):
+        return tuple(value)
+    if get_origin(hint) is tuple and type(value) is list:
+        return tuple(_tupled(item, get_args(hint)[0]) for item in value)
+    if hasattr(hint, "_fields") and type(value) is list and len(value) == len(hint._fields):
+        return hint._make(map(_tupled, value, get_type_hints(hint).values()))
+    if get_origin(hint) is tuple or type(value) not in _field(hint).accepted:
+        raise TypeError(f"{value!r} is no {hint!r}")
+    return value
+
+
 class _Kind:
     """A class of named tuples, with the types of its fields."""
 
@@ -34,7 +50,9 @@ class _Kind:
         hints = get_type_hints(made)
         self._made = made
         self._fields = tuple(_field(hints[name]) for name in made._fields)
-        self._lists = tuple(index for index, field in enumerate(self._fields) if field.is_list)
+        self._lists = tuple(
+            (index, hints[made._fields[index]]) for index, field in enumerate(self._fields) if field.is_list
+        )
         self._fitting: set[tuple[type, ...]] = set()
         """The combinations of types that passed the check. There are only a few: a float field may also get an int."""
 
@@ -44,10 +62,11 @@ class _Kind:
         if found not in self._fitting:
             self._check(found)
             self._fitting.add(found)
-        for index in self._lists:
-            if not all(type(item) is str for item in values[index]):
-                raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.")
-            values[index] = tuple(values[index])
+        for index, hint in self._lists:
+            try:
+                values[index] = _tupled(values[index], hint)
+            except TypeError:
+                raise BadFrame(f"Field {index} of a {self._made.__name__} has the wrong type.") from None
         return self._made._make(values)
 
     def _check(self, found: Sequence[type]) -> None:

@@ -57,12 +57,16 @@ class LoneShard:
         burst: float = 0.0,
         tier: str = "standard",
         waiting_max: int = 1_000_000,
+        slo_class: str = "",
+        due_at: float = 0.0,
+        deferred: bool = False,
+        input_tokens: int = 0,
     ) -> tuple[str, Outcome]:
         """Send a call. Return its id and the outcome."""
         name = call_id(process, next(self._sequences))
         command = Accept(
             name, 0, process, tenant, model, cost, self.now + wait_s, durable, app, interaction, version, weight,
-            rate_per_s, burst, tier, waiting_max,
+            rate_per_s, burst, tier, waiting_max, slo_class, due_at, deferred, input_tokens,
         )  # fmt: skip
         return name, self.do(command)
 

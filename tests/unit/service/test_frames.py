@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model import commands
 from dispatcher.model.errors import BadFrame
+from dispatcher.model.loadable import LoadableModel
 from dispatcher.service.codec import frames
 from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
 from gpu_worker.service.execution import ANSWER_BYTES_MAX
@@ -22,6 +23,12 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "float": NUMBER,
     "bool": st.booleans(),
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
+    "tuple[LoadableModel, ...]": st.lists(
+        st.builds(
+            LoadableModel, TEXT, NUMBER, st.integers(0, 2**53), NUMBER, NUMBER, st.lists(TEXT, max_size=2).map(tuple)
+        ),
+        max_size=3,
+    ).map(tuple),
 }
 
 
@@ -101,3 +108,12 @@ def test_a_list_field_holds_texts_only() -> None:
 def test_no_bytes_raise_another_error(packed: bytes) -> None:
     with suppress(BadFrame):
         decode_frame(packed)
+
+
+def test_models_of_wrong_types_are_refused() -> None:
+    model = ["m", 1.0, 4096, 4.0, 0.0, ["chat"]]
+    packed = ["w", "w", "http://w", "m", 8, 4096, 4.0, 0.0, False, 0.0, 0, [], [], [model]]
+    assert frames.COMMANDS.unpack(list(packed)).models == (LoadableModel("m", 1.0, 4096, 4.0, 0.0, ("chat",)),)
+    for wrong in (["m"], [*model[:1], "soon", *model[2:]], [*model[:5], [7]], "m", 7):
+        with pytest.raises(BadFrame, match="Field 12 of a Report has the wrong type"):
+            frames.COMMANDS.unpack([*packed[:-1], [wrong]])
