@@ -21,7 +21,7 @@ class TraceError(WorkloadError):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a workload. `system_tokens` are part of `input_tokens`."""
+    """One request of a workload. `system_tokens` are part of `input_tokens`. `slo_class`: a name of the fleet file."""
 
     arrival_s: float
     tenant: str
@@ -34,3 +34,4 @@ class Arrival:
     tier: str | None = None
     slo_ttft_ms: float | None = None
     system_tokens: int = 0
+    slo_class: str | None = None

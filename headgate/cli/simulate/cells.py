@@ -7,7 +7,7 @@ from rich.table import Table
 
 from headgate.simulator.measures.percentiles import Percentiles
 
-LEFT = ("policy", "tenant", "tier")
+LEFT = ("policy", "tenant", "tier", "planner", "class")
 """The columns of text. All others are numbers, and are aligned right."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from headgate.cli.one_object import takes
 from headgate.cli.progress import progress
+from headgate.cli.simulate.on_fleet import simulate_on_fleet
 from headgate.cli.simulate.options import SimulateOptions
 from headgate.cli.simulate.run_specs import notes_of, run_specs
 from headgate.cli.simulate.tables import print_tables
@@ -26,6 +27,9 @@ def simulate(options: SimulateOptions) -> None:
 
     The same arguments give the same output, byte for byte (without --timing).
     """
+    if options.fleet is not None or options.planner is not None:
+        simulate_on_fleet(options)
+        return
     specs = run_specs(options)
     for note in notes_of(options, specs[0]):
         sys.stderr.write(f"note: {note}\n")

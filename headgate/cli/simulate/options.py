@@ -34,6 +34,8 @@ LEAD_MAX = (
     "Service by which a tenant may be ahead of another of its tier before its requests are evicted for the other's. "
     "Default: no limit. Needs --preemption on."
 )
+FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
+PLANNER = "Who decides which models the fleet loads: fcfs, edf or static. Separate several with commas. Needs --fleet."
 PROCESSES = "Parallel processes. Default: CPU count."
 REPORT = "Write a page with plots to this FILE.html."
 TIMING = "Also print how long the runs take on this machine."
@@ -57,6 +59,8 @@ class SimulateOptions:
     preemption: Annotated[str | None, Option(help=PREEMPTION)] = None
     premium_reserve: Annotated[float | None, Option(help=PREMIUM_RESERVE)] = None
     lead_max: Annotated[float | None, Option(help=LEAD_MAX)] = None
+    fleet: Annotated[Path | None, Option(help=FLEET)] = None
+    planner: Annotated[str | None, Option(help=PLANNER)] = None
     processes: Annotated[int | None, Option(help=PROCESSES, min=1)] = None
     report: Annotated[Path | None, Option(help=REPORT)] = None
     timing: Annotated[bool, Option("--timing", help=TIMING)] = False

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from headgate.workloads.arrivals import TraceError, WorkloadError
+from headgate.workloads.arrivals import TraceError
 from headgate.workloads.described.arrival_fields import ArrivalProcess
-from headgate.workloads.described.document import Document, Loc, Place, read_document
+from headgate.workloads.described.document import Document, Loc, read_document
+from headgate.workloads.described.errors import first_error
 from headgate.workloads.described.length_fields import EmpiricalLength, LengthDistribution
 from headgate.workloads.described.tenants import REQUESTS_MAX, CallsShare, Interactions, PlannedWorkload, TenantPlan
 from headgate.workloads.described.workload_fields import InteractionFields, TenantFields, WorkloadFields
@@ -29,30 +29,8 @@ def read_planned(path: Path) -> PlannedWorkload:
     try:
         fields = WorkloadFields.model_validate(document.value)
     except ValidationError as error:
-        raise min((_wrong(document, one) for one in error.errors()), key=lambda found: found[0])[1] from None
+        raise first_error(document, error) from None
     return _Planning(document, fields).workload()
-
-
-def _wrong(document: Document, error: ErrorDetails) -> tuple[Place, WorkloadError]:
-    """Return the place of one of pydantic's errors, and its sentence."""
-    loc: Loc = tuple(error["loc"])
-    what = error["msg"].replace("Input should", "should").replace("valid dictionary", "mapping")
-    context = error.get("ctx", {})
-    key: str | None = None
-    match error["type"]:
-        case "at_key":
-            key = context["key"]
-        case "missing":
-            loc, key, what = loc[:-1], str(loc[-1]), "is missing"
-        case "union_tag_not_found":
-            key, what = "kind", "is missing"
-        case "union_tag_invalid":
-            key, what = "kind", f"{str(context['tag'])[:40]!r} should be one of {context['expected_tags']}"
-        case "model_attributes_type":
-            what = "should be a mapping with a 'kind'"
-        case _ if isinstance(error["input"], str | int | float):
-            what = f"{str(error['input'])[:40]!r} {what}"
-    return document.place(loc, key), document.wrong(loc, what, key)
 
 
 class _Planning:
@@ -90,6 +68,7 @@ class _Planning:
             slo_ttft_ms=tenant.slo_ttft_ms,
             app=tenant.app,
             model=tenant.model,
+            slo_class=tenant.slo_class,
             system_tokens=tenant.system_tokens,
             requests_max=tenant.requests,
             interactions=None if tenant.interactions is None else _interactions(tenant.interactions),

@@ -76,6 +76,7 @@ class TenantPlan:
     slo_ttft_ms: float | None = None
     app: str | None = None
     model: str | None = None
+    slo_class: str | None = None
     system_tokens: int = 0
     requests_max: int | None = None
     interactions: Interactions | None = None
@@ -103,6 +104,7 @@ class TenantPlan:
                 self.tier,
                 self.slo_ttft_ms,
                 min(self.system_tokens, input_tokens),
+                self.slo_class,
             )
 
     def calls(self, seed: int) -> Iterator[Call]:

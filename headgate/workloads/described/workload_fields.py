@@ -73,6 +73,9 @@ class TenantFields(Model):
     """Part of the input; the whole input if that is shorter."""
     app: Label | None = None
     model: Label | None = None
+    """One of the fleet's (`--fleet`). Default: the first."""
+    slo_class: Label | None = None
+    """When the first token is due: a class of the fleet file. Default: normal."""
     interactions: InteractionFields | None = None
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Traces as files, streamed however large they are.
 
 headgate's format: arrival_s,tenant,input_tokens,output_tokens and optionally
-                   interaction,stage,app,model,tier,slo_ttft_ms,system_tokens
+                   interaction,stage,app,model,tier,slo_ttft_ms,system_tokens,slo_class
 Azure's format:    TIMESTAMP,ContextTokens,GeneratedTokens, one file per tenant; arrivals count from the earliest row
                    (Azure LLM inference traces 2023)
 

@@ -13,7 +13,7 @@ from dispatcher.policies.tiers import TENANT_TIERS
 from headgate.workloads.arrivals import Arrival, TraceError
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens")
+OPTIONAL_COLUMNS = ("interaction", "stage", "app", "model", "tier", "slo_ttft_ms", "system_tokens", "slo_class")
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 TOKENS_MAX = 10_000_000
 TENANT_CHARS_MAX = 200
@@ -133,6 +133,7 @@ class CheckedRow:
             tier=self.tier(),
             slo_ttft_ms=self.number("slo_ttft_ms") if self.optional("slo_ttft_ms") else None,
             system_tokens=self.system_tokens(input_tokens) if self.optional("system_tokens") else 0,
+            slo_class=self.optional("slo_class"),
         )
 
     def timestamp(self) -> datetime:

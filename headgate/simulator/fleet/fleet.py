@@ -1,0 +1,127 @@
+"""The workers of a fleet and its planner in virtual time: what drive() sends a workload to.
+
+    drive ──▶ Fleet ──arrived──▶ planner ──dispatch, swap──▶ worker ──▶ engine
+                ▲                   ▲                          │
+                └───────────────────┴── ended, returned ───────┘
+
+Engines run one after the other, each at most to the next event of another: so requests end in the order of time, and
+the planner decides on the state of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import nsmallest
+from math import inf, nextafter
+
+from headgate.simulator.fleet.planners.interface import Dispatch, Planner
+from headgate.simulator.fleet.requests import FleetRequest
+from headgate.simulator.fleet.worker import FleetWorker
+from headgate.simulator.requests import SimRequest
+
+OnEnd = Callable[[FleetRequest], None]
+
+
+class Fleet:
+    """drive.EngineLike. `made`: makes a fleet's request of one of the workload. `on_end`: called once for each request,
+    served or refused."""
+
+    def __init__(
+        self,
+        workers: Sequence[FleetWorker],
+        planner: Planner,
+        made: Callable[[SimRequest, int], FleetRequest],
+        on_end: OnEnd,
+        drain_s: float,
+    ) -> None:
+        self.now_s = 0.0
+        self._workers = workers
+        self._planner = planner
+        self._made = made
+        self._on_end = on_end
+        self._drain_s = drain_s
+        self._numbered = self._open = 0
+        self._ended: list[SimRequest] = []
+        self._next_s = [worker.next_s() for worker in workers]
+
+    def submit(self, request: SimRequest, at_s: float) -> bool:
+        self.now_s = at_s
+        known = self._made(request, self._numbered)
+        self._numbered += 1
+        self._open += 1
+        self._planner.arrived(known, at_s)
+        if request.rejected is None:
+            self._act()
+            return True
+        self._open -= 1
+        self._on_end(known)
+        return False
+
+    def advance(self, until_s: float) -> list[SimRequest]:
+        """Raises RuntimeError if requests wait and nothing will ever happen: an error of the planner."""
+        while self._open and not self._ended:
+            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s())
+            first, *others = nsmallest(2, range(len(self._workers)), key=self._next_s.__getitem__)
+            soonest_s = self._next_s[first]
+            if until_s <= min(timer_s, soonest_s):
+                if until_s == inf:
+                    raise RuntimeError(f"{self._open} requests wait, and the planner does nothing")
+                self.now_s = until_s
+                break
+            if timer_s <= soonest_s:
+                self.now_s = max(self.now_s, timer_s)
+                self._act()
+            else:
+                other_s = self._next_s[others[0]] if others else inf
+                self._run(first, max(min(until_s, timer_s, other_s), nextafter(soonest_s, inf)))
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _run(self, number: int, until_s: float) -> None:
+        worker = self._workers[number]
+        ended = worker.advance(until_s)
+        self._next_s[number] = worker.next_s()
+        if ended:
+            self.now_s = max(self.now_s, worker.now_s)
+            self._finish(ended)
+            self._act()
+
+    def _act(self) -> None:
+        """Take due steps of swaps, then do what the planner says, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for number, worker in enumerate(self._workers):
+                if worker.target is not None:
+                    self._settle(number, worker)
+            for action in self._planner.actions(self.now_s):
+                changed = True
+                if isinstance(action, Dispatch):
+                    self._dispatch(action.request, action.worker)
+                else:
+                    action.worker.swap(action.model, self.now_s, self._drain_s)
+
+    def _settle(self, number: int, worker: FleetWorker) -> None:
+        if worker.is_draining:
+            self._finish(worker.advance(self.now_s))
+        for request in worker.settle(self.now_s):
+            if request.request.rejected is None:
+                self._planner.returned(request, self.now_s)
+            else:
+                self._finish([request])
+        self._next_s[number] = worker.next_s()
+
+    def _dispatch(self, request: FleetRequest, worker: FleetWorker) -> None:
+        self._finish(worker.advance(self.now_s))
+        if not worker.dispatch(request, self.now_s):
+            self._finish([request])
+        self._next_s[self._workers.index(worker)] = worker.next_s()
+
+    def _finish(self, ended: Sequence[FleetRequest]) -> None:
+        for request in ended:
+            if request.request.rejected is None:
+                request.end()
+            self._planner.ended(request, self.now_s)
+            self._on_end(request)
+            self._open -= 1
+            self._ended.append(request.request)

@@ -1,0 +1,96 @@
+"""The interface of a fleet's planners, and their registry.
+
+A planner decides which model each worker loads, and which request gets a free slot. It sees what a gate sees: the
+waiting requests without their output lengths, the workers, and the mean lengths of each model's requests, as a profile
+from history (QLM, section 6).
+
+To add a planner: one class in a file of its own, registered, and one import in registry.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.slo import SloClasses
+from headgate.simulator.fleet.profiling import ModelProfile
+from headgate.simulator.fleet.requests import FleetRequest
+from headgate.simulator.fleet.worker import FleetWorker
+
+
+class Dispatch(NamedTuple):
+    """Give the request a free slot of the worker, which has its model loaded."""
+
+    request: FleetRequest
+    worker: FleetWorker
+
+
+class Swap(NamedTuple):
+    """Drain the worker, and load the model."""
+
+    worker: FleetWorker
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a planner is made from. `shares`: of tenants that have one. `profiles`: by model, of all its requests.
+
+    `capacity_per_s`: service units per second of a full worker, by its kind and model.
+    """
+
+    workers: Sequence[FleetWorker]
+    classes: SloClasses
+    profiles: Mapping[str, ModelProfile]
+    capacity_per_s: Mapping[tuple[str, str], float]
+    shares: Mapping[str, Share]
+    drain_s: float
+    seed: int = 0
+
+
+class Planner(ABC):
+    """Times are seconds of the run. A request that the planner refuses has `rejected` set when `arrived` returns."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.workers = around.workers
+
+    @abstractmethod
+    def arrived(self, request: FleetRequest, now_s: float) -> None:
+        """Queue a request."""
+
+    @abstractmethod
+    def returned(self, request: FleetRequest, now_s: float) -> None:
+        """Queue a request again, which a swap gave up."""
+
+    @abstractmethod
+    def actions(self, now_s: float) -> Iterator[Dispatch | Swap]:
+        """Yield what to do now. Each action is carried out before the next one is requested."""
+
+    def ended(self, request: FleetRequest, now_s: float) -> None:
+        """Learn that a dispatched request has ended, served or refused by its engine."""
+
+    def next_s(self) -> float:
+        """Return when `actions` is wanted although nothing happens; infinity if never."""
+        return inf
+
+
+PlannerMaker = Callable[[Surroundings], Planner]
+PLANNERS: dict[str, PlannerMaker] = {}
+"""By name. Importing registry.py fills it."""
+
+
+def planner(name: str) -> Callable[[type[Planner]], type[Planner]]:
+    """Register a planner. Raises ValueError if the name is taken."""
+
+    def enter(kind: type[Planner]) -> type[Planner]:
+        if name in PLANNERS:
+            raise ValueError(f"there are two planners of the name {name!r}")
+        PLANNERS[name] = kind
+        return kind
+
+    return enter

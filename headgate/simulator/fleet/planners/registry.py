@@ -1,0 +1,8 @@
+"""Every planner, by the name that `headgate simulate --planner` takes."""
+
+from __future__ import annotations
+
+from headgate.simulator.fleet.planners import edf, fcfs, static
+from headgate.simulator.fleet.planners.interface import PLANNERS as PLANNERS
+
+__all__ = ["PLANNERS", "edf", "fcfs", "static"]

@@ -1,0 +1,136 @@
+"""The fleet in virtual time: every request ends once, swaps take their time, and the same run gives the same value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.model.errors import ConfigurationError
+from headgate.simulator.fleet.planners.registry import PLANNERS
+from headgate.simulator.fleet.run import FleetRunSpec, check_workload, simulate_fleet
+from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
+from tests.support.simulator.fleets import fleet_of, requests_of
+
+ROWS = st.tuples(
+    st.floats(0, 60),
+    st.sampled_from(["x", "y"]),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["interactive", "normal", "batch"]),
+    st.integers(1, 200),
+)
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 3), st.sampled_from([1.0, 5.0, 30.0]))
+@settings(max_examples=25, deadline=None)
+def test_every_request_ends_once(
+    planner: str, rows: list[tuple[float, str, str, str, int]], workers: int, drain_s: float
+) -> None:
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(workers, "abc", drain_s=drain_s), planner))
+    assert run.all.requests == len(rows)
+    if planner != "static" or workers == 3:
+        assert run.all.served == len(rows)
+    assert sum(part.requests for part in run.classes.values()) == len(rows)
+    assert sum(part.requests for part in run.tenants.values()) == len(rows)
+    assert run.swapping_s == 2.0 * run.swaps
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_the_same_run_again(planner: str) -> None:
+    rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], ("interactive", "batch")[n % 2], 20 + 7 * n % 60) for n in range(90)]
+    spec = FleetRunSpec(requests_of(rows), fleet_of(2, "abc"), planner)
+    assert simulate_fleet(spec) == simulate_fleet(spec)
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_one_model_that_is_loaded_needs_no_swap(planner: str) -> None:
+    fleet = fleet_of(2, "a")
+    loaded = replace(fleet, workers=[replace(worker, loaded="a") for worker in fleet.workers])
+    run = simulate_fleet(FleetRunSpec(requests_of([(0.0, "x", "a", "normal", 10)] * 20), loaded, planner))
+    assert (run.swaps, run.all.served, run.all.in_time) == (0, 20, 1.0)
+    assert run.total_time_s == pytest.approx(3 * 1.0, abs=0.3)  # three batches of ten tokens
+
+
+def test_a_swap_waits_for_what_runs() -> None:
+    rows = [(0.0, "x", "a", "normal", 50), (1.0, "x", "b", "normal", 10)]
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "fcfs"))
+    # 2 s to load a, 5 s for its request, 2 s to load b, 0.1 s for the first token of b
+    assert run.tenants["x"].first_token_s is not None
+    assert run.tenants["x"].first_token_s.p99 == pytest.approx(9.1 - 1.0)
+    assert run.swaps == 2
+    assert run.total_time_s == pytest.approx(10.0)
+
+
+def test_a_swap_returns_what_runs_too_long_and_it_goes_on_later() -> None:
+    rows = [(0.0, "x", "a", "normal", 100), (3.0, "y", "b", "normal", 10)]
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1, drain_s=4.0), "fcfs"))
+    # a loads until 2 and generates 49 tokens by 7; b loads until 9 and ends at 10; a loads until 12 and goes on
+    assert run.swaps == 3
+    assert run.total_time_s == pytest.approx(12.0 + 5.1, abs=0.11)
+    assert run.all.served == 2
+    first = run.tenants["x"].first_token_s
+    assert first is not None
+    assert first.p99 == pytest.approx(2.1)  # of its first attempt: the caller has had it
+
+
+def test_a_request_that_fits_no_engine_is_refused() -> None:
+    rows = [(0.0, "x", "a", "normal", 5000), (0.0, "x", "a", "normal", 5)]
+    for planner in PLANNERS:
+        run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), planner))
+        assert (run.all.requests, run.all.served, run.all.in_time) == (2, 1, 0.5)
+
+
+def test_static_refuses_models_without_a_worker() -> None:
+    rows = [(0.0, "x", "a", "normal", 100)] * 5 + [(0.0, "y", "b", "normal", 1)]
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "static"))
+    assert (run.tenants["x"].served, run.tenants["y"].served, run.swaps) == (5, 0, 1)
+
+
+def test_static_gives_further_workers_to_the_greatest_demand() -> None:
+    rows = [(0.0, "x", "a", "normal", 100)] * 12 + [(0.0, "y", "b", "normal", 10)] * 4
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(4), "static"))
+    assert run.total_time_s == pytest.approx(2.0 + 10.0)  # three workers of four slots run all of x at once
+
+
+def test_edf_serves_the_first_due_before_the_first_come() -> None:
+    rows = [(0.0, "x", "a", "batch", 30)] * 8 + [(0.1, "y", "a", "interactive", 1)]
+    late, early = (
+        simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), planner)).tenants["y"].first_token_s
+        for planner in ("fcfs", "edf")
+    )
+    assert late is not None
+    assert early is not None
+    assert early.p50 < late.p50
+
+
+def test_a_worker_loads_only_its_own_models() -> None:
+    fleet = fleet_of(2)
+    one, two = fleet.workers
+    apart = replace(fleet, workers=[WorkerSpec(w.name, w.kind, {m: w.models[m]}) for w, m in ((one, "a"), (two, "b"))])
+    rows = [(0.0, "x", model, "normal", 10) for model in "abab"]
+    for planner in PLANNERS:
+        assert simulate_fleet(FleetRunSpec(requests_of(rows), apart, planner)).swaps == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "slo_class", "says"),
+    [("other", "normal", "the model 'other'"), ("a", "soon", "the SLO class 'soon'")],
+)
+def test_a_workload_that_does_not_fit_the_fleet(model: str, slo_class: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        check_workload(requests_of([(0.0, "x", model, slo_class, 1)]), fleet_of(1))
+
+
+def test_errors_of_a_fleet_made_in_code() -> None:
+    fleet = fleet_of(1)
+    with pytest.raises(ValueError, match="no worker"):
+        FleetSpec([])
+    with pytest.raises(ValueError, match="two workers have the name 'w0'"):
+        FleetSpec([*fleet.workers, *fleet.workers])
+    with pytest.raises(ValueError, match="unknown SLO class 'soon'"):
+        replace(fleet, default_class="soon")
+    with pytest.raises(ConfigurationError, match="unknown planner 'best'"):
+        FleetRunSpec(requests_of([]), fleet, "best")
