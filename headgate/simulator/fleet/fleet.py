@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from math import inf, nextafter
 
-from headgate.simulator.fleet.planners.interface import Dispatch, Planner
+from headgate.simulator.fleet.planners.interface import Dispatch, Planner, Preempt
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import FleetWorker
 from headgate.simulator.requests import SimRequest
@@ -98,18 +98,28 @@ class Fleet:
                 changed = True
                 if isinstance(action, Dispatch):
                     self._dispatch(action.request, action.worker)
+                elif isinstance(action, Preempt):
+                    self._preempt(action.worker)
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
+
+    def _preempt(self, worker: FleetWorker) -> None:
+        self._finish(worker.advance(self.now_s))
+        self._return(worker.evict())
+        self._next_s[self._workers.index(worker)] = worker.next_s()
 
     def _settle(self, number: int, worker: FleetWorker) -> None:
         if worker.is_draining:
             self._finish(worker.advance(self.now_s))
-        for request in worker.settle(self.now_s):
+        self._return(worker.settle(self.now_s))
+        self._next_s[number] = worker.next_s()
+
+    def _return(self, requests: Sequence[FleetRequest]) -> None:
+        for request in requests:
             if request.request.rejected is None:
                 self._planner.returned(request, self.now_s)
             else:
                 self._finish([request])
-        self._next_s[number] = worker.next_s()
 
     def _dispatch(self, request: FleetRequest, worker: FleetWorker) -> None:
         self._finish(worker.advance(self.now_s))

@@ -46,6 +46,7 @@ class FleetCollector:
     def __init__(self) -> None:
         self.tokens = 0
         self.total_time_s = 0.0
+        self.rejections: dict[str, int] = {}
         self._sums: dict[tuple[str, str], _Sums] = {}
 
     def ended(self, request: FleetRequest) -> None:
@@ -54,6 +55,9 @@ class FleetCollector:
         if request.request.served:
             self.tokens += arrival.input_tokens + arrival.output_tokens
             self.total_time_s = max(self.total_time_s, request.request.finish_s)
+        else:
+            reason = request.request.rejected or "unknown"
+            self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def all(self) -> InTime:
         return _together(self._sums.values())

@@ -61,6 +61,8 @@ class FleetRun:
     tokens_per_s: float
     swaps: int
     swapping_s: float
+    rejections: dict[str, int]
+    """How many requests were refused, by reason (SimRequest.rejected)."""
 
 
 def check_workload(workload: Workload, fleet: FleetSpec) -> None:
@@ -103,6 +105,7 @@ def simulate_fleet(spec: FleetRunSpec) -> FleetRun:
         collector.tokens / total_s if total_s else 0.0,
         sum(worker.swaps for worker in workers),
         sum(worker.swapping_s for worker in workers),
+        dict(sorted(collector.rejections.items())),
     )
 
 

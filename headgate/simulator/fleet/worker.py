@@ -107,6 +107,13 @@ class FleetWorker:
         self.target = model
         self.due_s = inf if self.model is None else at_s + drain_s
 
+    def evict(self) -> list[FleetRequest]:
+        """Give up all running requests at once and keep the model. Returns them."""
+        model, returned = self.model, self._unload()
+        if model is not None:
+            self._load(model)
+        return returned
+
     def settle(self, at_s: float) -> list[FleetRequest]:
         """Take the steps of a swap that are due. Returns the requests that the drain gave up."""
         returned: list[FleetRequest] = []

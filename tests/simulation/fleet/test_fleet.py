@@ -95,6 +95,37 @@ def test_static_gives_further_workers_to_the_greatest_demand() -> None:
     assert run.total_time_s == pytest.approx(2.0 + 10.0)  # three workers of four slots run all of x at once
 
 
+def test_shepherd_runs_a_batch_to_its_end_before_the_next() -> None:
+    rows = [(0.0, "x", "a", "normal", 40), (0.0, "x", "a", "normal", 5), (2.5, "y", "a", "normal", 5)]
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "shepherd"))
+    first = run.tenants["y"].first_token_s
+    assert first is not None
+    assert first.p50 == pytest.approx(2.0 + 4.0 + 0.1 - 2.5, abs=0.15)  # other planners give it a free slot at once
+    assert run.total_time_s == pytest.approx(6.6, abs=0.15)
+
+
+def test_shepherd_preempts_for_a_batch_of_three_times_the_value() -> None:
+    rows = [(0.0, "x", "a", "normal", 100)] + [(5.0, "y", "b", "normal", 100)] * 4
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "shepherd"))
+    first = run.tenants["y"].first_token_s
+    assert first is not None
+    assert first.p99 == pytest.approx(2.1, abs=0.1)  # a swap at once, without the ten seconds that x still needs
+    assert run.all.served == 5
+
+
+def test_qlm_swaps_once_for_a_group_and_not_for_each_request() -> None:
+    rows = [(0.1 * n, "x", "ab"[n % 2], "normal", 20) for n in range(40)]
+    fcfs, qlm = (simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), name)) for name in ("fcfs", "qlm"))
+    assert qlm.swaps <= 4 < fcfs.swaps
+    assert qlm.requests_per_s > fcfs.requests_per_s
+
+
+def test_qlm_serves_the_group_that_is_due_first() -> None:
+    rows = [(0.0, "x", "a", "batch", 50)] * 30 + [(1.0, "y", "b", "interactive", 5)] * 4
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "qlm"))
+    assert run.classes["interactive"].in_time == run.classes["batch"].in_time == 1.0
+
+
 def test_edf_serves_the_first_due_before_the_first_come() -> None:
     rows = [(0.0, "x", "a", "batch", 30)] * 8 + [(0.1, "y", "a", "interactive", 1)]
     late, early = (

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from headgate.simulator.fleet.planners.interface import Dispatch, Planner, Surroundings, Swap
+from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import FleetWorker
 
@@ -39,7 +39,7 @@ class HeadFirstPlanner(Planner):
     def returned(self, request: FleetRequest, now_s: float) -> None:
         self.arrived(request, now_s)
 
-    def actions(self, now_s: float) -> Iterator[Dispatch | Swap]:
+    def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:
             bound = self._bound[worker.name]
             while bound and worker.free:

@@ -36,6 +36,15 @@ class Swap(NamedTuple):
     model: str
 
 
+class Preempt(NamedTuple):
+    """Return all running requests of the worker at once; it keeps its model."""
+
+    worker: FleetWorker
+
+
+Action = Dispatch | Swap | Preempt
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a planner is made from. `shares`: of tenants that have one. `profiles`: by model, of all its requests.
@@ -68,7 +77,7 @@ class Planner(ABC):
         """Queue a request again, which a swap gave up."""
 
     @abstractmethod
-    def actions(self, now_s: float) -> Iterator[Dispatch | Swap]:
+    def actions(self, now_s: float) -> Iterator[Action]:
         """Yield what to do now. Each action is carried out before the next one is requested."""
 
     def ended(self, request: FleetRequest, now_s: float) -> None:

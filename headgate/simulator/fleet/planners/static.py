@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from headgate.simulator.fleet.planners.interface import Dispatch, Planner, Surroundings, Swap, planner
+from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
 from headgate.simulator.fleet.planners.model_queues import ModelQueues
 from headgate.simulator.fleet.requests import FleetRequest
 from headgate.simulator.fleet.worker import FleetWorker
@@ -34,7 +34,7 @@ class StaticPlanner(Planner):
     def returned(self, request: FleetRequest, now_s: float) -> None:
         self._queues.add(request)
 
-    def actions(self, now_s: float) -> Iterator[Dispatch | Swap]:
+    def actions(self, now_s: float) -> Iterator[Action]:
         for worker in self.workers:
             model = self._model_of.get(worker.name, worker.model)
             if worker.target is None and model is not None and worker.model != model:
