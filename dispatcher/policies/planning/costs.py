@@ -29,11 +29,13 @@ class PlanCost(NamedTuple):
 def queue_cost(problem: Problem, worker: int, queue: Sequence[int]) -> float:
     """Return the weighted cost of one queue. A plan's cost is the sum over its queues."""
     model_of, due_s, weights = problem.model_of, problem.due_s, problem.weights
-    seconds, swap_s = problem.seconds_on[worker], problem.swap_s_on[worker]
+    seconds, swap_s, held_s = problem.seconds_on[worker], problem.swap_s_on[worker], problem.held_s_on[worker]
     now_s, loaded, cost = problem.free_s[worker], problem.loaded_on[worker], 0.0
     for group in queue:
         model = model_of[group]
         if model != loaded:
+            if now_s < held_s[model]:
+                now_s = held_s[model]
             now_s += swap_s[model]
             cost += SWAP * swap_s[model]
             loaded = model
@@ -50,7 +52,7 @@ def ends_s(problem: Problem, worker: int, queue: Sequence[int]) -> list[float]:
     for group in queue:
         model = problem.model_of[group]
         if model != loaded:
-            now_s += problem.swap_s_on[worker][model]
+            now_s = max(now_s, problem.held_s_on[worker][model]) + problem.swap_s_on[worker][model]
             loaded = model
         now_s += problem.seconds_on[worker][group]
         ends.append(now_s)

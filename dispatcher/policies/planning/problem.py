@@ -19,7 +19,9 @@ class WaitingGroup:
     is absent cannot serve the model. `due_s`: when the group should be served; below 0 if it is late already.
 
     `is_entitled`: the work is within its tenant's share of the fleet (entitlement.py). Its lateness counts before any
-    lateness of other work. Raises ValueError for a number that is impossible.
+    lateness of other work. `weight`: of a second of a request's lateness, beside groups that are equally entitled.
+
+    Raises ValueError for a number that is impossible.
     """
 
     name: str
@@ -28,21 +30,22 @@ class WaitingGroup:
     due_s: float
     seconds: Mapping[str, float]
     is_entitled: bool = True
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.requests < 1:
             raise ValueError(f"group {self.name!r} has {self.requests} requests; it needs at least one")
         if not isfinite(self.due_s):
             raise ValueError(f"group {self.name!r} is due at {self.due_s!r}; a finite time is needed")
-        if not all(isfinite(each) and each >= 0 for each in self.seconds.values()):
-            raise ValueError(f"group {self.name!r} has a service time that is negative or not finite")
+        if not all(isfinite(each) and each >= 0 for each in (self.weight, *self.seconds.values())):
+            raise ValueError(f"group {self.name!r} has a weight or a service time that is negative or not finite")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
     """A worker. `kind`: workers of one kind serve equally fast. `loaded`: its model, "" if it has none. `free_s`: when
     the requests that run now have ended. `swap_s`: how long it takes to make each model the loaded one; a model that is
-    absent fits no worker of this kind.
+    absent does not fit. `held_s`: the earliest start of a swap to each model (residency.py); 0 if absent.
 
     Raises ValueError for a time that is negative or not finite.
     """
@@ -52,9 +55,11 @@ class PlannedWorker:
     loaded: str
     swap_s: Mapping[str, float]
     free_s: float = 0.0
+    held_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not all(isfinite(each) and each >= 0 for each in (self.free_s, *self.swap_s.values())):
+        times = (self.free_s, *self.swap_s.values(), *self.held_s.values())
+        if not all(isfinite(each) and each >= 0 for each in times):
             raise ValueError(f"worker {self.name!r} has a time that is negative or not finite")
 
 
@@ -75,6 +80,8 @@ class Problem:
     """By worker, then by group; infinite if the worker cannot serve the group."""
     swap_s_on: list[list[float]] = field(init=False)
     """By worker, then by model; infinite if the model does not fit."""
+    held_s_on: list[list[float]] = field(init=False)
+    """By worker, then by model: the earliest start of a swap to it."""
     loaded_on: list[int] = field(init=False)
     """The number of the worker's model; -1 for none, or one that no group needs."""
     free_s: list[float] = field(init=False)
@@ -86,8 +93,9 @@ class Problem:
         number = {model: at for at, model in enumerate(self.models)}
         self.model_of = [number[group.model] for group in self.groups]
         self.due_s = [group.due_s for group in self.groups]
-        self.weights = [group.requests * (ENTITLED if group.is_entitled else 1.0) for group in self.groups]
+        self.weights = [each.requests * each.weight * (ENTITLED if each.is_entitled else 1.0) for each in self.groups]
         self.swap_s_on = [[worker.swap_s.get(model, inf) for model in self.models] for worker in self.workers]
+        self.held_s_on = [[worker.held_s.get(model, 0.0) for model in self.models] for worker in self.workers]
         self.loaded_on = [number.get(worker.loaded, -1) for worker in self.workers]
         self.free_s = [worker.free_s for worker in self.workers]
         self.seconds_on = [self._seconds(at) for at in range(len(self.workers))]

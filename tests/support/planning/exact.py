@@ -50,14 +50,16 @@ def _cost_of_sets(problem: Problem, worker: int) -> list[float]:
 
 def _after(problem: Problem, worker: int, before: list[Front], group: int) -> Front:
     """Return the pairs with `group` as the last one. An empty `before` is the worker's state at the start."""
-    model, swap_s = problem.model_of[group], problem.swap_s_on[worker]
+    model = problem.model_of[group]
+    swap_s, held_s = problem.swap_s_on[worker][model], problem.held_s_on[worker][model]
     starts = [(model_before, end, cost) for model_before, front in enumerate(before) for end, cost in front]
     if not any(before):
         starts = [(problem.loaded_on[worker], problem.free_s[worker], 0.0)]
     found = []
     for model_before, end, cost in starts:
-        swap = swap_s[model] if model != model_before else 0.0
-        now = end + swap + problem.seconds_on[worker][group]
+        swap = swap_s if model != model_before else 0.0
+        began = max(end, held_s) if model != model_before else end
+        now = began + swap + problem.seconds_on[worker][group]
         late = max(0.0, now - problem.due_s[group])
         if now < inf:
             found.append((now, cost + SWAP * swap + problem.weights[group] * late))

@@ -1,0 +1,80 @@
+"""What workers without planned work load: a model below its floor, else deferred work. Pure.
+
+A worker is idle if nothing runs on it, it has no order, nothing waits for its model, and no floor keeps it. Only such a
+worker swaps for deferred work with slack; it uses what entitled demand leaves. The rules of residency.py hold for it
+too. Other deferred work joins the end of an order whose last model is its own: it is no reason for a swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+from dispatcher.policies.planning.claims import Piece
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
+from dispatcher.policies.planning.residency import held_s
+
+
+@dataclass(slots=True)
+class Tail:
+    """The end of a worker's order: its last model, or the worker's if the order is empty, and the end in seconds."""
+
+    model: str
+    end_s: float
+
+
+def load_floors(
+    floors: Mapping[str, int],
+    workers: Sequence[FleetWorker],
+    tails: Mapping[str, Tail],
+    models: MutableMapping[str, str],
+    idle: Collection[str],
+    now: float,
+) -> None:
+    """Let idle workers load models of which fewer workers than the floor have it or get it. Changes `models`."""
+    for model, count in sorted(floors.items()):
+        while sum(each == model for each in models.values()) < count:
+            name = _fastest(model, workers, models, idle, now)
+            if name is None:
+                break
+            models[name] = tails[name].model = model
+
+
+def place_deferred(
+    pieces: Sequence[Piece],
+    workers: Sequence[FleetWorker],
+    rates: ServiceRates,
+    tails: Mapping[str, Tail],
+    models: MutableMapping[str, str],
+    idle: Collection[str],
+    now: float,
+) -> list[tuple[str, Piece, float]]:
+    """Return worker, piece and end in seconds of the pieces that have a place. Changes `tails` and `models`."""
+    placed = []
+    by_name = {worker.name: worker for worker in workers}
+    for piece in pieces:
+        model = piece.key.model
+        having = [name for name, tail in tails.items() if tail.model == model]
+        name = min(having, key=lambda each: (tails[each].end_s, each)) if having else None
+        if name is None and (name := _fastest(model, workers, models, idle, now)) is not None:
+            models[name] = tails[name].model = model
+            tails[name].end_s += by_name[name].swap_to_s(model)
+        if name is not None:
+            tails[name].end_s += piece.service / rates.per_s(by_name[name].kind, model)
+            placed.append((name, piece, tails[name].end_s))
+    return placed
+
+
+def _fastest(
+    model: str, workers: Sequence[FleetWorker], models: Mapping[str, str], idle: Collection[str], now: float
+) -> str | None:
+    """Return the idle worker with the shortest swap to the model that may start now and keeps its model so far."""
+    able = [
+        worker
+        for worker in workers
+        if worker.name in idle
+        and models[worker.name] == worker.loaded
+        and worker.fits(model)
+        and held_s(worker, model, now, is_waited_for=False) == 0.0
+    ]
+    return min(able, key=lambda each: (each.swap_to_s(model), each.name)).name if able else None

@@ -1,0 +1,245 @@
+"""The plan of a fleet: the model of each worker, and the order of request groups. Pure; gate and simulator call it.
+
+1. claims.py: pieces of the tenants' groups, entitled or surplus.
+2. floors.py, residency.py: workers that keep their model, and the earliest start of swaps.
+3. A start: the last plan with new pieces inserted by due time, or insertion alone if that costs less.
+4. annealing.py, then steadiness.py: better orders, without swaps that do not pay. The result never costs more than the
+   start without such swaps.
+5. Idle workers: load a model that is below its floor, else a deferred one (idle.py).
+
+Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand in the modules named. A plan is advice: dispatch works
+without it, and residency.py, `fallback_models`, loads what no plan loads.
+
+It is the same for the same arguments. Unknown names in the last plan are ignored, and all of it if it is older than a
+minute or from the future. If no throughput is measured, no time can be planned: then each waiting model that is loaded
+nowhere gets a worker, as far as workers may swap, and there are no orders.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from dispatcher.policies.planning.annealing import anneal
+from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
+from dispatcher.policies.planning.costs import Queue, ends_s, late_requests, plan_cost, queue_cost
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
+from dispatcher.policies.planning.floors import model_floors, pinned
+from dispatcher.policies.planning.groups import GroupKey
+from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
+from dispatcher.policies.planning.insertion import insert_by_due_time
+from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
+from dispatcher.policies.planning.residency import assign, held_s
+from dispatcher.policies.planning.slo import SloClasses
+from dispatcher.policies.planning.steadiness import steady
+
+MOVES = 20_000
+LAST_PLAN_S = 60.0
+"""An older plan is no start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """`seed`: of the annealing. `classes`: the SLO classes of the groups. `pieces_max`, `pieces_per_worker_max`: the
+    pieces of a plan; further ones wait for a later plan."""
+
+    seed: int = 0
+    classes: SloClasses = field(default_factory=SloClasses)
+    pieces_max: int = 1000
+    pieces_per_worker_max: int = 64
+
+
+SETTINGS = PlanSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """Requests of a tenant's group, the first of those not yet in the plan. Times are Unix seconds.
+
+    `due_at`: of the first of them. `ends_at`: when the last one is served.
+    """
+
+    tenant: str
+    key: GroupKey
+    requests: int
+    due_at: float
+    ends_at: float
+    is_entitled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`models`: for every worker, the model that it should have now; a worker with another one loaded should swap.
+
+    `groups`: each worker's order. `entitled_late_s`, `surplus_late_s`: request seconds of lateness (costs.PlanCost).
+    `swap_s`: of all swaps in the orders. `late_requests`: expected.
+
+    `left_out`: requests without a place, because no worker fits or floors keep all that do, or because a plan holds no
+    more; `entitled_left_out`: the entitled ones among them. Deferred requests with slack have a place only on a worker
+    with their model or an idle one, and are no part of these figures otherwise.
+    """
+
+    made_at: float
+    models: Mapping[str, str]
+    groups: Mapping[str, tuple[PlannedGroup, ...]]
+    entitled_late_s: float = 0.0
+    surplus_late_s: float = 0.0
+    swap_s: float = 0.0
+    late_requests: float = 0.0
+    left_out: int = 0
+    entitled_left_out: int = 0
+
+
+def make_plan(
+    backlogs: Sequence[TenantBacklog],
+    workers: Sequence[FleetWorker],
+    now: float,
+    *,
+    last: Plan | None = None,
+    moves: int = MOVES,
+    settings: PlanSettings = SETTINGS,
+) -> Plan:
+    """Return the plan. `moves`: the budget of the annealing. `now`: Unix seconds.
+
+    Raises ValueError for two workers or two backlogs of one name, an unknown SLO class, or an impossible number.
+    """
+    if len({worker.name for worker in workers}) < len(workers):
+        raise ValueError("two workers have the same name; give one entry for each worker")
+    models = {group.key.model for backlog in backlogs for group in backlog.groups}
+    models |= {model for backlog in backlogs for model in backlog.forecast_service}
+    rates = ServiceRates(workers, models | {worker.loaded for worker in workers})
+    if not rates.are_known:
+        return _without_times(backlogs, workers, now)
+    pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
+    claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max)
+    return _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
+
+
+class _Planning:
+    """One call's values. `live`: pieces without slack, the groups of `problem` by number."""
+
+    def __init__(self, claimed: Claims, workers: Sequence[FleetWorker], rates: ServiceRates, now: float) -> None:
+        self.claimed, self.workers, self.rates, self.now = claimed, workers, rates, now
+        self.live = [piece for piece in claimed.pieces if not piece.has_slack]
+        self.waited_for = {piece.key.model for piece in claimed.pieces}
+        self.floors = model_floors(claimed.entitled_service, workers, rates)
+        entitled = {piece.key.model for piece in self.live if piece.is_entitled}
+        self.pinned = pinned(self.floors, entitled, workers, rates)
+        self.problem = Problem(
+            [self._group(number, piece) for number, piece in enumerate(self.live)],
+            [self._worker(worker) for worker in workers],
+        )
+
+    def plan(self, last: Plan | None, moves: int, seed: int) -> Plan:
+        start = self._start(last)
+        better = anneal(self.problem, start, moves, seed)
+        queues = min(steady(self.problem, better), steady(self.problem, start), key=self._cost)
+        models = {worker.name: self._model(at, queue) for at, (worker, queue) in self._of_workers(queues)}
+        groups = {worker.name: self._order(at, queue) for at, (worker, queue) in self._of_workers(queues)}
+        self._use_idle(queues, models, groups)
+        cost = plan_cost(self.problem, queues)
+        unservable = [self.live[group] for group in self.problem.unservable]
+        return Plan(
+            self.now, models, {name: tuple(order) for name, order in groups.items()},
+            cost.entitled_s, cost.surplus_s, cost.swap_s, late_requests(self.problem, queues),
+            self.claimed.left_out + sum(piece.requests for piece in unservable),
+            self.claimed.entitled_left_out + sum(piece.requests for piece in unservable if piece.is_entitled),
+        )  # fmt: skip
+
+    def _of_workers(self, queues: list[Queue]) -> Iterator[tuple[int, tuple[FleetWorker, Queue]]]:
+        return enumerate(zip(self.workers, queues, strict=True))
+
+    def _group(self, number: int, piece: Piece) -> WaitingGroup:
+        model = piece.key.model
+        kinds = {worker.kind for worker in self.workers}
+        seconds = {kind: piece.service / self.rates.per_s(kind, model) for kind in sorted(kinds)}
+        return WaitingGroup(
+            str(number), model, piece.requests, piece.due_at - self.now, seconds, piece.is_entitled, piece.weight
+        )
+
+    def _worker(self, worker: FleetWorker) -> PlannedWorker:
+        """Return the worker of the problem. A pinned one can serve its model only."""
+        models = set() if worker.name in self.pinned else {piece.key.model for piece in self.live}
+        swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
+        if worker.loaded in swap_s:
+            swap_s[worker.loaded] = self._return_s(worker)
+        held = {model: self._held_s(worker, model) for model in swap_s}
+        return PlannedWorker(worker.name, worker.kind, worker.loaded, swap_s, worker.free_s, held)
+
+    def _return_s(self, worker: FleetWorker) -> float:
+        """Return the time to swap the loaded model in again later: as on other workers, or as that of other models."""
+        others = [each for each in self.workers if each.loaded != worker.loaded and each.fits(worker.loaded)]
+        alike = [each.swap_to_s(worker.loaded) for each in others if each.kind == worker.kind]
+        own = (swap_s for model, swap_s in worker.swap_s.items() if model != worker.loaded and swap_s < inf)
+        return alike[0] if alike else max(own, default=0.0)
+
+    def _held_s(self, worker: FleetWorker, model: str) -> float:
+        return held_s(worker, model, self.now, worker.loaded in self.waited_for)
+
+    def _cost(self, queues: list[Queue]) -> float:
+        return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))
+
+    def _start(self, last: Plan | None) -> list[Queue]:
+        """Return the last plan, completed, or insertion alone if that costs less."""
+        inserted = insert_by_due_time(self.problem)
+        if last is None or not self.now - LAST_PLAN_S <= last.made_at <= self.now:
+            return inserted
+        return min(insert_by_due_time(self.problem, self._queues_of(last)), inserted, key=self._cost)
+
+    def _queues_of(self, last: Plan) -> list[Queue]:
+        """Return the orders of the last plan with today's pieces: of each group, those that are due first."""
+        pieces: dict[object, deque[int]] = {}
+        for number, piece in enumerate(self.live):
+            pieces.setdefault((piece.tenant, piece.key, piece.is_entitled), deque()).append(number)
+        queues: list[Queue] = [[] for _ in self.workers]
+        for at, (worker, queue) in self._of_workers(queues):
+            for planned in last.groups.get(worker.name, ()):
+                found = pieces.get((planned.tenant, planned.key, planned.is_entitled))
+                if found and self.problem.seconds_on[at][found[0]] < inf:
+                    queue.append(found.popleft())
+        return queues
+
+    def _model(self, at: int, queue: Queue) -> str:
+        """Return the model of the first group, if the swap to it may start now; else the loaded one."""
+        worker = self.workers[at]
+        model = self.live[queue[0]].key.model if queue else worker.loaded
+        return model if self._held_s(worker, model) == 0.0 else worker.loaded
+
+    def _order(self, at: int, queue: Queue) -> list[PlannedGroup]:
+        ends = ends_s(self.problem, at, queue)
+        return [self._planned(self.live[group], end_s) for group, end_s in zip(queue, ends, strict=True)]
+
+    def _planned(self, piece: Piece, end_s: float) -> PlannedGroup:
+        return PlannedGroup(piece.tenant, piece.key, piece.requests, piece.due_at, self.now + end_s, piece.is_entitled)
+
+    def _use_idle(self, queues: list[Queue], models: dict[str, str], groups: dict[str, list[PlannedGroup]]) -> None:
+        """Let idle workers load models below their floor, and give deferred work a place. Changes both mappings."""
+        idle, tails = set(), {}
+        for worker in self.workers:
+            order = groups[worker.name]
+            tails[worker.name] = Tail(
+                order[-1].key.model if order else worker.loaded,
+                order[-1].ends_at - self.now if order else worker.free_s,
+            )
+            is_needed = order or worker.free_s > 0 or worker.loaded in self.waited_for or worker.name in self.pinned
+            if not is_needed:
+                idle.add(worker.name)
+        load_floors(self.floors, self.workers, tails, models, idle, self.now)
+        deferred = [piece for piece in self.claimed.pieces if piece.has_slack]
+        for name, piece, end_s in place_deferred(deferred, self.workers, self.rates, tails, models, idle, self.now):
+            groups[name].append(self._planned(piece, end_s))
+
+
+def _without_times(backlogs: Sequence[TenantBacklog], workers: Sequence[FleetWorker], now: float) -> Plan:
+    """Load each waiting model somewhere, the one that is due first before the others."""
+    due_at: dict[str, float] = {}
+    for group in (group for backlog in backlogs for group in backlog.groups):
+        due_at[group.key.model] = min(group.due_at, due_at.get(group.key.model, inf))
+    loaded = {worker.loaded for worker in workers}
+    absent = sorted(due_at.keys() - loaded, key=lambda model: (due_at[model], model))
+    swaps = assign(absent, workers, now, due_at)
+    waiting = sum(group.requests for backlog in backlogs for group in backlog.groups)
+    models = {worker.name: swaps.get(worker.name, worker.loaded) for worker in workers}
+    return Plan(now, models, {worker.name: () for worker in workers}, left_out=waiting)
