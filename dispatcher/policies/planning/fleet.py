@@ -14,7 +14,7 @@ class FleetWorker:
 
     `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none; a worker that swaps counts as
     having its new model, since now. `loaded_at`: since when, in Unix seconds. `swap_s`: seconds to make each model the
-    loaded one, 0 for the loaded one; a model that is absent, or whose time is infinite, does not fit. `free_s`: until
+    loaded one, 0 for the loaded one; a model that is absent, or has an infinite time, does not fit. `free_s`: until
     the requests that run now have ended. `service_per_s`: service units per second by model; unknown if absent or not
     a positive finite number. `slots`: requests that run at once.
 
