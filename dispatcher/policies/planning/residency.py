@@ -79,8 +79,8 @@ def assign(
 ) -> dict[str, str]:
     """Return a worker for each model, in their order, as far as workers may swap now.
 
-    First workers with a model that no request waits for, then with one that another worker has too, then those that have
-    theirs longest.
+    First workers with a model that no request waits for, then with one that another worker has too, then those that
+    have theirs longest.
     """
     assigned: dict[str, str] = {}
     copies: dict[str, int] = {}
