@@ -96,9 +96,10 @@ class OrderAlone:
         found = self.tenants[tenant]
         found.clocks, priority = self.order.joined(found, now, self.virtual_time)
         self.arrivals += 1
-        queue = found.queues.get(MODEL) or found.queue(MODEL)
+        queue = found.queues.get((MODEL, False)) or found.queue(MODEL, False)
         queue.add(Call(tenant, found, MODEL, COST, self.arrivals, priority))
         found.waiting += 1
+        found.direct += 1
         if queue.entry is None:
             self.index.place(queue, now)
 
@@ -111,11 +112,11 @@ class OrderAlone:
         clocks = order.settled(tenant, call, self.true_cost)
         if clocks is not tenant.clocks:
             tenant.clocks = clocks
-            queue = tenant.queues.get(MODEL)
+            queue = tenant.queues.get((MODEL, False))
             if queue is not None and queue.count:
                 self.index.place(queue, now)
         self.arrive(self.prepared, now)
-        queue, lowest_vft = self.index.due(now)
+        queue, lowest_vft = self.index.due(now, self.virtual_time)
         if queue is None:
             raise RuntimeError("no call waits")
         tenant = queue.tenant
@@ -125,6 +126,7 @@ class OrderAlone:
         )
         queue.remove(call)
         tenant.waiting -= 1
+        tenant.direct -= 1
         if queue.count:
             self.index.place(queue, now)
         else:

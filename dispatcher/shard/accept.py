@@ -15,6 +15,8 @@ from dispatcher.shard.state import State
 APPS_MAX = 100
 """The most applications of a tenant with usage of their own within an hour. A bound is needed because clients choose
 the names, and the state keeps a row of usage for each until it is projected."""
+DUE_LAST = 1e12
+"""The priority of a call without an SLO class beside calls with due times, in Unix seconds."""
 RETRY_UNKNOWN_S = 5.0
 """The Retry-After while no worker has the model."""
 
@@ -32,14 +34,18 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
     refused = _queue_full(state, tenant, command) or _throttled(state, command, app)
     if refused is not None:
         return refused
-    clocks, priority = state.order.joined(tenant, state.at, state.virtual_time)
+    slack = state.order.slack
+    deferred = command.deferred and slack is not None
+    clocks, priority = state.order.joined(tenant, state.at, state.virtual_time, deferred=deferred)
+    if slack is not None:
+        priority = command.due_at or DUE_LAST
     decision.add(
         made(
             Accepted,
             (
                 command.id, command.floor, command.process, command.tenant, command.model, command.cost,
                 command.deadline_at, command.durable, app, command.interaction, priority, clocks,
-                command.slo_class, command.due_at, command.deferred, command.input_tokens,
+                command.slo_class, command.due_at, deferred, command.input_tokens,
             ),
         )
     )  # fmt: skip
@@ -120,6 +126,14 @@ def _app(state: State, command: Accept) -> str:
     return app if state.apps[tenant, hour] < APPS_MAX or (tenant, app, hour) in state.usage else ""
 
 
+def _is_saturated(state: State, model: str) -> bool:
+    """Return whether the model has a serving worker, and all of them have at least `settings.saturated` of their KV
+    blocks in use."""
+    serving = [worker for worker in state.slots.of(model) if worker.config.state == "serving"]
+    full = state.settings.saturated
+    return bool(serving) and all(state.kv_use.get(worker.name, 0.0) >= full for worker in serving)
+
+
 def _throttled(state: State, command: Accept, app: str) -> Refused | None:
     """Apply FairServe's rule (policies/throttling.py): refuse only while the fleet is saturated, and never within an
     interaction that has begun."""
@@ -127,7 +141,7 @@ def _throttled(state: State, command: Accept, app: str) -> Refused | None:
         return None
     under_way = bool(command.interaction) and (command.tenant, command.interaction) in state.interactions
     found = state.throttle.check(
-        command.tenant, app, state.at, saturated=state.is_saturated(command.model), under_way=under_way
+        command.tenant, app, state.at, saturated=_is_saturated(state, command.model), under_way=under_way
     )
     if found is None:
         return None

@@ -30,8 +30,10 @@ def dispatch(decision: Decision, call: Call, first: Worker, lowest_vft: float) -
     """
     state, tenant = decision.state, call.tenant
     worker = state.slots.best_for(call, first, state.processes[call.process].unreached) if call.lost_on else first
+    slack = state.order.slack
+    as_surplus = call.deferred and slack is not None and slack.is_calm(call, state.at)
     in_profile, rate_per_s, clocks, virtual_time = state.order.charged(
-        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft
+        tenant, call.cost, state.at, state.virtual_time, state.scale(), lowest_vft, as_surplus
     )
     decision.add(
         made(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import DEFAULT_ORDER
+from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.policies.throttling import Limits
 
@@ -44,6 +45,8 @@ class ShardSettings:
     """The costs of input and output tokens (policies/service.py)."""
     tiers: TierFloors | None = None
     """None: the gate ignores tiers."""
+    slack: Slack | None = None
+    """How due times matter to the order (slack_index.py); None: they do not."""
     throttling: Limits | None = None
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     saturated: float = SATURATED

@@ -34,7 +34,7 @@ Undo = tuple[Callable[..., Any], tuple[Any, ...]]
 class State:
     def __init__(self, settings: ShardSettings) -> None:
         self.settings = settings
-        self.order = new_order(settings.order, lead_max=settings.lead_max)
+        self.order = new_order(settings.order, lead_max=settings.lead_max, slack=settings.slack)
         self.position = 0
         """The position of the entry that is being applied, or that comes next."""
         self.at = 0.0
@@ -62,6 +62,7 @@ class State:
         """Service units that each waiting tier is behind its floor (tier_floors.py)."""
         self.waiting = 0
         self.waiting_tiers: Counter[str] = Counter()
+        """Waiting calls of each tier that are not deferred."""
         self.lanes = Lanes(self.order, by_tier=settings.tiers is not None)
         self.deadlines = Deadlines(self.calls)
         self.idle = IdleTenants()
@@ -108,19 +109,23 @@ class State:
     def join_queue(self, call: Call) -> None:
         """Add the call to its queue, and note no inverse. The caller notes one (steps.py)."""
         tenant = call.tenant
-        tenant.queue(call.model).add(call)
+        tenant.queue(call.model, call.deferred).add(call)
         tenant.waiting += 1
         self.waiting += 1
-        self.waiting_tiers[tenant.tier] += 1
+        if not call.deferred:
+            tenant.direct += 1
+            self.waiting_tiers[tenant.tier] += 1
         self.deadlines.add(call)
 
     def leave_queue(self, call: Call) -> None:
         """Remove the call from its queue, and note no inverse. The caller notes one (steps.py)."""
         tenant = call.tenant
-        tenant.queues[call.model].remove(call)
+        tenant.queues[call.model, call.deferred].remove(call)
         tenant.waiting -= 1
         self.waiting -= 1
-        self.waiting_tiers[tenant.tier] -= 1
+        if not call.deferred:
+            tenant.direct -= 1
+            self.waiting_tiers[tenant.tier] -= 1
 
     def suspend(self, call: Call, sign: int = 1) -> None:
         """Count a waiting call that is in no queue because its process is silent. With `sign` -1, stop counting it."""
@@ -178,9 +183,9 @@ class State:
         old = (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max)
         self._note(self.set_tenant, tenant, old)
         self.lanes.drop(tenant)
-        self.waiting_tiers[tenant.tier] -= tenant.waiting
+        self.waiting_tiers[tenant.tier] -= tenant.direct
         (tenant.version, tenant.weight, tenant.rate_per_s, tenant.burst, tenant.tier, tenant.waiting_max) = values
-        self.waiting_tiers[tenant.tier] += tenant.waiting
+        self.waiting_tiers[tenant.tier] += tenant.direct
         self._dirty[tenant.name] = tenant
 
     def process(self, name: str) -> Process:
@@ -283,13 +288,6 @@ class State:
         if not self.promises.per_s:
             return 1.0
         return rate_scale(self.promises.per_s, self.slots.capacity_per_s() or None)
-
-    def is_saturated(self, model: str) -> bool:
-        """Return whether the model has a serving worker, and all of them have at least `settings.saturated` of their KV
-        blocks in use."""
-        serving = [worker for worker in self.slots.of(model) if worker.config.state == "serving"]
-        full = self.settings.saturated
-        return bool(serving) and all(self.kv_use.get(worker.config.worker, 0.0) >= full for worker in serving)
 
     def next_due(self) -> float:
         """Return the Unix seconds of the first deadline of a waiting call or end of a worker's rest, or infinity."""

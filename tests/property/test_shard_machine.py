@@ -26,6 +26,7 @@ from dispatcher.model.commands import (
     call_id,
 )
 from dispatcher.model.facts import Entry
+from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import Limits
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings, TierFloors
@@ -55,11 +56,14 @@ def seen(shard: Shard) -> Any:
 
 class ShardMachine(RuleBasedStateMachine):
     order = "bwfq"
+    slack: Slack | None = None
 
     def __init__(self) -> None:
         super().__init__()
         limits = Limits(user=6, app=8, window_s=30.0)
-        self.settings = ShardSettings(order=self.order, tiers=TIERS, throttling=limits, lead_max=100.0)
+        self.settings = ShardSettings(
+            order=self.order, tiers=TIERS, throttling=limits, lead_max=100.0, slack=self.slack
+        )
         self.writer, self.reader = Shard(self.settings), Shard(self.settings)
         self.now = 1_000_000.0
         self.entries: list[Entry] = []
@@ -90,10 +94,21 @@ class ShardMachine(RuleBasedStateMachine):
         tenants=st.lists(st.sampled_from(sorted(TENANTS)), min_size=1, max_size=4),
         process=st.sampled_from(PROCESSES), model=st.sampled_from("mn"), cost=st.sampled_from([1.0, 7.0, 30.0]),
         lose=st.booleans(), kind=st.sampled_from(["plain", "durable", "launched"]), wait_s=st.sampled_from([2.0, 50.0]),
+        due=st.sampled_from([("", 0.0, False), ("now", 1.0, False), ("soon", 20.0, False), ("batch", 30.0, True)]),
     )  # fmt: skip
     def accept(
-        self, tenants: list[str], process: str, model: str, cost: float, lose: bool, kind: str, wait_s: float
+        self,
+        tenants: list[str],
+        process: str,
+        model: str,
+        cost: float,
+        lose: bool,
+        kind: str,
+        wait_s: float,
+        due: tuple[str, float, bool],
     ) -> None:
+        slo_class, due_s, deferred = due
+        due_at = self.now + due_s if slo_class else 0.0
         commands: list[Command] = []
         for tenant in tenants:
             self.sequences[process] += 1
@@ -102,7 +117,7 @@ class ShardMachine(RuleBasedStateMachine):
             weight, rate, burst, tier = TENANTS[tenant]
             commands.append(
                 Accept(name, floor, "" if kind == "launched" else process, tenant, model, cost, self.now + wait_s,
-                       kind != "plain", "app", "chat", 1, weight, rate, burst, tier, 5)
+                       kind != "plain", "app", "chat", 1, weight, rate, burst, tier, 5, slo_class, due_at, deferred, 9)
             )  # fmt: skip
         self.write(commands, lose)
 
@@ -185,6 +200,11 @@ class ShardMachine(RuleBasedStateMachine):
         """The reader begins anew, at a snapshot."""
         self.reader = load(dump(self.writer), self.settings)
         assert seen(self.reader) == seen(self.writer)
+        for call in [call for call in self.writer.state.calls.values() if call.worker]:
+            end = [End(call.id, call.attempt, "done", 1, 1)]
+            assert self.reader.decide(end, self.now) == self.writer.decide(end, self.now)
+            self.reader.rollback()
+            self.writer.rollback()
 
     @invariant()
     def slots_are_kept(self) -> None:
@@ -208,9 +228,15 @@ class ShardMachine(RuleBasedStateMachine):
                 assert not [w for w in state.workers.values() if w.config.model == call.model and w.free > 0]
 
 
-@pytest.mark.parametrize("order", ["bwfq", "sfq", "fcfs", "ratio", "ratio+wake", "virtual-clock"])
-def test_all_shards_of_a_log_agree(order: str) -> None:
+SLACK = Slack(window=20.0, urgent_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("order", "slack"),
+    [("bwfq", SLACK), *((order, None) for order in ("bwfq", "sfq", "fcfs", "ratio", "ratio+wake", "virtual-clock"))],
+)
+def test_all_shards_of_a_log_agree(order: str, slack: Slack | None) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    machine = type("Machine", (ShardMachine,), {"order": order})
+    machine = type("Machine", (ShardMachine,), {"order": order, "slack": slack})
     run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None))

@@ -10,23 +10,27 @@ from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.slack_index import Slack
 
 
 @registered("fcfs")
 class FirstComeFirstServed:
-    """All orders take `lead_max`; this one does not use it."""
+    """All orders take `lead_max` and `slack`; this one does not use them."""
 
     name = "fcfs"
+    slack: Slack | None = None
     new_clocks: Clocks = ()
     is_conserving = True
 
-    def __init__(self, *, lead_max: float = LEAD_MAX) -> None:
+    def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None) -> None:
         pass
 
     def make_index(self) -> Index:
         return KeyedIndex(lambda head: head.priority)
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
@@ -40,6 +44,7 @@ class FirstComeFirstServed:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
+        as_surplus: bool = False,
     ) -> Charge:
         return False, 0.0, tenant.clocks, virtual_time
 

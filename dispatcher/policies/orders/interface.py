@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant, TenantQueue
+from dispatcher.policies.orders.slack_index import Slack
 
 Charge = tuple[bool, float, Clocks, float]
 """The effects of a dispatch: whether the guarantee covers it, the effective rate, the tenant's clocks and V after it. A
@@ -33,11 +34,15 @@ class Index(Protocol):
         """Remove the queue: it is empty, or its tenant's tier or share is about to change."""
         ...
 
-    def due(self, now: float) -> tuple[TenantQueue | None, float]:
+    def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         """Return the queue that is due first, or None if nothing waits, and what `lowest_vft` returns.
 
         Changes nothing but the index itself.
         """
+        ...
+
+    def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
+        """Return the queue that is due first among those whose calls are not deferred, or None."""
         ...
 
     def guaranteed(self, now: float) -> TenantQueue | None:
@@ -45,7 +50,8 @@ class Index(Protocol):
         ...
 
     def lowest_vft(self) -> float:
-        """Return the lowest vft of the index's tenants; infinity if none waits or the order has no such clock."""
+        """Return the lowest vft of the tenants whose calls are not deferred; infinity if none waits or the order has no
+        such clock."""
         ...
 
 
@@ -59,10 +65,18 @@ class Order(Protocol):
     """True (work conserving): no slot stays free while a call waits that may use it. False: a call is dispatched only
     at its arrival (`goes_at_once`), or when another call ends or is returned."""
 
+    slack: Slack | None
+    """How due times matter; None: they do not, and no call is deferred."""
+
     def make_index(self) -> Index: ...
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
-        """Return the tenant's clocks after a call's arrival, and the call's priority in its queue, lowest first."""
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
+        """Return the tenant's clocks after a call's arrival, and the call's priority in its queue, lowest first.
+
+        `deferred`: the call is of a deferred SLO class.
+        """
         ...
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
@@ -77,10 +91,12 @@ class Order(Protocol):
         virtual_time: float,
         scale: float,
         lowest_vft: float,
+        as_surplus: bool = False,
     ) -> Charge:
         """Return the charge of a dispatch.
 
         `scale`: the factor on guaranteed rates. `lowest_vft`: the lowest of the tenants that wait for the call's model.
+        `as_surplus`: the call is deferred and has slack, so that no guarantee covers it.
         """
         ...
 
@@ -98,7 +114,7 @@ class Order(Protocol):
 
 
 class OrderMaker(Protocol):
-    def __call__(self, *, lead_max: float) -> Order: ...
+    def __call__(self, *, lead_max: float, slack: Slack | None) -> Order: ...
 
 
 ORDERS: dict[str, OrderMaker] = {}

@@ -35,11 +35,14 @@ class KeyedIndex:
         self._live -= queue.entry is not None
         queue.entry = None
 
-    def due(self, now: float) -> tuple[TenantQueue | None, float]:
+    def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         heap = self._heap
         while heap and (entry := heap[0])[2].entry is not entry:
             heappop(heap)
         return heap[0][2] if heap else None, inf
+
+    def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
+        return self.due(now, virtual_time)[0]
 
     def guaranteed(self, now: float) -> TenantQueue | None:
         return None

@@ -1,8 +1,9 @@
 """A shard's tenants, their queues and their calls, as the orders see them.
 
-A tenant has one queue for each model. A queue is a heap of (priority, arrival). If all calls have the same priority, it
-is first come, first served. Entries are lazy: a call that leaves is only marked, and its entry is dropped when it gets
-to the front, or when there are too many dead entries. A call that returns gets its old place.
+A tenant has one queue for each model, and another one for its deferred calls. A queue is a heap of (priority, arrival).
+If all calls have the same priority, it is first come, first served. Entries are lazy: a call that leaves is only
+marked, and its entry is dropped when it gets to the front, or when there are too many dead entries. A call that returns
+gets its old place.
 
 These are plain classes with slots, not dataclasses, because an object is made for each call.
 """
@@ -112,7 +113,7 @@ class Tenant:
     """A tenant with its share, its clocks, its queues, and the numbers of its calls."""
 
     __slots__ = (
-        "burst", "clocks", "is_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
+        "burst", "clocks", "direct", "is_idle", "name", "promised_per_s", "queues", "rate_per_s", "running", "spent",
         "suspended", "tier", "version", "waiting", "waiting_max", "weight",
     )  # fmt: skip
 
@@ -124,9 +125,12 @@ class Tenant:
         self.rate_per_s = self.burst = 0.0
         self.tier = "standard"
         self.waiting_max = 0
-        self.queues: dict[str, TenantQueue] = {}
+        self.queues: dict[tuple[str, bool], TenantQueue] = {}
+        """By model, and whether the calls are deferred."""
         self.waiting = 0
         """Calls in its queues, without the suspended ones."""
+        self.direct = 0
+        """Those of `waiting` that are not deferred."""
         self.suspended = 0
         """Waiting calls of processes that are silent."""
         self.running = 0
@@ -141,8 +145,8 @@ class Tenant:
     def is_active(self) -> bool:
         return self.running > 0 or self.waiting > 0 or self.suspended > 0
 
-    def queue(self, model: str) -> TenantQueue:
-        found = self.queues.get(model)
+    def queue(self, model: str, deferred: bool) -> TenantQueue:
+        found = self.queues.get((model, deferred))
         if found is None:
-            found = self.queues[model] = TenantQueue(self, model)
+            found = self.queues[model, deferred] = TenantQueue(self, model)
         return found

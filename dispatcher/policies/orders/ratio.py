@@ -30,22 +30,29 @@ from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.slack_index import Slack
 
 
 class Ratio:
-    """All orders take `lead_max`; this one does not use it. `wake`: dispatch also on arrival (work conserving)."""
+    """All orders take `lead_max` and `slack`; this one does not use them.
 
+    `wake`: dispatch also on arrival (work conserving).
+    """
+
+    slack: Slack | None = None
     new_clocks: Clocks = ()
     """No numbers yet. A tenant's credits begin to grow at its first call."""
 
-    def __init__(self, *, lead_max: float = LEAD_MAX, wake: bool = False) -> None:
+    def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None, wake: bool = False) -> None:
         self.name = "ratio+wake" if wake else "ratio"
         self.is_conserving = wake
 
     def make_index(self) -> Index:
         return KeyedIndex(lambda head: head.priority)
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
         earned, spent, _ = clocks = _updated(tenant, now)
         return clocks, spent / max(earned, 1.0)
 
@@ -62,6 +69,7 @@ class Ratio:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
+        as_surplus: bool = False,
     ) -> Charge:
         earned, spent, at = _updated(tenant, now)
         return False, 0.0, (earned, spent + 1.0, at), virtual_time

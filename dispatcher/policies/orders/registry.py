@@ -5,13 +5,17 @@ from __future__ import annotations
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders import fcfs, ratio, two_clocks, virtual_clock
 from dispatcher.policies.orders.interface import DEFAULT_ORDER, ORDERS, Order
+from dispatcher.policies.orders.slack_index import Slack
 
 __all__ = ["DEFAULT_ORDER", "ORDERS", "fcfs", "new_order", "ratio", "two_clocks", "virtual_clock"]
 
 
-def new_order(name: str = DEFAULT_ORDER, *, lead_max: float = LEAD_MAX) -> Order:
-    """Return the order. `lead_max` in service units for a weight of 1. Raises ValueError for an unknown order."""
+def new_order(name: str = DEFAULT_ORDER, *, lead_max: float = LEAD_MAX, slack: Slack | None = None) -> Order:
+    """Return the order. `lead_max` in service units for a weight of 1; `slack`: how due times matter.
+
+    Raises ValueError for an unknown order.
+    """
     maker = ORDERS.get(name)
     if maker is None:
         raise ValueError(f"unknown order {name!r}; there are: {', '.join(sorted(ORDERS))}")
-    return maker(lead_max=lead_max)
+    return maker(lead_max=lead_max, slack=slack)

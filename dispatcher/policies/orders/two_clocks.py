@@ -12,6 +12,8 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
                   at V - lead_max at least. So tenants that join a slower model soon get their turn, and a tenant that
                   waits there gets no large advantage at another model. Tenants that are further behind V take turns
                   call by call
+    due times     with SLO classes (slack_index.py): least slack first, in profile and within a window of the surplus;
+                  deferred calls after all others, charged as surplus
     in a tenant   first come, first served: each call is charged when it is dispatched, so the k-th call of a flood
                   waits for the k-1 before it
     overbooked    effective rate = rate x rate_scale(sum of the rates of tenants that wait or run, capacity)
@@ -40,6 +42,7 @@ from math import inf
 from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.slack_index import Slack, SlackIndex
 from dispatcher.policies.orders.two_clocks_index import TwoClocksIndex
 
 
@@ -52,21 +55,30 @@ class TwoClocks:
     new_clocks: Clocks = (0.0, 0.0)
     is_conserving = True
 
-    def __init__(self, *, lead_max: float = LEAD_MAX, guarantees: bool = True) -> None:
+    def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None, guarantees: bool = True) -> None:
         if not lead_max > 0:
             raise ValueError(f"lead_max must be a positive number, not {lead_max!r}")
         self.name = "bwfq" if guarantees else "sfq"
         self._guarantees = guarantees
         self._lead_max = lead_max if guarantees else inf
+        self.slack = slack if guarantees else None
 
     def make_index(self) -> Index:
+        if self.slack is not None:
+            return SlackIndex(self.slack)
         return TwoClocksIndex(guarantees=self._guarantees)
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
         """Lift the tenant to V if no call of it waits. If none runs either, cut its bucket to full: its share may have
-        changed."""
+        changed.
+
+        Deferred calls that wait do not keep a tenant from being lifted by another call: otherwise a batch that waits
+        all day would keep the tenant's vft low, and its other calls would pass those of other tenants.
+        """
         clocks = tenant.clocks
-        if tenant.waiting or tenant.suspended:
+        if tenant.direct or tenant.suspended or (deferred and tenant.waiting):
             return clocks, 0.0
         tat, vft = clocks
         if vft < virtual_time:
@@ -89,6 +101,7 @@ class TwoClocks:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
+        as_surplus: bool = False,
     ) -> Charge:
         """Charge vft always, tat if the guarantee covers the dispatch, and move V.
 
@@ -115,7 +128,7 @@ class TwoClocks:
         if not rate or not self._guarantees:
             return False, 0.0, (tat, finish), moved
         effective = rate * scale
-        if tat > now:
+        if tat > now or as_surplus:
             return False, effective, (tat, finish), moved
         full = now - tenant.burst / rate
         return True, effective, ((tat if tat > full else full) + cost / effective, finish), moved

@@ -66,7 +66,7 @@ class TwoClocksIndex:
             self._queues -= 1
         queue.entry = queue.later_entry = None
 
-    def due(self, now: float) -> tuple[TenantQueue | None, float]:
+    def due(self, now: float, virtual_time: float) -> tuple[TenantQueue | None, float]:
         if self._later and self._later[0][0] <= now:
             self._fill_buckets(now)
         ready, surplus = self._ready, self._surplus
@@ -78,6 +78,9 @@ class TwoClocksIndex:
             return (surplus[0][2], surplus[0][0]) if surplus else (None, inf)
         vft, _, queue = ready[0]
         return queue, surplus[0][0] if surplus and surplus[0][0] < vft else vft
+
+    def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
+        return self.due(now, virtual_time)[0]
 
     def guaranteed(self, now: float) -> TenantQueue | None:
         if self._later and self._later[0][0] <= now:

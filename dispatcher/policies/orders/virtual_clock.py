@@ -27,18 +27,23 @@ from dispatcher.policies.clocks import LEAD_MAX
 from dispatcher.policies.orders.interface import Charge, Index, registered
 from dispatcher.policies.orders.keyed_index import KeyedIndex
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.slack_index import Slack
 
 DEBT_MAX_S = 5.0
 """The most that a tenant's tat may be ahead of now in the capped variant."""
 
 
 class VirtualClock:
-    """All orders take `lead_max`; this one does not use it. `debt_max_s` in seconds, above 0. Raises ValueError."""
+    """All orders take `lead_max` and `slack`; this one does not use them.
 
+    `debt_max_s` in seconds, above 0. Raises ValueError.
+    """
+
+    slack: Slack | None = None
     new_clocks: Clocks = (0.0,)
     is_conserving = True
 
-    def __init__(self, *, lead_max: float = LEAD_MAX, debt_max_s: float = inf) -> None:
+    def __init__(self, *, lead_max: float = LEAD_MAX, slack: Slack | None = None, debt_max_s: float = inf) -> None:
         if not debt_max_s > 0:
             raise ValueError(f"debt_max_s must be a positive number of seconds, not {debt_max_s!r}")
         self.name = "virtual-clock" if debt_max_s == inf else "virtual-clock+cap"
@@ -47,7 +52,9 @@ class VirtualClock:
     def make_index(self) -> Index:
         return KeyedIndex(_tat)
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0
 
     def goes_at_once(self, tenant: Tenant, now: float) -> bool:
@@ -61,6 +68,7 @@ class VirtualClock:
         virtual_time: float,
         scale: float,
         lowest_vft: float,
+        as_surplus: bool = False,
     ) -> Charge:
         rate, (tat,) = tenant.rate_per_s, tenant.clocks
         if not rate:

@@ -13,5 +13,7 @@ class Favourite(FirstComeFirstServed):
 
     name = "favourite"
 
-    def joined(self, tenant: Tenant, now: float, virtual_time: float) -> tuple[Clocks, float]:
+    def joined(
+        self, tenant: Tenant, now: float, virtual_time: float, *, deferred: bool = False
+    ) -> tuple[Clocks, float]:
         return tenant.clocks, 0.0 if tenant.name == FAVOURITE else 1.0

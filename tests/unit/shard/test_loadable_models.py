@@ -5,6 +5,7 @@ from __future__ import annotations
 from dispatcher.model.commands import Attempts, Offer, Refused, Report, Waiting
 from dispatcher.model.facts import Entry, WorkerSet
 from dispatcher.model.loadable import LoadableModel
+from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.snapshot import dump, load
@@ -62,11 +63,11 @@ def test_calls_for_a_model_that_nobody_can_load_are_refused() -> None:
 
 
 def test_models_are_in_entries_and_snapshots() -> None:
-    shard = LoneShard(None, swapping("a"))
+    shard = LoneShard(ShardSettings(slack=Slack()), swapping("a"))
     shard.accept(model="b", slo_class="batch", due_at=T0 + 3600.0, deferred=True, input_tokens=7)
     entry = Entry(0, T0, "test", "", 0, (*shard.shard.fleet(), *shard.facts))
     assert decode_entry(encode_entry(entry)) == entry
-    loaded = load(dump(shard.shard), ShardSettings())
+    loaded = load(dump(shard.shard), ShardSettings(slack=Slack()))
     assert dump(loaded) == dump(shard.shard)
     assert loaded.fleet() == shard.shard.fleet()
     assert loaded.fleet()[0].models[1].swap_s == 3.0
