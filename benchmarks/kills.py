@@ -54,7 +54,7 @@ class Books:
     answered: dict[str, int] = field(default_factory=dict)
     """Output tokens by key."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Keys whose answer is an error, by its code: it is the call's record, and does not change."""
+    """Keys with an error as their answer, by its code: it is the call's record, and does not change."""
     retries: Counter[str] = field(default_factory=Counter)
     killed: Counter[str] = field(default_factory=Counter)
 

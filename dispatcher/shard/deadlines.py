@@ -1,4 +1,4 @@
-"""The deadlines of waiting calls, in a heap. An entry whose call no longer waits is dead, and is dropped later."""
+"""The deadlines of waiting calls, in a heap. The entry of a call that no longer waits is dead, and is dropped later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Deadlines:
             heapify(self._heap)
 
     def take_due(self, now: float) -> list[str]:
-        """Return the ids of up to DUE_MAX waiting calls whose deadline has passed, and drop their entries."""
+        """Return the ids of up to DUE_MAX waiting calls after their deadline, and drop their entries."""
         due: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now and len(due) < DUE_MAX:
             call_id = heappop(self._heap)[1]

@@ -8,10 +8,10 @@ from dispatcher.model.usage import HOUR_S
 from dispatcher.shard.state import State
 
 ENDS_KEPT = 4096
-"""The number of ended calls whose outcomes are remembered. They cover more time than a failover takes."""
+"""The number of ended calls with a remembered outcome. They cover more time than a failover takes."""
 CLEANED_EVERY_S = 60.0
 HOURS_KEPT = 1
-"""The number of past hours whose usage stays in the state, even if it is projected."""
+"""For this number of past hours, usage stays in the state, even if it is projected."""
 
 
 def forget(state: State, before: float) -> None:

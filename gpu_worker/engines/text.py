@@ -43,7 +43,7 @@ class StopMatcher:
 
 
 class Detokenizer:
-    """Turns tokens into text. A character whose bytes span tokens is held back until it is complete.
+    """Turns tokens into text. A character of several tokens is held back until it is complete.
 
     `decode` turns token ids into text and writes U+FFFD for bytes that are not a complete character. Two windows of the
     last tokens are decoded, so the cost of a token does not grow with the text, and a tokenizer that treats the first

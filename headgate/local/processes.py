@@ -262,7 +262,7 @@ class Children:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb", buffering=0)
         )
-        with child.log_path.open("ab", buffering=0) as log:  # no buffer, whose last flush fails on a full disk
+        with child.log_path.open("ab", buffering=0) as log:  # no buffer: its last flush fails on a full disk
             await child._watch(output, log)
         transport.close()
         self._children.remove(child)

@@ -42,7 +42,7 @@ class Index(Protocol):
         ...
 
     def direct(self, now: float, virtual_time: float) -> TenantQueue | None:
-        """Return the queue that is due first among those whose calls are not deferred, or None."""
+        """Return the queue that is due first among the queues of calls that are not deferred, or None."""
         ...
 
     def guaranteed(self, now: float) -> TenantQueue | None:
@@ -50,8 +50,8 @@ class Index(Protocol):
         ...
 
     def lowest_vft(self) -> float:
-        """Return the lowest vft of the tenants whose calls are not deferred; infinity if none waits or the order has no
-        such clock."""
+        """Return the lowest vft of the tenants with calls that are not deferred; infinity if there are none or the
+        order has no such clock."""
         ...
 
 
@@ -105,7 +105,7 @@ class Order(Protocol):
         ...
 
     def ended_idle(self, clocks: Clocks, virtual_time: float) -> float:
-        """Return V after a settlement that leaves a slot free while no call waits. `clocks`: those after it."""
+        """Return V after a settlement that leaves a slot free while no call waits. `clocks`: the tenant's, after it."""
         ...
 
     def is_forgettable(self, tenant: Tenant, now: float, virtual_time: float) -> bool:

@@ -1,6 +1,6 @@
 """The index of the two-clock order for requests with SLO classes: due times decide where shares leave a choice.
 
-Source: QLM (SoCC 2024), section 5: the request with the least slack goes first. BWFQ decides whose turn it is
+Source: QLM (SoCC 2024), section 5: the request with the least slack goes first. BWFQ gives each tenant its turn
 (two_clocks.py), so slack decides only
 
 - between tenants in profile: a dispatch takes its tenant out of profile, so the order among them changes no share;
@@ -125,7 +125,7 @@ class SlackIndex:
             heappush(self._window, (entry[2].head().due_at or inf, vft, arrival, entry))
 
     def _bring_up_to_date(self, now: float) -> None:
-        """Place the queues anew that are in profile again, or whose deferred head has become urgent."""
+        """Place the queues anew that are in profile again, or have an urgent head now."""
         for heap in (self._later, self._calm):
             while heap and heap[0][0] <= now:
                 if _is_live(entry := heappop(heap)[-1]):

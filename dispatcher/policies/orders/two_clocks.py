@@ -4,7 +4,7 @@ Source: BWFQ (2025), section 3.1, in the form of clocks.py, which has the units 
 (tat, vft). tests/support/gate/definitions.py has the same moves as separate functions, and a test compares them.
 
     order         a free slot goes to a waiting tenant in profile (tat <= now); if there is none, to any waiting tenant
-                  (surplus). Among several the lowest vft goes first, then the one whose oldest call arrived first
+                  (surplus). Among several the lowest vft goes first, then the oldest call
     V             max(V, min(start stamp of the dispatched tenant, vft of the tenants that wait for the same model)) at
                   every dispatch; max(V, vft of the settled tenant) if the settlement leaves a slot free and nothing
                   waits
@@ -75,7 +75,7 @@ class TwoClocks:
         changed.
 
         Deferred calls that wait do not keep a tenant from being lifted by another call: otherwise a batch that waits
-        all day would keep the tenant's vft low, and its other calls would pass those of other tenants.
+        all day would keep the tenant's vft low, and its chats would go before the chats of other tenants.
         """
         clocks = tenant.clocks
         if tenant.direct or tenant.suspended or (deferred and tenant.waiting):
@@ -112,8 +112,8 @@ class TwoClocks:
         tenant of weight 0.01 got 59 % of a minute's slots, not 1 %.)
 
         `scale` shrinks the bucket in the same proportion as the rate: its depth in seconds, burst / unscaled rate,
-        stays the same. So a full bucket is full at every scale. Otherwise a tenant whose clocks were forgotten would
-        gain over a tenant whose clocks were kept.
+        stays the same. So a full bucket is full at every scale. Otherwise a tenant with forgotten clocks would
+        gain over a tenant with kept clocks.
         """
         tat, start = tenant.clocks
         if start > virtual_time + self._lead_max:

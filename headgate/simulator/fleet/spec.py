@@ -28,7 +28,7 @@ class Loadable:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """`models`: those that it can load. `loaded`: at the start; None: nothing. Workers of one kind are equally fast."""
+    """`models`: what it can load. `loaded`: at the start; None: nothing. Workers of one kind are equally fast."""
 
     name: str
     kind: str

@@ -8,10 +8,10 @@ needs another model. Deviations, which make it no weaker:
   Only lateness costs (planning/costs.py gives the reason).
 - It plans again when requests belong to no planned group, at most every PLAN_S seconds or when a worker is idle, and
   not only when a miss is predicted.
-- A worker whose queue is empty serves requests of its loaded model from the other queues.
+- A worker with an empty queue serves requests of its loaded model from the other queues.
 - Groups are of one model and class, which is what the paper's k-means separates in these workloads.
 
-It knows nothing of arrivals to come: a worker whose queue is empty is given to any other model.
+It knows nothing of arrivals to come: a worker with an empty queue is given to any other model.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ most value: of each model, the requests that are due first, as many as the worke
 divided by the batch's time. Requests that are late already are served when no model has others. A
 batch that is PREEMPT times as valuable as a running one preempts it, and the running requests are returned.
 
-SHEPHERD plans with execution times that are known, as those of other neural networks are: here a batch is expected to
+SHEPHERD plans with known execution times, as other neural networks have them: here a batch is expected to
 take as long as LENGTH_FACTOR times the mean output. It assumes that every model stands in memory, and so does the
 choice of a batch here, although a model that is not loaded must be swapped in.
 """
@@ -27,7 +27,7 @@ LENGTH_FACTOR = 2.0
 
 
 class _Stock:
-    """The waiting requests of one model: those that can be in time, the first due before the others, and the late."""
+    """The waiting requests of one model: the timely ones, the first due before the others, and the late."""
 
     def __init__(self) -> None:
         self._fresh: list[tuple[float, int, FleetRequest]] = []
@@ -46,7 +46,7 @@ class _Stock:
         return len(self._late)
 
     def take(self, most: int) -> list[FleetRequest]:
-        """Remove and return a batch: of those that can be in time, or else of the late ones."""
+        """Remove and return a batch: of the timely requests, or else of the late ones."""
         if self._fresh:
             return [heappop(self._fresh)[2] for _ in range(min(most, len(self._fresh)))]
         return [self._late.popleft() for _ in range(min(most, len(self._late)))]
