@@ -7,7 +7,8 @@ Units: costs and `served` in service units, rates in service units a second, tim
 numbers that the shard's order keeps for a tenant. Only the order knows their meaning (dispatcher/policies/orders).
 
 An entry's facts follow the order in which the shard decides (shard/decide.py): first all commands but arrivals, then
-arrivals, then dispatches, then the arrivals whose tenant's queue was full before these dispatches.
+arrivals, then the models that workers should load, then dispatches, then the arrivals whose tenant's queue was full
+before these dispatches.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ number of fields, so only the named tuples that the shard makes for every call a
 FORMAT = 5
 """The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
 Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities.
-Version 5 added SLO classes and the models that a worker can load."""
+Version 5 added SLO classes, the models that a worker can load, and ModelOrdered."""
 
 
 class OrderSet(NamedTuple):
@@ -54,6 +55,14 @@ class WorkerSet(NamedTuple):
     """See commands.Report."""
     loaded_at: float = 0.0
     """Since when it has `model`, in Unix seconds; 0 for a worker that keeps its model."""
+
+
+class ModelOrdered(NamedTuple):
+    """The worker should load this model, and gets no new calls until it reports the model. An empty `model` withdraws
+    the order."""
+
+    worker: str
+    model: str
 
 
 class WorkerLost(NamedTuple):
@@ -190,8 +199,8 @@ class UsageSaved(NamedTuple):
 
 
 Fact = (
-    OrderSet | WorkerSet | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched | Returned | Ended
-    | Dropped | Held | Cancelling | UsageSaved
+    OrderSet | WorkerSet | ModelOrdered | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched
+    | Returned | Ended | Dropped | Held | Cancelling | UsageSaved
 )  # fmt: skip
 
 

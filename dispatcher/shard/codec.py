@@ -18,6 +18,7 @@ from dispatcher.model.facts import (
     Entry,
     Fact,
     Held,
+    ModelOrdered,
     OrderSet,
     ProcessLost,
     ProcessSet,
@@ -35,6 +36,7 @@ PLAIN, COMPRESSED = b"j", b"z"
 KINDS: dict[str, type[Any]] = {
     "O": OrderSet,
     "W": WorkerSet,
+    "m": ModelOrdered,
     "w": WorkerLost,
     "P": ProcessSet,
     "p": ProcessLost,

@@ -1,7 +1,8 @@
 """Decides commands. Every fact is applied to the state at once, so that the next decision sees it.
 
-First come the commands that free capacity or change the fleet, then the arrivals. Then every free slot is given to the
-call that is due first. This module changes the state only through facts.
+First come the commands that free capacity or change the fleet, then the arrivals. Then workers are ordered to load
+models that are missing, and every free slot is given to the call that is due first. This module changes the state only
+through facts.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from dispatcher.shard.dispatching import dispatch, dispatch_next
 from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
+from dispatcher.shard.swapping import answered_with_loads, order_loads
 from dispatcher.shard.workers import report, rested, silent_worker
 
 ARRIVALS_LAST = frozenset({Accept, Status})
@@ -54,12 +56,14 @@ def decide(decision: Decision, commands: Sequence[Command]) -> list[Outcome]:
             outcomes[number] = _decide(decision, command)
     for number in arrivals:
         outcomes[number] = _decide(decision, commands[number])
+    order_loads(decision, commands)
     if decision.state.order.is_conserving:
         _give_slots(decision)
         _decide_again(decision, commands, outcomes)
     for number in arrivals:  # after the slots were given away
         if type(outcome := outcomes[number]) is Waiting:
             outcomes[number] = status(decision.state, outcome.id)
+    answered_with_loads(decision.state, commands, outcomes)
     return outcomes
 
 

@@ -21,6 +21,7 @@ from dispatcher.model.facts import (
     Ended,
     Fact,
     Held,
+    ModelOrdered,
     OrderSet,
     ProcessLost,
     ProcessSet,
@@ -68,8 +69,24 @@ def _worker_set(state: State, fact: WorkerSet) -> None:
     if worker is None:
         state.set_worker(fact.worker, Worker(fact))
     else:
+        if worker.load in (fact.model, *_unloadable(worker, fact)):
+            state.set_load(worker, "", worker.ordered_at)
         rested = worker.config.state == "resting" and fact.state != "resting"
         state.set_config(worker, fact, 0 if rested else worker.failures)
+
+
+def _unloadable(worker: Worker, fact: WorkerSet) -> tuple[str, ...]:
+    """Return the model that the worker was ordered to load, if it can no longer load it."""
+    return () if any(each.model == worker.load for each in fact.models) else (worker.load,)
+
+
+def _model_ordered(state: State, fact: ModelOrdered) -> None:
+    worker = state.workers[fact.worker]
+    if fact.model and fact.model not in worker.swap_s:
+        raise ValueError("the worker cannot load this model")
+    state.set_load(worker, fact.model, state.at)
+    if fact.model:
+        state.assign("models_ordered", {**state.models_ordered, fact.model: state.at})
 
 
 def _worker_lost(state: State, fact: WorkerLost) -> None:
@@ -206,6 +223,7 @@ def _hold_by(state: State, call: Call, name: str) -> None:
 FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     OrderSet: _order_set,
     WorkerSet: _worker_set,
+    ModelOrdered: _model_ordered,
     WorkerLost: _worker_lost,
     ProcessSet: _process_set,
     ProcessLost: _process_lost,

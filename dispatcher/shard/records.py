@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import WorkerSet, made
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.fallback import DRAIN_S
 
 RECENT = 8
 """For so many of a worker's last attempts, the state remembers whether they failed."""
 FAILED_MOST = 4
 """A worker rests if so many of its last RECENT attempts failed."""
+SLOW_SWAPS = 3.0
+ORDER_MARGIN_S = 30.0
+"""A worker has the time of a drain, of so many swaps, and this margin to load a model."""
 UNREACHED_KEPT = 8
 """The number of workers that a process could not reach and that are remembered for it."""
 ACCEPTED_KEPT = 1024
@@ -31,9 +35,25 @@ class Worker:
     of a named tuple.
     """
 
-    __slots__ = ("config", "failures", "model", "name", "running", "slots", "slots_open", "url")
+    __slots__ = (
+        "config",
+        "failures",
+        "load",
+        "model",
+        "name",
+        "ordered_at",
+        "running",
+        "slots",
+        "slots_open",
+        "swap_s",
+        "url",
+    )
 
     def __init__(self, config: WorkerSet) -> None:
+        self.load = ""
+        """The model that it should load now; empty: it keeps its model."""
+        self.ordered_at = 0.0
+        """When it last got such an order, or the order was withdrawn, in Unix seconds."""
         self.configure(config)
         self.running: dict[str, Call] = {}
         """The calls that hold its slots, by id."""
@@ -43,13 +63,33 @@ class Worker:
     def configure(self, config: WorkerSet) -> None:
         self.config = config
         self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
-        self.slots_open = config.slots if config.state == "serving" else 0
+        self.swap_s = {each.model: each.swap_s for each in config.models}
+        """The seconds that each of its models takes to load; empty for a worker that keeps its model."""
+        self._open()
+
+    def order(self, model: str, at: float) -> None:
+        self.load, self.ordered_at = model, at
+        self._open()
+
+    def _open(self) -> None:
+        is_open = self.config.state == "serving" and not self.load
+        self.slots_open = self.slots if is_open else 0
         """The number of its slots if it gets new work, otherwise 0."""
+
+    @property
+    def order_ends_at(self) -> float:
+        """When its order is withdrawn if it is not carried out, in Unix seconds."""
+        return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
+
+    @property
+    def target(self) -> str:
+        """The model that it has, or that it should load."""
+        return self.load or self.model
 
     @property
     def free(self) -> int:
         """The number of its slots that may be given to calls now. It may be negative after a reduction of its slots."""
-        return self.slots - len(self.running) if self.config.state == "serving" else 0
+        return self.slots - len(self.running) if self.config.state == "serving" and not self.load else 0
 
     @property
     def is_failing(self) -> bool:

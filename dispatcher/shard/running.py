@@ -131,7 +131,7 @@ def _end(
 
 def _leaves_a_slot_free(state: State, call: Call) -> bool:
     worker = state.workers[call.worker]
-    return (worker.config.state == "serving" and worker.free >= 0) or state.slots.first(call.model) is not None
+    return (worker.slots_open > 0 and worker.free >= 0) or state.slots.first(call.model) is not None
 
 
 def _after_slot_freed(decision: Decision) -> None:

@@ -102,8 +102,12 @@ class Shard:
         return news
 
     def next_tick(self) -> float:
-        """Return when the next Tick has something to decide, in Unix seconds; infinity if nothing is due."""
-        return self.state.next_due()
+        """Return when the next Tick has something to decide, in Unix seconds: the deadline of a waiting call, or the
+        end of a worker's rest or of an order to load a model. Infinity if nothing is due."""
+        workers = self.state.workers.values()
+        rests = (worker.config.until for worker in workers if worker.config.state == "resting")
+        loads = (worker.order_ends_at for worker in workers if worker.load)
+        return min([self.state.deadlines.next(), *rests, *loads])
 
     def fleet(self) -> list[WorkerSet]:
         return [worker.config for worker in self.state.workers.values()]

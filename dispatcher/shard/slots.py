@@ -23,6 +23,7 @@ class Slots:
         self._workers: dict[str, dict[str, Worker]] = {}
         self._loadable: Counter[str] = Counter()
         """The number of workers that can load each model, for workers with several."""
+        self._swapping = 0
         self._capacity_per_s: dict[str, float] | None = None
 
     def changed(self, worker: Worker) -> None:
@@ -33,7 +34,8 @@ class Slots:
             workers, self._heaps[model] = self._workers.setdefault(model, {}), []
         if workers.get(name) is not worker:
             workers[name] = worker
-            self._loadable.update(each.model for each in worker.config.models)
+            self._loadable.update(worker.swap_s.keys())
+            self._swapping += bool(worker.swap_s)
             self._capacity_per_s = None
         used = len(worker.running)
         if used < worker.slots_open:
@@ -47,7 +49,8 @@ class Slots:
         """Remove the worker, because it leaves or its configuration is about to change."""
         workers = self._workers[worker.model]
         if workers.pop(worker.name, None) is not None:
-            self._loadable.subtract(each.model for each in worker.config.models)
+            self._loadable.subtract(worker.swap_s.keys())
+            self._swapping -= bool(worker.swap_s)
         if not workers:
             del self._workers[worker.model], self._heaps[worker.model]
         self._capacity_per_s = None
@@ -78,6 +81,11 @@ class Slots:
             return first
         others = [worker for worker in self.of(call.model) if worker.name != call.lost_on and worker.free > 0]
         return min(others, key=lambda each: (each.name in unreached, _load(each), each.name), default=first)
+
+    @property
+    def can_swap(self) -> bool:
+        """True if a worker can load several models."""
+        return self._swapping > 0
 
     def has(self, model: str) -> bool:
         """Return whether any worker has the model or can load it, whether or not it gets new work."""

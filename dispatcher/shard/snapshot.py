@@ -69,6 +69,8 @@ def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
 def _rows(state: State) -> dict[str, list[Any]]:
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
+        "loads": [[w.name, w.load, w.ordered_at] for w in state.workers.values() if w.ordered_at],
+        "models_ordered": [list(item) for item in state.models_ordered.items()],
         "processes": [_process(name, process) for name, process in state.processes.items()],
         "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
         "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
@@ -107,6 +109,10 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         worker = Worker(_worker_set(*config))
         worker.failures = failures
         state.set_worker(worker.config.worker, worker)
+    for name, model, at in fields.get("loads", ()):  # snapshots before version 5 have none
+        state.set_load(state.workers[name], model, at)
+    for model, at in fields.get("models_ordered", ()):
+        state.models_ordered[model] = at
     for name, silent, floor, accepted, seen_at in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)

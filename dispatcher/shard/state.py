@@ -1,8 +1,9 @@
 """The state of a shard in memory, which follows from its facts, and the primitive changes that the facts consist of.
 
-Every primitive notes its inverse while `undo` is a list. So a decision can be applied before it is written, and undone
-if another process wrote the position first. The frequent facts (steps.py) note one inverse for all that they change.
-After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no inverse.
+Every primitive notes its inverse while `undo` is a list (undo_journal.py). So a decision can be applied before it is
+written, and undone if another process wrote the position first. The frequent facts (steps.py) note one inverse for all
+that they change. After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no
+inverse.
 
 Invariants: a call is in `calls` from its acceptance to its end; it waits in a queue (`queued`), or waits suspended
 because its holder is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.
@@ -11,7 +12,6 @@ because its holder is silent, or runs on a worker. Slots in use are exactly the 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 from dispatcher.model.commands import Over
@@ -27,12 +27,12 @@ from dispatcher.shard.lanes import Lanes
 from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
+from dispatcher.shard.undo_journal import UndoJournal
 
-Undo = tuple[Callable[..., Any], tuple[Any, ...]]
 
-
-class State:
+class State(UndoJournal):
     def __init__(self, settings: ShardSettings) -> None:
+        super().__init__()
         self.settings = settings
         self.order = new_order(settings.order, lead_max=settings.lead_max, slack=settings.slack)
         self.position = 0
@@ -63,6 +63,10 @@ class State:
         self.waiting = 0
         self.waiting_tiers: Counter[str] = Counter()
         """Waiting calls of each tier that are not deferred."""
+        self.waiting_models: Counter[str] = Counter()
+        """The number of waiting calls of each model that has some."""
+        self.models_ordered: dict[str, float] = {}
+        """When each model was last ordered from a worker, in Unix seconds."""
         self.lanes = Lanes(self.order, by_tier=settings.tiers is not None)
         self.deadlines = Deadlines(self.calls)
         self.idle = IdleTenants()
@@ -74,7 +78,6 @@ class State:
         self.durable_ends: list[tuple[Over, int]] = []
         """The ends of durable calls in the decision that is not written yet, each with the number of the call's last
         attempt."""
-        self.undo: list[Undo] | None = None
         self.grown: set[str] = set()
         """Processes with more than `accepted_most` accepted numbers. forgetting.py drops those below their floor."""
         self._dirty: dict[str, Tenant] = {}
@@ -112,6 +115,7 @@ class State:
         tenant.queue(call.model, call.deferred).add(call)
         tenant.waiting += 1
         self.waiting += 1
+        self.waiting_models[call.model] += 1
         if not call.deferred:
             tenant.direct += 1
             self.waiting_tiers[tenant.tier] += 1
@@ -123,6 +127,9 @@ class State:
         tenant.queues[call.model, call.deferred].remove(call)
         tenant.waiting -= 1
         self.waiting -= 1
+        self.waiting_models[call.model] -= 1
+        if not self.waiting_models[call.model]:
+            del self.waiting_models[call.model]
         if not call.deferred:
             tenant.direct -= 1
             self.waiting_tiers[tenant.tier] -= 1
@@ -157,11 +164,6 @@ class State:
             self._note(self.set_clocks, tenant, tenant.clocks)
             tenant.clocks = clocks
             self._dirty[tenant.name] = tenant
-
-    def assign(self, name: str, value: object) -> None:
-        """Assign one attribute of this state."""
-        self._note(self.assign, name, getattr(self, name))
-        setattr(self, name, value)
 
     # Records
 
@@ -220,6 +222,13 @@ class State:
         worker.failures = failures
         self.slots.changed(worker)
 
+    def set_load(self, worker: Worker, model: str, at: float) -> None:
+        """Order the worker to load a model, or withdraw the order (""). `at`: the time of the last order."""
+        self._note(self.set_load, worker, worker.load, worker.ordered_at)
+        self.slots.left(worker)
+        worker.order(model, at)
+        self.slots.changed(worker)
+
     def note_admission(self, tenant: str, app: str) -> None:
         if self.throttle is not None:
             self._note(self.throttle.restore, self.throttle.note(tenant, app, self.at))
@@ -255,10 +264,6 @@ class State:
         else:
             self.interactions[key] = at
 
-    def _note(self, inverse: Callable[..., Any], *arguments: Any) -> None:
-        if self.undo is not None:
-            self.undo.append((inverse, arguments))
-
     # Derived
 
     def touch(self, tenant: Tenant) -> None:
@@ -288,8 +293,3 @@ class State:
         if not self.promises.per_s:
             return 1.0
         return rate_scale(self.promises.per_s, self.slots.capacity_per_s() or None)
-
-    def next_due(self) -> float:
-        """Return the Unix seconds of the first deadline of a waiting call or end of a worker's rest, or infinity."""
-        rests = (w.config.until for w in self.workers.values() if w.config.state == "resting")
-        return min([self.deadlines.next(), *rests])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -32,10 +33,13 @@ from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.settings import ShardSettings, TierFloors
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.snapshot import dump, fields_of, load
+from tests.support.gate.swapping import swap_report
 
 TENANTS = {"a": (1.0, 0.0, 0.0, "standard"), "b": (3.0, 5.0, 20.0, "premium"), "c": (0.5, 2.0, 0.0, "background")}
 PROCESSES = ("p", "q", "r")
 WORKERS = {"w0": ("m", 2), "w1": ("m", 1), "w2": ("n", 2)}
+SWAPPING = ("s0", "s1")
+"""Workers that load m, n and o, by name."""
 TIERS = TierFloors({"premium": 0.5, "standard": 0.3, "background": 0.1}, slack=20.0)
 
 
@@ -49,7 +53,9 @@ def report(worker: str, *, slots: int | None = None, draining: bool = False, cap
 def seen(shard: Shard) -> Any:
     """Everything that the state holds, in an order that does not depend on how it came about."""
     fields = fields_of(dump(shard))
-    for name in ("workers", "processes", "tenants", "unreached", "calls", "usage", "interactions"):
+    for name in (
+        "workers", "loads", "models_ordered", "processes", "tenants", "unreached", "calls", "usage", "interactions"
+    ):  # fmt: skip
         fields[name].sort(key=json.dumps)
     return fields
 
@@ -92,7 +98,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(
         tenants=st.lists(st.sampled_from(sorted(TENANTS)), min_size=1, max_size=4),
-        process=st.sampled_from(PROCESSES), model=st.sampled_from("mn"), cost=st.sampled_from([1.0, 7.0, 30.0]),
+        process=st.sampled_from(PROCESSES), model=st.sampled_from("mno"), cost=st.sampled_from([1.0, 7.0, 30.0]),
         lose=st.booleans(), kind=st.sampled_from(["plain", "durable", "launched"]), wait_s=st.sampled_from([2.0, 50.0]),
         due=st.sampled_from([("", 0.0, False), ("now", 1.0, False), ("soon", 20.0, False), ("batch", 30.0, True)]),
     )  # fmt: skip
@@ -176,6 +182,21 @@ class ShardMachine(RuleBasedStateMachine):
         }
         self.write([commands[kind]], lose)
 
+    @rule(
+        worker=st.sampled_from(SWAPPING), model=st.sampled_from("mno"), obeys=st.booleans(), draining=st.booleans(),
+        lose=st.booleans(), swap_s=st.sampled_from([0.0, 1.0, 3.0]),
+    )  # fmt: skip
+    def worker_swaps(self, worker: str, model: str, obeys: bool, draining: bool, lose: bool, swap_s: float) -> None:
+        """A worker of several models reports the model that it was ordered to load, or any other one."""
+        known = self.writer.state.workers.get(worker)
+        has = known.target if known is not None and obeys else model
+        self.write([swap_report(worker, has, dict.fromkeys("mno", swap_s), draining=draining)], lose)
+
+    @rule(worker=st.sampled_from(SWAPPING), lose=st.booleans(), kind=st.sampled_from(["leave", "silent", "gone"]))
+    def swapping_worker_goes(self, worker: str, lose: bool, kind: str) -> None:
+        goes: dict[str, Command] = {"leave": Leave(worker), "gone": Gone(worker, True), "silent": Silent(worker, True)}
+        self.write([goes[kind]], lose)
+
     @rule(seconds=st.sampled_from([0.1, 3.0, 70.0, 700.0]), lose=st.booleans())
     def time_passes(self, seconds: float, lose: bool) -> None:
         self.now += seconds
@@ -217,6 +238,19 @@ class ShardMachine(RuleBasedStateMachine):
             assert tenant.running == sum(bool(call.worker) for call in calls)
             assert tenant.waiting == sum(call.queued for call in calls)
             assert tenant.suspended == len(calls) - tenant.running - tenant.waiting
+
+    @invariant()
+    def ordered_workers_can_load_their_model_and_get_no_calls(self) -> None:
+        for worker in self.writer.state.workers.values():
+            if worker.load:
+                assert worker.load in worker.swap_s
+                assert worker.load != worker.model
+                assert worker.free == 0
+
+    @invariant()
+    def waiting_models_are_those_of_the_queues(self) -> None:
+        state = self.writer.state
+        assert state.waiting_models == Counter(call.model for call in state.calls.values() if call.queued)
 
     @invariant()
     def no_slot_is_free_while_a_call_waits(self) -> None:
