@@ -1,4 +1,4 @@
-"""A cached view of the shard's workers: their models, and their bytes per token for estimates.
+"""A cached view of the shard's workers: their models, loaded or not, and their bytes per token for estimates.
 
 A request is checked against this view. Only the shard decides where the request runs. The view may be some seconds old,
 so the workers are read again before a request is refused for an unknown model. A silent worker counts here and in the
@@ -8,7 +8,7 @@ shard: the calls for its model wait until it reports again or has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dispatcher.model.capabilities import common
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
@@ -74,10 +74,12 @@ class FleetView:
 
     def capabilities(self, model: str) -> frozenset[str]:
         """Return what all workers of the model support, by the last view: the gate may choose any of them."""
-        return common(worker.capabilities for worker in self._workers if worker.model == model)
+        return common(each.capabilities for each in with_each_model(self._workers) if each.model == model)
 
     async def worker_for(self, tenant: Tenant, model: str) -> WorkerSet:
-        """Return a worker of the model. Raises UnknownModel (also if the tenant may not use the model), NoWorker.
+        """Return a worker of the model, as it is with the model loaded.
+
+        Raises UnknownModel (also if the tenant may not use the model), NoWorker.
 
         A model that the tenant's configuration names is known, even while no worker has it.
         """
@@ -110,7 +112,7 @@ class FleetView:
         workers = tuple(await self._link.fleet())
         self._workers, self._read_at = workers, self._clock.monotonic()
         self._seen = {model: seen for model, seen in self._seen.items() if self._was_served(model)}
-        self._seen.update({worker.model: (self._read_at, worker) for worker in workers})
+        self._seen.update({each.model: (self._read_at, each) for each in with_each_model(workers)})
         return workers
 
     def _forget_reading(self, reading: asyncio.Task[Sequence[WorkerSet]]) -> None:
@@ -119,5 +121,21 @@ class FleetView:
             reading.exception()  # each waiting caller raises it
 
 
+def with_each_model(workers: Iterable[WorkerSet]) -> Iterator[WorkerSet]:
+    """Yield each worker once for each model that it has or can load, as it would be with this model loaded."""
+    workers = tuple(workers)
+    yield from workers
+    for worker in workers:
+        for each in worker.models:
+            if each.model != worker.model:
+                yield worker._replace(
+                    model=each.model,
+                    context_tokens=each.context_tokens,
+                    bytes_per_token=each.bytes_per_token,
+                    service_per_s=each.service_per_s,
+                    capabilities=each.capabilities,
+                )
+
+
 def _of_model(workers: Sequence[WorkerSet], model: str) -> WorkerSet | None:
-    return next((worker for worker in workers if worker.model == model), None)
+    return next((each for each in with_each_model(workers) if each.model == model), None)

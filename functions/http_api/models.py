@@ -1,4 +1,4 @@
-"""GET /v1/models: the models of the workers that have not left, with their context length and capabilities."""
+"""GET /v1/models: the models that the workers have or can load, with their context length and capabilities."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dispatcher.model.capabilities import common
 from dispatcher.model.errors import UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
+from dispatcher.operations.fleet import with_each_model
 from functions.http_api.callers import context_of, tenant_of
 
 
@@ -30,7 +31,7 @@ async def get_model(request: Request) -> Response:
 async def _models(request: Request, tenant: Tenant) -> list[dict[str, Any]]:
     """Return the models that the tenant may use, by name."""
     by_name: dict[str, list[WorkerSet]] = {}
-    for worker in await context_of(request).fleet.workers():
+    for worker in with_each_model(await context_of(request).fleet.workers()):
         if tenant.models is None or worker.model in tenant.models:
             by_name.setdefault(worker.model, []).append(worker)
     return [_model(name, by_name[name]) for name in sorted(by_name)]

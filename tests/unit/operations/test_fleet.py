@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatcher.model.commands import Leave, Silent
+from dispatcher.model.commands import Leave, Report, Silent
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.loadable import LoadableModel
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.fleet import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView
+from dispatcher.operations.fleet import FRESH_S, PATIENCE_S, REMEMBERED_S, STALE_S, FleetView, with_each_model
 from tests.support.gate.memory_gate import Gate
 
 A = Tenant("a")
@@ -127,3 +128,29 @@ async def test_a_reader_that_leaves_does_not_stop_the_others(view: FleetView) ->
     await asyncio.sleep(0)
     first.cancel()
     assert len(await second) == 1
+
+
+LOADABLE = LoadableModel("big", 30.0, 32_768, 3.5, 50.0, ("chat", "tools"))
+
+
+async def test_a_model_that_a_worker_can_load_is_served(gate: Gate, view: FleetView) -> None:
+    gate.add_worker("s", model="small")
+    link = gate.link()
+    (found,) = [each for each in await link.fleet() if each.worker == "s"]
+    models = (LOADABLE, LoadableModel("small", 0.0, 1, 1.0, 0.0))
+    await link.do(Report(*found[:7], False, 0.0, 0, (), (), models))
+    big = await view.worker_for(A, "big")
+    assert (big.worker, big.context_tokens, big.bytes_per_token) == ("s", 32_768, 3.5)
+    assert view.capabilities("big") == {"chat", "tools"}
+    assert (await view.worker_for(A, "small")).context_tokens == found.context_tokens
+    with pytest.raises(UnknownModel):
+        await view.worker_for(A, "bigger")
+
+
+def test_each_worker_is_listed_once_for_each_model() -> None:
+    worker = WorkerSet("w", "", "a", 1, 9, 1.0, 5.0, "serving", models=(LoadableModel("a", 0.0, 8, 2.0, 0.0), LOADABLE))
+    first, second = with_each_model([worker])
+    assert first == worker
+    assert second == worker._replace(
+        model="big", context_tokens=32_768, bytes_per_token=3.5, service_per_s=50.0, capabilities=("chat", "tools")
+    )
