@@ -2,8 +2,8 @@
 
 Every primitive notes its inverse while `undo` is a list (undo_journal.py). So a decision can be applied before it is
 written, and undone if another process wrote the position first. The frequent facts (steps.py) note one inverse for all
-that they change. After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need no
-inverse.
+that they change. After the primitives, `flush` brings the indexes up to date; they are derived from the rest and need
+no inverse.
 
 Invariants: a call is in `calls` from its acceptance to its end; it waits in a queue (`queued`), or waits suspended
 because its holder is silent, or runs on a worker. Slots in use are exactly the running calls of the workers.

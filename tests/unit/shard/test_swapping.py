@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.commands import Attempts, End, Offer, Tick
 from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
+from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.planning.fallback import DRAIN_S, RESIDENCY_S
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.records import ORDER_MARGIN_S, SLOW_SWAPS
@@ -91,7 +92,7 @@ def test_another_worker_gets_the_order_that_one_did_not_carry_out() -> None:
 
 
 def test_batch_causes_no_swap_while_it_has_slack() -> None:
-    shard = LoneShard(None, swap_report("w", "a", SWAPS))
+    shard = LoneShard(ShardSettings(slack=Slack()), swap_report("w", "a", SWAPS))
     shard.call(model="b", slo_class="batch", due_at=T0 + 3600.0, deferred=True)
     assert loaded(shard, T0 + 60) == ""
     urgent_at = T0 + 3600 - DRAIN_S - 3.0
