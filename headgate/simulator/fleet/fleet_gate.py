@@ -13,6 +13,7 @@ from dispatcher.model.commands import Accept, Command, End, Refused, Report, Ret
 from dispatcher.model.facts import Dispatched, Entry
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
@@ -34,7 +35,7 @@ class FleetGate:
     def __init__(
         self, workers: Sequence[FleetWorker], shares: Mapping[str, Share], rates: Mapping[tuple[str, str], float]
     ) -> None:
-        self._shard = Shard(ShardSettings())
+        self._shard = Shard(ShardSettings(slack=Slack()))
         self._workers = {worker.name: worker for worker in workers}
         self._shares = shares
         self._rates = rates

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.clocks import Share
+from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import FleetRunSpec, check_workload, simulate_fleet
-from headgate.simulator.fleet.spec import FleetSpec, WorkerSpec
+from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerSpec
 from tests.support.simulator.fleets import fleet_of, requests_of
 
 ROWS = st.tuples(
@@ -124,6 +126,26 @@ def test_qlm_serves_the_group_that_is_due_first() -> None:
     rows = [(0.0, "x", "a", "batch", 50)] * 30 + [(1.0, "y", "b", "interactive", 5)] * 4
     run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1), "qlm"))
     assert run.classes["interactive"].in_time == run.classes["batch"].in_time == 1.0
+
+
+def test_plan_keeps_a_tenant_within_its_share_in_time_beside_a_flood() -> None:
+    flood = [(0.05 * n, "flood", "a", "interactive", 200) for n in range(1200)]
+    quiet = [(1.0 * n, "quiet", "a", "interactive", 200) for n in range(60)]
+    able = {"a": Loadable(load_profile("a100-llama2-13b"), 2.0, 70)}  # about eight of these requests per second
+    fleet = FleetSpec([WorkerSpec("w", "k", able)])
+    qlm, plan = (simulate_fleet(FleetRunSpec(requests_of([*flood, *quiet]), fleet, name)) for name in ("qlm", "plan"))
+    assert plan.tenants["quiet"].in_time == 1.0
+    assert qlm.tenants["quiet"].in_time < 0.6
+
+
+def test_plan_gives_a_tenant_of_more_weight_more_of_a_model() -> None:
+    rows = [(0.0, tenant, "a", "normal", 20) for tenant in ("heavy", "light") for _ in range(60)]
+    shares = {"heavy": Share(weight=3.0), "light": Share(weight=1.0)}
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(1, "a"), "plan", shares=shares))
+    heavy, light = (run.tenants[name].first_token_s for name in ("heavy", "light"))
+    assert heavy is not None
+    assert light is not None
+    assert heavy.p99 < 0.8 * light.p99
 
 
 def test_edf_serves_the_first_due_before_the_first_come() -> None:

@@ -1,8 +1,8 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
 The plan is made again at most every PLAN_S seconds while requests wait, and each swap that it names is carried out.
-Which request gets a free slot is the gate's decision, among the requests for the loaded models: BWFQ between tenants,
-first come first served within a tenant's requests for one model.
+Which request gets a free slot is the gate's decision, among the requests for the loaded models: BWFQ with due times
+(policies/orders/slack_index.py).
 
 Output lengths and rates of arrivals are learned as in production, from the past of the run. The rates of full workers
 and the seconds of swaps come from the profiles.
