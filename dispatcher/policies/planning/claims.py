@@ -24,7 +24,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import Entitlement, GroupDemand, TenantDemand, entitle
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
 from dispatcher.policies.planning.groups import DELTA, GroupFigures, GroupKey, split
-from dispatcher.policies.planning.residency import DRAIN_S, RESIDENCY_S, SWAP_TIMES
+from dispatcher.policies.planning.residency import DRAIN_S, residency_s
 from dispatcher.policies.planning.slo import SloClasses
 
 P90_FACTOR = 1.3
@@ -207,4 +207,4 @@ def _rate_per_s(worker: FleetWorker, models: Sequence[str], rates: ServiceRates)
 def _delay_s(workers: Sequence[FleetWorker], model: str) -> float:
     """Return the time to get the model loaded: residency, drain and swap; 0 if it is loaded."""
     swap_s = min(worker.swap_to_s(model) for worker in workers)
-    return max(RESIDENCY_S, SWAP_TIMES * swap_s) + DRAIN_S + swap_s if swap_s > 0 else 0.0
+    return residency_s(swap_s, True) + DRAIN_S + swap_s if swap_s > 0 else 0.0

@@ -12,11 +12,13 @@ from typing import TypeVar
 class FleetWorker:
     """A worker that can load several models, one at a time.
 
-    `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none; a worker that swaps counts as
-    having its new model, since now. `loaded_at`: since when, in Unix seconds. `swap_s`: seconds to make each model the
-    loaded one, 0 for the loaded one; a model that is absent, or has an infinite time, does not fit. `free_s`: until
-    the requests that run now have ended. `service_per_s`: service units per second by model; unknown if absent or not
-    a positive finite number. `slots`: requests that run at once.
+    `kind`: workers of one kind serve equally fast. `loaded`: its model, "" for none. `loaded_at`: since when, in Unix
+    seconds. A worker that swaps has its new model, since the expected end of the swap. `free_s`: until the swap and the
+    requests that run now have ended. `slots`: requests that run at once.
+
+    `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
+    infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
+    finite number.
 
     Raises ValueError for an impossible number.
     """

@@ -15,6 +15,7 @@ A worker without a model may load one at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 
@@ -24,8 +25,8 @@ RESIDENCY_S = 10.0
 SWAP_TIMES = 5.0
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
-CLOCK_SKEW_S = 60.0
-"""A model that is loaded since a time further in the future than this has a wrong time, and is not kept for it."""
+FUTURE_MAX_S = 3600.0
+"""A swap under way ends earlier. A model that is loaded since a later time has a wrong one, and is not kept for it."""
 
 
 def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
@@ -33,43 +34,49 @@ def held_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> 
 
     `is_waited_for`: whether requests wait for the worker's loaded model.
     """
-    if worker.loaded in ("", model) or worker.loaded_at > now + CLOCK_SKEW_S:
+    if worker.loaded in ("", model) or worker.loaded_at > now + FUTURE_MAX_S:
         return 0.0
-    residency_s = _residency_s(worker.swap_to_s(model), is_waited_for)
-    return max(0.0, worker.loaded_at + residency_s - now)
+    return max(0.0, worker.loaded_at + residency_s(worker.swap_to_s(model), is_waited_for) - now)
 
 
-def _residency_s(swap_s: float, is_waited_for: bool) -> float:
+def residency_s(swap_s: float, is_waited_for: bool) -> float:
+    """Return how long a model stays loaded before a swap to another one that takes `swap_s`."""
     return max(RESIDENCY_S if is_waited_for else 0.0, SWAP_TIMES * swap_s)
 
 
 def fallback_models(
     waiting_by_model: Mapping[str, float], workers: Sequence[FleetWorker], now: float, drain_s: float = DRAIN_S
 ) -> dict[str, str]:
-    """Return the model that each of some workers must start to load now, whatever a plan says. It needs no plan.
+    """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
+
+    A worker with another model starts to load it. A worker that has it already keeps it: it is needed next for a model
+    that has waited long, and may not swap yet.
 
     `waiting_by_model`: for each model with waiting requests, the Unix time since which requests wait for it while no
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
     a loaded model the time is not used. Leave out requests of a deferred class with slack (entitlement.py).
 
-    Invariant, for M models that wait and W workers that fit them all, if every result is carried out before any other
-    swap of these workers: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain
-    and the swap for the longest swap time, and the time between two calls.
+    Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
+    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is
+    the residency, the drain and the swap for the longest swap time, and the time between two calls. Swaps under way
+    at the beginning to models that no request waits for, or that two workers load, come on top.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
-    ceil(i / W) P after all workers begin to serve this order. Until then a plan decides freely. So they begin for the
-    i-th model only when it has waited (ceil(M / W) - ceil(i / W)) P: at once if there is a worker for every model.
+    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then. Until then a plan
+    decides freely. So they begin for the i-th model only when it has waited (ceil(M / W) - ceil(i / W)) P - drain -
+    swap: at once if there is a worker for every model.
     """
     loaded = {worker.loaded for worker in workers}
     fitting = {model for model in waiting_by_model if any(worker.fits(model) for worker in workers)}
     absent = sorted(fitting - loaded, key=lambda model: (waiting_by_model[model], model))
     if not absent:
         return {}
-    period_s = max(_period_s(worker, model, drain_s) for worker in workers for model in absent if worker.fits(model))
+    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
+    period_s = residency_s(swap_s, True) + drain_s + swap_s
     rounds = ceil(len(fitting) / len(workers))
     overdue = 0
     for number, model in enumerate(absent, 1):
-        patience_s = (rounds - ceil(number / len(workers))) * period_s
+        patience_s = (rounds - ceil(number / len(workers))) * period_s - drain_s - swap_s
         overdue = number if now - waiting_by_model[model] >= patience_s else overdue
     return assign(absent[:overdue], workers, now, waiting_by_model)
 
@@ -77,42 +84,25 @@ def fallback_models(
 def assign(
     models: Sequence[str], workers: Sequence[FleetWorker], now: float, waited_for: Collection[str]
 ) -> dict[str, str]:
-    """Return a worker for each model, in their order, as far as workers may swap now.
+    """Give each model a worker, in their order, and return the model that these workers must have now.
 
-    First workers with a model that no request waits for, then with one that another worker has too, then those that
-    have theirs longest.
+    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, then those with a
+    model that no request waits for, then with one that another worker has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
-    copies: dict[str, int] = {}
-    for worker in workers:
-        copies[worker.loaded] = copies.get(worker.loaded, 0) + 1
+    copies = Counter(worker.loaded for worker in workers)
+
+    def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
+        is_waited_for = worker.loaded in waited_for
+        held = held_s(worker, model, now, is_waited_for)
+        is_last = copies[worker.loaded] <= 1
+        return held, is_waited_for, is_last, worker.loaded_at, worker.swap_to_s(model), worker.name
+
     for model in models:
-        able = [
-            worker
-            for worker in workers
-            if worker.name not in assigned
-            and worker.fits(model)
-            and held_s(worker, model, now, worker.loaded in waited_for) == 0.0
-        ]
+        able = [worker for worker in workers if worker.name not in assigned and worker.fits(model)]
         if able:
-            chosen = min(able, key=lambda each: _reluctance(each, model, copies, waited_for))
-            assigned[chosen.name] = model
+            chosen = min(able, key=lambda each: reluctance(each, model))
+            may_swap = held_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
+            assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
     return assigned
-
-
-def _reluctance(
-    worker: FleetWorker, model: str, copies: Mapping[str, int], waited_for: Collection[str]
-) -> tuple[bool, bool, float, float, str]:
-    return (
-        worker.loaded in waited_for,
-        copies[worker.loaded] <= 1,
-        worker.loaded_at,
-        worker.swap_to_s(model),
-        worker.name,
-    )
-
-
-def _period_s(worker: FleetWorker, model: str, drain_s: float) -> float:
-    swap_s = worker.swap_to_s(model)
-    return _residency_s(swap_s, True) + drain_s + swap_s

@@ -1,0 +1,152 @@
+"""In virtual time: no model waits for ever whatever a plan does, and swaps take at most a sixth of a worker's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.plan import make_plan
+from dispatcher.policies.planning.residency import DRAIN_S, fallback_models, held_s, residency_s
+from tests.support.planning.fleets import NOW, backlog, group
+
+TICK_S = 0.5
+
+
+@dataclass
+class Swapping:
+    """A worker in virtual time. During a swap it has its new model already, as a FleetWorker has."""
+
+    name: str
+    swaps_s: dict[str, float]
+    loaded: str
+    ready_at: float = NOW
+    swapped_s: float = 0.0
+
+    def seen(self, now: float) -> FleetWorker:
+        rates, free_s = dict.fromkeys(self.swaps_s, 1_000.0), max(0.0, self.ready_at - now)
+        return FleetWorker(self.name, "gpu", self.loaded, self.ready_at, self.swaps_s, free_s, rates, 8)
+
+    def swap(self, model: str, now: float, drain_s: float) -> None:
+        assert now >= self.ready_at, "a worker swaps to one model at a time"
+        self.loaded = model
+        self.swapped_s += self.swaps_s[model]
+        self.ready_at = now + drain_s + self.swaps_s[model]
+
+
+@dataclass
+class Waits:
+    """Since when each model waits unloaded, and the most models that waited meanwhile."""
+
+    waiting: dict[str, float] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+    under_way: dict[str, float] = field(default_factory=dict)
+
+
+times = st.sampled_from([0.0, 0.5, 2.0, 6.0])
+drains = st.sampled_from([0.0, 5.0, DRAIN_S])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    workers=st.integers(1, 3),
+    models=st.integers(1, 6),
+    swap_s=st.lists(times, min_size=6, max_size=6),
+    drain_s=drains,
+    restless=st.sampled_from([0.0, 0.02, 1.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
+    workers: int, models: int, swap_s: list[float], drain_s: float, restless: float, seed: int
+) -> None:
+    random = Random(seed)
+    names = "abcdef"[:models]
+    swaps_s = dict(zip(names, swap_s, strict=False))
+    fleet = [Swapping(f"w{at}", swaps_s, random.choice(names)) for at in range(workers)]
+    longest_s = max(swaps_s.values())
+    period_s = residency_s(longest_s, True) + drain_s + longest_s + TICK_S
+    waits = Waits()
+    for tick in range(600):
+        now = NOW + tick * TICK_S
+        _arrive_and_leave(names, waits, fleet, now, random)
+        seen = [each.seen(now) for each in fleet]
+        chosen = fallback_models(waits.waiting, seen, now, drain_s)
+        if random.random() < restless:
+            chosen |= _any_swaps(seen, chosen, names, waits, now, random)
+        for each in fleet:
+            if chosen.get(each.name, each.loaded) != each.loaded:
+                before = each.loaded
+                each.swap(chosen[each.name], now, drain_s)
+                if before in waits.waiting and all(other.loaded != before for other in fleet):
+                    waits.waiting[before] = now
+                    _begin(before, waits, fleet, now)
+        for model in list(waits.began):
+            waits.most[model] = max(waits.most[model], len(waits.waiting))
+            if any(each.loaded == model and now >= each.ready_at for each in fleet):
+                del waits.began[model]
+            else:
+                bound_s = ceil(waits.most[model] / workers) * period_s + waits.under_way[model]
+                assert now - waits.began[model] <= bound_s
+
+
+def _arrive_and_leave(names: str, waits: Waits, fleet: list[Swapping], now: float, random: Random) -> None:
+    for model in names:
+        if model in waits.waiting:
+            if random.random() < 0.002:
+                del waits.waiting[model]
+                waits.began.pop(model, None)
+        elif random.random() < 0.05:
+            waits.waiting[model] = now
+            if all(each.loaded != model for each in fleet):
+                _begin(model, waits, fleet, now)
+
+
+def _begin(model: str, waits: Waits, fleet: list[Swapping], now: float) -> None:
+    waits.began[model], waits.most[model] = now, 0
+    waits.under_way[model] = max(0.0, *(each.ready_at - now for each in fleet))
+
+
+def _any_swaps(
+    seen: list[FleetWorker], chosen: dict[str, str], names: str, waits: Waits, now: float, random: Random
+) -> dict[str, str]:
+    """Return what a wrong plan does: any swap that residency allows."""
+    wanted = {each.name: random.choice(names) for each in seen if each.name not in chosen and each.free_s == 0.0}
+    return {
+        each.name: model
+        for each in seen
+        if (model := wanted.get(each.name, each.loaded)) != each.loaded
+        and held_s(each, model, now, each.loaded in waits.waiting) == 0.0
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    workers=st.integers(1, 3),
+    swap_s=st.lists(times, min_size=4, max_size=4),
+    seed=st.integers(0, 10**6),
+    is_deferred=st.booleans(),
+)
+def test_swaps_take_at_most_a_sixth_of_the_time_whatever_arrives(
+    workers: int, swap_s: list[float], seed: int, is_deferred: bool
+) -> None:
+    random = Random(seed)
+    swaps_s = dict(zip("abcd", swap_s, strict=True))
+    fleet = [Swapping(f"w{at}", swaps_s, random.choice("abcd")) for at in range(workers)]
+    last = None
+    for tick in range(120):
+        now = NOW + tick
+        model = "abcd"[tick // 2 % 4]
+        slo_class, due_s = ("batch", 3600.0) if is_deferred and tick % 3 else ("normal", random.choice([-60.0, 5.0]))
+        urgent = [group(model, now - NOW + due_s, seconds=4.0, slo_class=slo_class)]
+        seen = [each.seen(now) for each in fleet]
+        last = make_plan([backlog(*urgent)], seen, now, last=last, moves=50)
+        chosen = {**last.models, **fallback_models({model: now - 100.0}, seen, now)}
+        for each in fleet:
+            if chosen[each.name] != each.loaded and now >= each.ready_at:
+                each.swap(chosen[each.name], now, 0.0)
+            assert 6 * each.swapped_s <= each.ready_at - NOW + 1e-6

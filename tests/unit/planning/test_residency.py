@@ -1,0 +1,62 @@
+"""What workers load if no plan helps, and how long they keep their models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher.policies.planning.residency import fallback_models, held_s
+from tests.support.planning.fleets import NOW, worker
+
+
+def test_with_a_worker_for_every_model_a_waiting_one_is_loaded_at_once() -> None:
+    workers = [worker("v"), worker("w", "b")]
+    assert fallback_models({"c": NOW}, workers, NOW) == {"v": "c"}
+    assert fallback_models({"a": NOW, "c": NOW}, workers, NOW) == {"w": "c"}, "the worker that no request waits for"
+
+
+def test_a_worker_whose_model_another_has_too_goes_first() -> None:
+    workers = [worker("v"), worker("w", "b", loaded_at=9.0), worker("x", "b", loaded_at=5.0)]
+    assert fallback_models(dict.fromkeys("abc", NOW), workers, NOW) == {"x": "c"}
+
+
+def test_a_plan_decides_freely_until_a_model_has_waited_too_long() -> None:
+    waiting = {"a": 0.0, "b": NOW}
+    begins_s = (10.0 + 30.0 + 2.0) - (30.0 + 2.0)
+    assert fallback_models(waiting, [worker()], NOW + begins_s - 0.1) == {}
+    assert fallback_models(waiting, [worker()], NOW + begins_s) == {"w": "b"}
+
+
+def test_models_that_must_wait_for_others_begin_earlier_and_in_order() -> None:
+    waiting = {"b": NOW + 10.0, "c": NOW}
+    assert fallback_models(waiting, [worker(models="bc")], NOW + 11.0) == {"w": "c"}
+
+
+def test_nothing_is_loaded_that_is_loaded_or_fits_nowhere() -> None:
+    assert fallback_models({"a": 0.0, "huge": 0.0}, [worker()], NOW) == {}
+    assert fallback_models({"b": 0.0}, [replace(worker(), swap_s={"b": float("inf")})], NOW) == {}
+    assert fallback_models({"b": 0.0}, [], NOW) == {}
+    assert fallback_models({}, [worker()], NOW) == {}
+
+
+def test_a_worker_keeps_its_model_first() -> None:
+    young = worker(loaded_at=NOW - 9.0, swap_s=1.0)
+    assert fallback_models({"a": 0.0, "b": 0.0}, [young], NOW) == {"w": "a"}, "it may not swap to a third model"
+    assert fallback_models({"b": 0.0}, [young], NOW) == {"w": "b"}, "idle: five swap times are enough"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "loaded_at", "is_waited_for", "held"),
+    [
+        ("a", NOW - 4.0, True, 6.0),
+        ("a", NOW - 4.0, False, 1.0),
+        ("a", NOW - 60.0, True, 0.0),
+        ("b", NOW, True, 0.0),
+        ("", NOW, False, 0.0),
+        ("a", NOW + 2.0, True, 12.0),
+        ("a", NOW + 1e6, True, 0.0),
+    ],
+)
+def test_how_long_a_worker_is_held(loaded: str, loaded_at: float, is_waited_for: bool, held: float) -> None:
+    assert held_s(worker(loaded=loaded, loaded_at=loaded_at, swap_s=1.0), "b", NOW, is_waited_for) == held
