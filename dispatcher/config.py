@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
 from dispatcher.operations.limits import LimitSettings
-from dispatcher.sections import ThrottlingSection, TiersSection
+from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from dispatcher.shard.settings import ShardSettings
 
 _PREFIX = "HEADGATE_"
@@ -63,6 +64,11 @@ class Config(BaseModel):
     """JSON: {"shares": {tier: fraction}, "slack": service units}. Unset: the gate ignores tiers."""
     throttling: Json[ThrottlingSection] | None = None
     """JSON: {"user": requests, "app": requests, "apps": {…}, "window_s": seconds}. Unset: no throttling."""
+    slo_classes: Json[SloClassesSection] | None = None
+    """JSON: {name: {"first_token_s": seconds, "deferred": true or false}}. Unset: requests have no SLO classes."""
+    slo_window: float = Field(default=5_000.0, ge=0)
+    """By so many service units, for a weight of 1, a request that is due soon may pass others of the surplus
+    (policies/orders/slack_index.py)."""
     limits: Json[LimitSettings] = Field(default=LimitSettings())
     """JSON: the limits of one front, by their names in dispatcher/operations/limits.py."""
     cors_origins: Json[tuple[Origin, ...]] = ()
@@ -94,6 +100,7 @@ class Config(BaseModel):
             lead_max=self.lead_max,
             tiers=self.tiers.floors() if self.tiers else None,
             throttling=self.throttling.limits() if self.throttling else None,
+            slack=Slack(self.slo_window) if self.slo_classes else None,
         )
 
     def gate_settings(self) -> GateSettings:
@@ -104,6 +111,7 @@ class Config(BaseModel):
             drops_unknown_fields=self.unknown_fields == "drop",
             responses_kept_s=self.responses_kept_s,
             responses_bytes_max=self.responses_bytes_max,
+            slo_classes=self.slo_classes.classes() if self.slo_classes else None,
         )
 
 

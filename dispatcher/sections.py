@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.tenants import Tenant
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.slo import SloClass, SloClasses
 from dispatcher.policies.throttling import WINDOW_S, Limits
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.shard.settings import TierFloors
@@ -49,6 +50,8 @@ class TenantSection(Section):
     """The highest `max_tokens` that a request may have."""
     models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     """The models that the tenant may use. Missing: all models."""
+    slo_class: str | None = None
+    """The SLO class of the tenant's requests; a request may name a laxer one. Missing: the usual class."""
 
     def share(self) -> Share:
         return Share(self.weight, self.rate_per_s, self.burst)
@@ -62,6 +65,7 @@ class TenantSection(Section):
             models=self.models,
             queue_items_max=defaults.queue_items_max if self.queue_max is None else self.queue_max,
             max_tokens_max=defaults.max_tokens_max if self.max_tokens is None else self.max_tokens,
+            slo_class=self.slo_class or "",
         )
 
 
@@ -99,3 +103,30 @@ class ThrottlingSection(Section):
 
     def limits(self) -> Limits:
         return Limits(self.user, self.app, self.apps, self.window_s)
+
+
+class SloClassSection(Section):
+    """An SLO class (policies/planning/slo.py)."""
+
+    first_token_s: Annotated[float, Field(gt=0, le=86_400)]
+    """The first token is due so many seconds after the request's arrival."""
+    deferred: bool = False
+    """Its requests use capacity that others leave, until their slack is used up."""
+
+
+class SloClassesSection(RootModel[dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")], SloClassSection]]):
+    """The SLO classes of a pool, by name."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> SloClassesSection:
+        try:
+            self.classes()
+        except ValueError as error:
+            raise PydanticCustomError("slo_classes", "{reason}", {"reason": str(error)}) from None
+        return self
+
+    def classes(self) -> SloClasses:
+        """Return the classes. Raises ValueError."""
+        return SloClasses([SloClass(name, each.first_token_s, each.deferred) for name, each in self.root.items()])

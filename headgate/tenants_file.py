@@ -7,6 +7,7 @@
     throttling: {user: 60, app: 600}                                      # optional: FairServe's limits
     unknown_fields: drop                                                  # optional: drop them, or `refuse` the request
     expected_tokens: 512                                                  # optional: of a chat without max_tokens
+    slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}   # optional
 
 dispatcher/sections.py describes the fields. The simulator also needs `slots` (simulator/gates/file.py).
 """
@@ -17,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
-from dispatcher.sections import Section, TenantSection, ThrottlingSection, TiersSection
+from dispatcher.sections import Section, SloClassesSection, TenantSection, ThrottlingSection, TiersSection
 from headgate.workloads.described.document import Document, Loc, read_document
 
 FOUND_CHARS_MAX = 40
@@ -38,6 +39,20 @@ class TenantsFile(Section):
     expected_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """The output tokens that the gate of `headgate serve` expects of a chat without max_tokens. The simulator ignores
     it."""
+    slo_classes: SloClassesSection | None = None
+    """How soon first tokens are due. The simulator of one engine ignores it (`headgate simulate --fleet` has them)."""
+
+    @model_validator(mode="after")
+    def _has_their_classes(self) -> TenantsFile:
+        known = self.slo_classes.root if self.slo_classes else {}
+        for name, tenant in self.tenants.items():
+            if tenant.slo_class is not None and tenant.slo_class not in known:
+                raise PydanticCustomError(
+                    "slo_class",
+                    "tenant {tenant} has the SLO class {slo_class}, which slo_classes lacks; there are: {known}",
+                    {"tenant": name, "slo_class": tenant.slo_class, "known": ", ".join(known) or "none"},
+                )
+        return self
 
 
 File = TypeVar("File", bound=TenantsFile)

@@ -1,4 +1,4 @@
-"""Reads the request's `metadata`: the names of its application, interaction and stage. Pure.
+"""Reads the request's `metadata`: the names of its application, interaction, stage and SLO class. Pure.
 
 headgate reads the keys with the prefix `headgate_` and ignores all others. A client cannot set the tenant, tier,
 weight, deadline or cache salt.
@@ -13,6 +13,7 @@ from dispatcher.fields.reading import Reading, invalid
 from dispatcher.fields.shapes.scalars import Text, Whole
 
 PREFIX = "headgate_"
+NAMES = ("headgate_application", "headgate_stage", "headgate_interaction", "headgate_slo_class")
 STAGE_MAX = 1000
 _LABEL = Text(64, 1, r"[A-Za-z0-9._:-]+", "letters, digits or any of . _ : -")
 _STAGE = Whole(0, STAGE_MAX)
@@ -24,6 +25,7 @@ class Part(TypedDict, total=False):
     app: str
     stage: int
     interaction: str
+    slo_class: str
 
 
 def part_of(metadata: Any, reading: Reading) -> Part:
@@ -40,7 +42,7 @@ def part_of(metadata: Any, reading: Reading) -> Part:
         at = f"metadata.{name}"
         if not name.startswith(PREFIX):
             continue
-        if name not in ("headgate_application", "headgate_stage", "headgate_interaction"):
+        if name not in NAMES:
             Reading().unknown(at)
         elif value is None:
             continue
@@ -48,6 +50,8 @@ def part_of(metadata: Any, reading: Reading) -> Part:
             part["app"] = _LABEL.read(value, at, reading)
         elif name == "headgate_stage":
             part["stage"] = _STAGE.read(_number(value), at, reading)
+        elif name == "headgate_slo_class":
+            part["slo_class"] = _LABEL.read(value, at, reading)
         else:
             part["interaction"] = _LABEL.read(value, at, reading)
     return part

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-_NOT_IN_THE_FINGERPRINT = frozenset({"stream", "include_usage", "app", "stage", "interaction"})
+_NOT_IN_THE_FINGERPRINT = frozenset({"stream", "include_usage", "app", "stage", "interaction", "slo_class"})
 _READ_BY_THE_MODEL = ("prompt", "messages", "input")
 _SCHEMAS = ("tools", "functions", "response_format", "structured_outputs")
 """Fields with JSON that the engine adds to the prompt or compiles. They count with their names and punctuation."""
@@ -42,8 +42,8 @@ class Request:
     `body` holds the fields that the engine gets: the input (`messages`, `prompt` or `input`), and each field of OpenAI
     or vLLM that has another value than its neutral one. The fields that are attributes here are not in it.
 
-    The client sets `app`, `stage` and `interaction`. They affect only the order of its tenant's own requests, and
-    throttling.
+    The client sets `app`, `stage`, `interaction` and `slo_class`. The first three affect only the order of its tenant's
+    own requests, and throttling. An SLO class may be laxer than that of the tenant or the key, never stricter.
     """
 
     model: str
@@ -58,6 +58,7 @@ class Request:
     app: str = ""
     stage: int = 0
     interaction: str = ""
+    slo_class: str = ""
 
     def prompt_bytes(self) -> int:
         """Return the UTF-8 bytes of all text that the model will read, tool schemas included, without the template."""

@@ -23,6 +23,8 @@ class Tenant:
     max_tokens_max: int = 4096
     """The highest `max_tokens` that a request may have."""
     version: int = 1
+    slo_class: str = ""
+    """The SLO class of its requests (policies/planning/slo.py). Empty: the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,5 @@ class KeyRecord:
     expires_at: float | None = None
     created_at: float = 0.0
     """Unix seconds. While one key replaces another, it shows which of the two is newer."""
+    slo_class: str = ""
+    """The SLO class of requests with this key. Empty: that of the tenant."""

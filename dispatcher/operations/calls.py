@@ -10,6 +10,9 @@ from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import WorkOrder
 from dispatcher.operations.output_limits import OutputLimit
+from dispatcher.operations.slo import due_at
+from dispatcher.policies.planning.slo import SloClass
+from dispatcher.policies.tiers import Tier
 from dispatcher.ports import GateLink
 
 
@@ -30,10 +33,18 @@ class Call:
     unread: frozenset[str] = frozenset()
     """Fields of the body that the model's workers do not read and that change nothing for them. Orders leave them
     out."""
+    input_tokens: int = 0
+    """The estimate of the prompt's length that is a part of `cost`."""
+    slo_class: SloClass | None = None
+    """None if the pool has no SLO classes."""
 
     @property
     def is_durable(self) -> bool:
         return bool(self.key)
+
+    @property
+    def is_deferred(self) -> bool:
+        return self.slo_class is not None and self.slo_class.is_deferred
 
 
 def accept_of(call: Call, link: GateLink, process: str) -> Accept:
@@ -57,6 +68,10 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         burst=share.burst,
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
+        slo_class="" if call.slo_class is None else call.slo_class.name,
+        due_at=due_at(call.slo_class, call.created_at, call.deadline_at),
+        deferred=call.is_deferred,
+        input_tokens=call.input_tokens,
     )
 
 
@@ -77,7 +92,10 @@ def item_of(call: Call, body: str) -> Invocation:
 
 
 def order_of(call: Call, offer: Offer) -> WorkOrder:
-    """Return the call's order to the worker of an offer. The worker client signs the order."""
+    """Return the call's order to the worker of an offer. The worker client signs the order.
+
+    A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
+    """
     request = call.request
     return WorkOrder(
         tenant=call.tenant.name,
@@ -85,7 +103,7 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         attempt=offer.attempt,
         model=request.model,
         weight=call.tenant.share.weight,
-        tier=call.tenant.tier,
+        tier=Tier.BACKGROUND if call.is_deferred else call.tenant.tier,
         deadline_at=call.deadline_at,
         endpoint=request.endpoint,
         body={name: value for name, value in request.body.items() if name not in call.unread},

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.fleet import FleetView
 from dispatcher.operations.limits import Limits, LimitSettings
+from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
 
@@ -37,6 +38,8 @@ class GateSettings:
     """For this time a response of POST /v1/responses is kept. 0: no response is kept."""
     responses_bytes_max: int = 500_000_000
     """The most bytes of kept responses of one tenant, compressed and with their inputs."""
+    slo_classes: SloClasses | None = None
+    """None: requests have no SLO classes."""
 
 
 @dataclass(slots=True)

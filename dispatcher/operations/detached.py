@@ -20,6 +20,7 @@ from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.output_limits import output_limit
+from dispatcher.operations.slo import stored_class
 
 HOLD_S = 10.0
 """The wait for the next attempt if the attempt of the message was returned meanwhile."""
@@ -96,5 +97,8 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
         bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
         unread = unread_fields(request, context.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
-    cost = context.service(round(request.prompt_bytes() / bytes_per_token), limit.likely_tokens * request.choices)
-    return Call(item.id, tenant, request, limit, cost, item.created_at, item.deadline_at, item.key, unread)
+    input_tokens = round(request.prompt_bytes() / bytes_per_token)
+    cost = context.service(input_tokens, limit.likely_tokens * request.choices)
+    slo_class = stored_class(context.settings.slo_classes, request)
+    times = item.created_at, item.deadline_at
+    return Call(item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import math
 from collections import OrderedDict
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -69,8 +70,9 @@ class Directory:
         self._lookups = TokenBucket(limits.unknown_keys_per_s, limits.unknown_keys_burst, clock)
 
     async def tenant_of(self, api_key: str | None) -> Tenant:
-        """Return the tenant of this key. Raises Unauthorized, with one message for every kind of wrong key.
+        """Return the tenant of this key, with the SLO class of the key if it has one.
 
+        Raises Unauthorized, with one message for every kind of wrong key.
         Raises Refused if too many unknown keys were looked up.
         """
         if not api_key:
@@ -85,7 +87,7 @@ class Directory:
         tenant = await self.tenant_named(record.tenant)
         if tenant is None:
             raise Unauthorized()
-        return tenant
+        return replace(tenant, slo_class=record.slo_class) if record.slo_class else tenant
 
     async def tenant_named(self, name: str) -> Tenant | None:
         """Return a tenant by name, for an invocation that was accepted earlier. None if it is deleted."""
@@ -137,14 +139,14 @@ KEY_PREFIX_CHARS = 12
 
 
 def new_key(
-    tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0
+    tenant: str, secret: str, expires_at: float | None = None, *, created_at: float = 0.0, slo_class: str = ""
 ) -> tuple[str, KeyRecord]:
     """Return a key, to be shown once, and the record to store. `secret` must have at least 128 random bits after its
     first KEY_PREFIX_CHARS characters. Raises InvalidRequest if it is shorter."""
     if len(secret) < KEY_PREFIX_CHARS + 22:
         raise InvalidRequest("an API key needs at least 128 random bits beyond its prefix")
     key = f"hg-{secret}"
-    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at)
+    return key, KeyRecord(key_prefix(key), key_digest(key), tenant, expires_at, created_at, slo_class)
 
 
 def key_prefix(key: str) -> str:

@@ -31,6 +31,7 @@ from dispatcher.operations.keys import latest, may_try_again, next_number, numbe
 from dispatcher.operations.limits import WaitingRequest
 from dispatcher.operations.output_limits import OutputLimit, output_limit
 from dispatcher.operations.results import answer_without
+from dispatcher.operations.slo import slo_class_of
 
 TENANT_WIDE = frozenset({"queue_full", "overloaded"})
 """The codes of refusals that apply to all calls of a tenant. (Throttling may apply to one application only.)"""
@@ -82,7 +83,7 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     full), the request is submitted again (keys.py).
 
     Raises UnknownModel, NoWorker, InvalidRequest (a field that the model's workers do not support; prompt or max_tokens
-    beyond the model or the tenant's limit),
+    beyond the model or the tenant's limit; an unknown or stricter SLO class),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
     """
     try:
@@ -207,6 +208,9 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
 async def _checked(context: Context, submission: Submission) -> Call:
     """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant, request = submission.tenant, submission.request
+    slo_class = slo_class_of(context.settings.slo_classes, tenant, request)
+    if slo_class is not None:
+        request = replace(request, slo_class=slo_class.name)
     worker = await context.fleet.worker_for(tenant, request.model)
     capabilities = context.fleet.capabilities(request.model)
     check_capabilities(request, capabilities)
@@ -222,7 +226,7 @@ async def _checked(context: Context, submission: Submission) -> Call:
     deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
     cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     unread = unread_fields(request, capabilities)
-    return Call("", tenant, request, limit, cost, now, deadline_at, submission.key, unread)
+    return Call("", tenant, request, limit, cost, now, deadline_at, submission.key, unread, input_tokens, slo_class)
 
 
 def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:

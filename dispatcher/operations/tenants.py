@@ -55,13 +55,16 @@ async def change(store: TenantStore, name: str, how: Change) -> Tenant:
     return changed
 
 
-async def rotate_key(store: TenantStore, ids: Ids, clock: Clock, name: str) -> str:
-    """Return a new key. Delete all old keys but the newest, so that callers can switch. Raises ConfigurationError."""
+async def rotate_key(store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "") -> str:
+    """Return a new key. Delete all old keys but the newest, so that callers can switch. Raises ConfigurationError.
+
+    `slo_class`: the SLO class of requests with this key; empty: that of the tenant.
+    """
     await existing(store, name)
     oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
     for old in oldest_first[: -(KEYS_MAX - 1)]:
         await store.delete_key(old.prefix)
-    return await _add_key(store, ids, clock, name)
+    return await _add_key(store, ids, clock, name, slo_class)
 
 
 async def delete(store: TenantStore, name: str) -> None:
@@ -91,7 +94,7 @@ def share(weight: float, rate_per_s: float, burst: float) -> Share:
         raise ConfigurationError(str(error)) from None
 
 
-async def _add_key(store: TenantStore, ids: Ids, clock: Clock, name: str) -> str:
-    key, record = new_key(name, ids.secret(), created_at=clock.now())
+async def _add_key(store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "") -> str:
+    key, record = new_key(name, ids.secret(), created_at=clock.now(), slo_class=slo_class)
     await store.put_key(record)
     return key

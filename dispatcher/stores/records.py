@@ -27,6 +27,7 @@ def tenant_record(tenant: Tenant) -> Record:
         "queue_items_max": tenant.queue_items_max,
         "max_tokens_max": tenant.max_tokens_max,
         "version": tenant.version,
+        "slo_class": tenant.slo_class,
     }
 
 
@@ -41,6 +42,7 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
         queue_items_max=int(record["queue_items_max"]),
         max_tokens_max=int(record["max_tokens_max"]),
         version=int(record["version"]),
+        slo_class=record.get("slo_class") or "",
     )
 
 
@@ -56,6 +58,7 @@ def to_key(record: Mapping[str, Any]) -> KeyRecord:
         tenant=record["tenant"],
         expires_at=None if expires_at is None else float(expires_at),
         created_at=float(record["created_at"]),
+        slo_class=record.get("slo_class") or "",
     )
 
 

@@ -28,6 +28,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenan
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
+SloClassName = Annotated[str | None, typer.Option(help='SLO class of the requests; "" is the usual class.')]
 LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
 """The fields of the tenant's present state that `show` prints, with the last minute's figures."""
@@ -51,6 +52,7 @@ class Settings:
     model: Annotated[
         list[str] | None, typer.Option(help="Model that the tenant may use; repeat for several; default: all.")
     ] = None
+    slo_class: SloClassName = None
     data: Data = None
     json: Json = False
 
@@ -73,6 +75,7 @@ class Settings:
             queue_items_max=tenant.queue_items_max if self.queue_max is None else self.queue_max,
             max_tokens_max=tenant.max_tokens_max if self.max_tokens is None else self.max_tokens,
             models=tuple(self.model) if self.model else tenant.models,
+            slo_class=tenant.slo_class if self.slo_class is None else self.slo_class,
         )
 
 
@@ -82,7 +85,8 @@ def create(settings: Settings) -> None:
     """Create a tenant and print its API key. The key is shown only once and cannot be read later."""
     name = settings.name
 
-    async def run(store: Store, _: Config) -> str:
+    async def run(store: Store, config: Config) -> str:
+        _check_class(config, settings.slo_class)
         return await operations.create(store, RealIds(), RealClock(), settings.changed(Tenant(name)))
 
     key = with_store(settings.data, run)
@@ -98,13 +102,14 @@ def list_(data: Data = None, json: Json = False) -> None:
         _print({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
     table = Table()
-    for heading in ("tenant", "tier", "weight", "rate/s", "burst", "queue\nmax", "max\ntokens", "models"):
+    headings = ("tenant", "tier", "weight", "rate/s", "burst", "queue\nmax", "max\ntokens", "SLO\nclass", "models")
+    for heading in headings:
         table.add_column(heading)
     for tenant in tenants:
         share = tenant.share
         cells = [tenant.name, tenant.tier.value, f"{share.weight:g}", f"{share.rate_per_s:g}", f"{share.burst:g}"]
         limits = [str(tenant.queue_items_max), str(tenant.max_tokens_max)]
-        table.add_row(*cells, *limits, ", ".join(tenant.models or ("all",)))
+        table.add_row(*cells, *limits, tenant.slo_class or "usual", ", ".join(tenant.models or ("all",)))
     Console().print(table)
 
 
@@ -131,15 +136,27 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
-    tenant = with_store(settings.data, lambda store, _: operations.change(store, settings.name, settings.changed))
+    async def run(store: Store, config: Config) -> Tenant:
+        _check_class(config, settings.slo_class)
+        return await operations.change(store, settings.name, settings.changed)
+
+    tenant = with_store(settings.data, run)
     _print(_as_json(tenant), settings.json, f"{settings.name}: changed")
     _warn_if_overbooked(settings.data)
 
 
 @app.command("rotate-key")
-def rotate_key(name: Name, data: Data = None, json: Json = False) -> None:
-    """Create and print a new key. The newest old key stays valid; older keys are deleted."""
-    key = with_store(data, lambda store, _: operations.rotate_key(store, RealIds(), RealClock(), name))
+def rotate_key(name: Name, slo_class: SloClassName = None, data: Data = None, json: Json = False) -> None:
+    """Create and print a new key. The newest old key stays valid; older keys are deleted.
+
+    Requests with the key have its SLO class, if it has one, otherwise the tenant's.
+    """
+
+    async def run(store: Store, config: Config) -> str:
+        _check_class(config, slo_class)
+        return await operations.rotate_key(store, RealIds(), RealClock(), name, slo_class or "")
+
+    key = with_store(data, run)
     _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
@@ -148,6 +165,16 @@ def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
     with_store(data, lambda store, _: operations.delete(store, name))
     _print({"tenant": name, "deleted": True}, json, f"{name}: deleted")
+
+
+def _check_class(config: Config, name: str | None) -> None:
+    """Raises ConfigurationError for a class that this process's configuration lacks (HEADGATE_SLO_CLASSES).
+
+    A process without classes checks nothing: the gate's processes may have a configuration of their own.
+    """
+    known = config.slo_classes.root if config.slo_classes else {}
+    if name and known and name not in known:
+        raise ConfigurationError(f"--slo-class: there is no class {name!r}; there are: {', '.join(known)}")
 
 
 async def _booking(store: Store, config: Config) -> operations.Booking:

@@ -27,7 +27,11 @@ class ServedTenants(TenantsFile):
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the gate's configuration that the file sets."""
-        sections = {"HEADGATE_TIERS": self.tiers, "HEADGATE_THROTTLING": self.throttling}
+        sections = {
+            "HEADGATE_TIERS": self.tiers,
+            "HEADGATE_THROTTLING": self.throttling,
+            "HEADGATE_SLO_CLASSES": self.slo_classes,
+        }
         plain = {"HEADGATE_UNKNOWN_FIELDS": self.unknown_fields, "HEADGATE_EXPECTED_TOKENS": self.expected_tokens}
         return {name: str(value) for name, value in plain.items() if value is not None} | {
             name: section.model_dump_json() for name, section in sections.items() if section is not None

@@ -12,7 +12,9 @@ from dispatcher.ports import Store
 from tests.conformance.store_backends import Place
 from tests.conformance.store_world import START, FakeClock
 
-FULL = Tenant("a", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3)
+FULL = Tenant(
+    "a", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3, slo_class="night"
+)
 
 
 async def test_a_tenant_is_read_as_it_was_written(store: Store) -> None:
@@ -62,7 +64,7 @@ async def test_tenants_are_listed_by_name_as_they_stand(store: Store) -> None:
 
 async def test_a_deleted_tenant_can_be_created_again(store: Store) -> None:
     await store.put_tenant(FULL, expected_version=None)
-    await store.put_key(KeyRecord("p", "d", "a"))
+    await store.put_key(KeyRecord("p", "d", "a", slo_class="chat"))
     await store.delete_tenant("a")
     again = Tenant("a", version=1)
     assert await store.put_tenant(again, expected_version=None)

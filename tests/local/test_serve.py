@@ -109,6 +109,39 @@ def test_a_restart_keeps_tenants_usage_and_answers(data: Path) -> None:
     assert again.stop() == 0
 
 
+def test_deferred_requests_use_what_others_leave(data: Path) -> None:
+    """Three of them are sent first to a worker of one slot; the chat that comes later is the second to be answered."""
+    tenants = data.parent / "tenants.yaml"
+    classes = "{chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}"
+    tenants.write_text(f"tenants: {{acme: {{slo_class: chat}}, late: {{slo_class: night}}}}\nslo_classes: {classes}\n")
+    served = serve(data, "--slots", "1", "--tenants", str(tenants))
+    answered: list[str] = []
+
+    def ask(tenant: str, slo_class: str) -> None:
+        client = served.openai(served.api_keys[tenant])
+        metadata = {"headgate_slo_class": slo_class}
+        client.completions.create(
+            model=served.model, prompt="once upon", max_tokens=100, extra_body={"metadata": metadata}
+        )
+        answered.append(slo_class)
+
+    try:
+        with pytest.raises(openai.BadRequestError, match="SLO class 'chat' is stricter than 'night'"):
+            ask("late", "chat")
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(ask, "acme", "night") for _ in range(3)]
+            eventually(
+                lambda: run_json("top", "--once", "--data", served.data)["tenants"],
+                lambda found: any(tenant["running"] == 1 and tenant["waiting"] == 2 for tenant in found),
+            )
+            asked.append(threads.submit(ask, "acme", "chat"))
+            for each in asked:
+                each.result()
+        assert answered == ["night", "chat", "night", "night"]
+    finally:
+        served.stop()
+
+
 def test_durable_work_survives_a_kill_of_its_front(data: Path) -> None:
     """The executor finishes what the dead front had accepted; the caller reads the answer under its key."""
     served = serve(data, "--slots", "1")

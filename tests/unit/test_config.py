@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.orders.slack_index import Slack
 
 
 class TestConfig:
@@ -17,9 +18,23 @@ class TestConfig:
         assert not load_config({}).gate_settings().drops_unknown_fields
         assert load_config({"HEADGATE_UNKNOWN_FIELDS": "drop"}).gate_settings().drops_unknown_fields
 
+    def test_slo_classes(self) -> None:
+        assert load_config({}).gate_settings().slo_classes is None
+        assert load_config({}).shard_settings().slack is None
+        variables = {"HEADGATE_SLO_CLASSES": '{"chat": {"first_token_s": 20}}', "HEADGATE_SLO_WINDOW": "0"}
+        config = load_config(variables)
+        assert config.shard_settings().slack == Slack(0.0)
+        assert config.gate_settings().slo_classes is not None
+
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("HEADGATE_DEADLINE_S", "soon"), ("HEADGATE_ORDER", "random"), ("HEADGATE_UNKNOWN_FIELDS", "keep")],
+        [
+            ("HEADGATE_SLO_CLASSES", "{}"),
+            ("HEADGATE_SLO_WINDOW", "-1"),
+            ("HEADGATE_DEADLINE_S", "soon"),
+            ("HEADGATE_ORDER", "random"),
+            ("HEADGATE_UNKNOWN_FIELDS", "keep"),
+        ],
     )
     def test_what_is_wrong_is_named(self, name: str, value: str) -> None:
         with pytest.raises(ConfigurationError, match=name):

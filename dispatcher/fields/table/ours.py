@@ -35,6 +35,7 @@ OURS: Mapping[str, Field] = {
     "priority": _ours(_TENANT),
     "deadline_at": _ours(_DEADLINE),
     "timeout_s": _ours(_DEADLINE),
+    "slo_class": _ours("Send `metadata.headgate_slo_class`."),
     "app": _ours("Send `metadata.headgate_application`."),
     "stage": _ours("Send `metadata.headgate_stage`."),
     "interaction": _ours("Send `metadata.headgate_interaction`."),
@@ -73,6 +74,10 @@ REFUSED: Mapping[str, Field] = {
 """Fields of vLLM, of this version or of earlier ones."""
 
 SERVED_BY_OPENAI: Mapping[str, Field] = {
-    "service_tier": refused("The tenant's configuration has the tier.", "auto", "default"),
+    "service_tier": refused(
+        "The tenant's configuration has the tier; `metadata.headgate_slo_class` may name a laxer SLO class.",
+        "auto",
+        "default",
+    ),
     "moderation": refused("The gate has no moderation."),
 }

@@ -63,6 +63,15 @@ class SloClasses:
         if early:
             raise ValueError(f"deferred classes must be due after all others ({direct_s:g} s): {_names(early)}")
 
+    @property
+    def usual(self) -> SloClass:
+        """Return the class of a tenant that has none: `normal` if there is one, otherwise the laxest direct class."""
+        direct = [each for each in self.ordered if not each.is_deferred] or list(self.ordered)
+        return next((each for each in direct if each.name == NORMAL.name), direct[-1])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ranks
+
     def named(self, name: str) -> SloClass:
         """Return the class of this name. Raises ValueError for an unknown name, and lists the known ones."""
         return self.ordered[self.rank(name)]

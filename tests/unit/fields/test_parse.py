@@ -203,7 +203,7 @@ class TestRefusals:
         [
             ("service_tier", "flex",
              '`service_tier` is not supported at this value: leave it out or send null or "auto" or "default". '
-             "The tenant's configuration has the tier."),
+             "The tenant's configuration has the tier; `metadata.headgate_slo_class` may name a laxer SLO class."),
             ("best_of", 3, "`best_of` is not supported at this value: leave it out or send null or 1. Use `n`."),
             ("top_p", 2, "Invalid `top_p`: a number above 0 and up to 1 is required."),
             ("n", 200, "Invalid `n`: a whole number from 1 to 128 is required."),
@@ -238,6 +238,8 @@ class TestUnknownFields:
 class TestMetadata:
     @pytest.mark.parametrize("stage", ["3", 3])
     def test_it_names_what_a_request_is_part_of(self, stage: object) -> None:
+        slo = parse_request({**CHAT, "metadata": {"headgate_slo_class": "night"}})
+        assert slo.slo_class == "night"
         metadata = {"headgate_application": "chat.v2", "headgate_stage": stage, "headgate_interaction": "i-7", "x": "y"}
         request = parse_request({**CHAT, "metadata": metadata})
         assert (request.app, request.stage, request.interaction) == ("chat.v2", 3, "i-7")

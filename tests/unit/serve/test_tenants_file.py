@@ -57,6 +57,22 @@ def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
     assert load_config(read_tenants(path).environment()).gate_settings().expected_tokens == 500
 
 
+def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    classes = "slo_classes: {chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}"
+    path.write_text(f"tenants: {{a: {{slo_class: night}}, b: }}\n{classes}\n")
+    tenants = read_tenants(path)
+    assert [tenant.slo_class for tenant in tenants.wanted()] == ["night", ""]
+    config = load_config(tenants.environment())
+    assert config.shard_settings().slack is not None
+    found = config.gate_settings().slo_classes
+    assert found is not None
+    assert [(each.name, each.first_token_s, each.is_deferred) for each in found.ordered] == [
+        ("chat", 20.0, False),
+        ("night", 3600.0, True),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -70,6 +86,15 @@ def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
         ("tenants: {a: }\nthrottling: {user: 0, app: 1}", "throttling.user"),
         ("tenants: {a: }\nunknown_fields: keep", "unknown_fields"),
         ("tenants: {a: }\nexpected_tokens: 0", "expected_tokens"),
+        ("tenants: {a: }\nslo_classes: {}", "configure 1 to 8"),
+        ("tenants: {a: }\nslo_classes: {c: {first_token_s: 0}}", "slo_classes.c.first_token_s"),
+        ("tenants: {a: }\nslo_classes: {c: 20}", "slo_classes.c"),
+        ("tenants: {a: {slo_class: c}}", "there are: none"),
+        ("tenants: {a: {slo_class: d}}\nslo_classes: {c: {first_token_s: 1}}", "there are: c"),
+        (
+            "tenants: {a: }\nslo_classes: {c: {first_token_s: 9}, d: {first_token_s: 1, deferred: true}}",
+            "deferred classes must be due after all others",
+        ),
         ("tenants: [a]", "tenants"),
         ("tenants: {No Name: }", "No Name"),
         ("queues: {}", "tenants"),
