@@ -88,22 +88,24 @@ def claims(
     now: float,
     classes: SloClasses,
     pieces_max: int,
+    capacity_per_s: float | None = None,
 ) -> Claims:
-    """Return the pieces to plan, at most `pieces_max`. Raises ValueError for an unknown class or a repeated tenant."""
+    """Return the pieces to plan, at most `pieces_max`. `capacity_per_s`: the service of which tenants are entitled to
+    parts; None for that of the workers. Raises ValueError for an unknown class or a repeated tenant."""
     models = {group.key.model for backlog in backlogs for group in backlog.groups}
     models |= {model for backlog in backlogs for model in backlog.forecast_service}
     slots = {model: min(each.slots for each in able) for model in models if (able := _able(workers, model))}
     fitting = [[group for group in backlog.groups if group.key.model in slots] for backlog in backlogs]
     delta = _delta([group for groups in fitting for group in groups], slots, pieces_max)
-    capacity_per_s = sum(_rate_per_s(worker, sorted(slots), rates) for worker in workers)
+    fleet_per_s = fleet_capacity_per_s(workers, slots, rates)
     weights = sum(backlog.share.weight for backlog in backlogs)
     parts, demands = [], []
     for backlog, groups in zip(backlogs, fitting, strict=True):
         split_groups = [piece for group in groups for piece in split(group, slots[group.key.model], delta)]
-        own_per_s = max(backlog.share.rate_per_s, capacity_per_s * backlog.share.weight / weights)
+        own_per_s = max(backlog.share.rate_per_s, fleet_per_s * backlog.share.weight / weights)
         parts.append(split_groups)
         demands.append(_demand(backlog, split_groups, slots, own_per_s, workers, now, classes))
-    entitled = entitle(demands, capacity_per_s)
+    entitled = entitle(demands, fleet_per_s if capacity_per_s is None else capacity_per_s)
     pieces: list[Piece] = []
     by_model: dict[str, float] = {}
     for backlog, demand, split_groups in zip(backlogs, demands, parts, strict=True):
@@ -115,6 +117,12 @@ def claims(
     kept, cut = pieces[:pieces_max], pieces[pieces_max:]
     left_out = waiting - sum(piece.requests for piece in kept)
     return Claims(kept, by_model, left_out, sum(piece.requests for piece in cut if piece.is_entitled))
+
+
+def fleet_capacity_per_s(workers: Sequence[FleetWorker], models: Iterable[str], rates: ServiceRates) -> float:
+    """Return the sum over workers of the mean rate of those of the models that fit."""
+    names = sorted(models)
+    return sum(_rate_per_s(worker, names, rates) for worker in workers)
 
 
 def _delta(groups: Sequence[GroupFigures], slots: Mapping[str, int], pieces_max: int) -> int:

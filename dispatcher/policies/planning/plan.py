@@ -43,12 +43,14 @@ LAST_PLAN_S = 60.0
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
     """`seed`: of the annealing. `classes`: the SLO classes of the groups. `pieces_max`, `pieces_per_worker_max`: the
-    pieces of a plan; further ones wait for a later plan."""
+    pieces of a plan; further ones wait for a later plan. `capacity_per_s`: the service of which tenants are entitled to
+    parts; None for that of the workers."""
 
     seed: int = 0
     classes: SloClasses = field(default_factory=SloClasses)
     pieces_max: int = 1000
     pieces_per_worker_max: int = 64
+    capacity_per_s: float | None = None
 
 
 SETTINGS = PlanSettings()
@@ -113,7 +115,7 @@ def make_plan(
     if not rates.are_known:
         return _without_times(backlogs, workers, now)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
-    claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max)
+    claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     return _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
 
 
