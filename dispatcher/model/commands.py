@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 
 SEQUENCE_BASE = 36
@@ -168,7 +169,16 @@ class Saved(NamedTuple):
     position: int
 
 
-Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Silent | Status | Tick | Saved
+class Plan(NamedTuple):
+    """Propose a plan of models and orders for the fleet. It is advice (shard/planned.py). `made_at`: Unix seconds of
+    the state that was planned."""
+
+    made_at: float
+    workers: tuple[WorkerPlan, ...]
+    groups: tuple[GroupPlan, ...]
+
+
+Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Silent | Status | Tick | Saved | Plan
 
 
 class Waiting(NamedTuple):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 
 made = tuple.__new__
@@ -24,7 +25,7 @@ number of fields, so only the named tuples that the shard makes for every call a
 FORMAT = 5
 """The version of the facts below. A reader refuses an entry of a higher version. Version 2 added UsageSaved.
 Version 3 added ProcessSet for the calls that no process holds. Version 4 added a worker's capabilities.
-Version 5 added SLO classes, the models that a worker can load, and ModelOrdered."""
+Version 5 added SLO classes, the models that a worker can load, ModelOrdered and Planned."""
 
 
 class OrderSet(NamedTuple):
@@ -63,6 +64,14 @@ class ModelOrdered(NamedTuple):
 
     worker: str
     model: str
+
+
+class Planned(NamedTuple):
+    """The plan from here on (shard/planned.py). `made_at`: Unix seconds of the state that was planned."""
+
+    made_at: float
+    workers: tuple[WorkerPlan, ...]
+    groups: tuple[GroupPlan, ...]
 
 
 class WorkerLost(NamedTuple):
@@ -199,8 +208,8 @@ class UsageSaved(NamedTuple):
 
 
 Fact = (
-    OrderSet | WorkerSet | ModelOrdered | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted | Dispatched
-    | Returned | Ended | Dropped | Held | Cancelling | UsageSaved
+    OrderSet | WorkerSet | ModelOrdered | Planned | WorkerLost | ProcessSet | ProcessLost | TenantSet | Accepted
+    | Dispatched | Returned | Ended | Dropped | Held | Cancelling | UsageSaved
 )  # fmt: skip
 
 

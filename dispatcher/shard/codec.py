@@ -20,6 +20,7 @@ from dispatcher.model.facts import (
     Held,
     ModelOrdered,
     OrderSet,
+    Planned,
     ProcessLost,
     ProcessSet,
     Returned,
@@ -28,6 +29,7 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 
 COMPRESSED_FROM_BYTES = 1024
@@ -37,6 +39,7 @@ KINDS: dict[str, type[Any]] = {
     "O": OrderSet,
     "W": WorkerSet,
     "m": ModelOrdered,
+    "n": Planned,
     "w": WorkerLost,
     "P": ProcessSet,
     "p": ProcessLost,
@@ -58,6 +61,8 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "clocks": tuple,
     "capabilities": tuple,
     "models": lambda models: tuple(map(LoadableModel.of, models)),
+    "workers": lambda workers: tuple(map(WorkerPlan.of, workers)),
+    "groups": lambda groups: tuple(map(GroupPlan._make, groups)),
 }
 """Makes the value of a field that is a tuple, by the field's name. JSON has lists only."""
 _TUPLES = {

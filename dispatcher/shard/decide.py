@@ -20,6 +20,7 @@ from dispatcher.model.commands import (
     Offer,
     Outcome,
     Over,
+    Plan,
     Present,
     Refused,
     Report,
@@ -35,6 +36,7 @@ from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet,
 from dispatcher.shard.accept import accept, wait_s
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
+from dispatcher.shard.planned import planned
 from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
@@ -114,6 +116,8 @@ def _decide(decision: Decision, command: Command) -> Outcome:
             silent_worker(decision, name) if is_worker else _set_process(decision, name, silent=True)
         case Present():
             _set_process(decision, command.process, silent=False)
+        case Plan():
+            planned(decision, command)
         case Saved():
             _saved(decision, command)
         case Gone(name, is_worker):

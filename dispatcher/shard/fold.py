@@ -23,6 +23,7 @@ from dispatcher.model.facts import (
     Held,
     ModelOrdered,
     OrderSet,
+    Planned,
     ProcessLost,
     ProcessSet,
     Returned,
@@ -86,7 +87,11 @@ def _model_ordered(state: State, fact: ModelOrdered) -> None:
         raise ValueError("the worker cannot load this model")
     state.set_load(worker, fact.model, state.at)
     if fact.model:
-        state.assign("models_ordered", {**state.models_ordered, fact.model: state.at})
+        state.assign("models_turned", {**state.models_turned, worker.model: state.at, fact.model: state.at})
+
+
+def _planned(state: State, fact: Planned) -> None:
+    state.assign("plan", fact)
 
 
 def _worker_lost(state: State, fact: WorkerLost) -> None:
@@ -224,6 +229,7 @@ FOLDS: dict[type[Any], Callable[[State, Any], list[News] | None]] = {
     OrderSet: _order_set,
     WorkerSet: _worker_set,
     ModelOrdered: _model_ordered,
+    Planned: _planned,
     WorkerLost: _worker_lost,
     ProcessSet: _process_set,
     ProcessLost: _process_lost,

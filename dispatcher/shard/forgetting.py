@@ -49,7 +49,7 @@ def _forget_old(state: State) -> None:
             del state.processes[name]
     old = state.at - state.settings.interaction_kept_s
     state.interactions = {key: at for key, at in state.interactions.items() if at >= old}
-    state.models_ordered = {model: at for model, at in state.models_ordered.items() if state.slots.has(model)}
+    state.models_turned = {model: at for model, at in state.models_turned.items() if state.slots.has(model)}
     _forget_usage(state)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dispatcher.model.facts import WorkerSet, made
 from dispatcher.policies.orders.queues import Call
-from dispatcher.policies.planning.fallback import DRAIN_S
+from dispatcher.policies.planning.residency import DRAIN_S
 
 RECENT = 8
 """For so many of a worker's last attempts, the state remembers whether they failed."""

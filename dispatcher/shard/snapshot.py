@@ -11,7 +11,8 @@ from typing import Any
 
 from dispatcher.model.commands import Over
 from dispatcher.model.errors import LogCorrupt, LogNewer
-from dispatcher.model.facts import FORMAT, WorkerSet
+from dispatcher.model.facts import FORMAT, Planned, WorkerSet
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.shard.codec import pack, unpack
@@ -70,7 +71,8 @@ def _rows(state: State) -> dict[str, list[Any]]:
     return {
         "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
         "loads": [[w.name, w.load, w.ordered_at] for w in state.workers.values() if w.ordered_at],
-        "models_ordered": [list(item) for item in state.models_ordered.items()],
+        "models_turned": [list(item) for item in state.models_turned.items()],
+        "plan": [list(state.plan)] if state.plan is not None else [],
         "processes": [_process(name, process) for name, process in state.processes.items()],
         "unreached": [[name, process.unreached] for name, process in state.processes.items() if process.unreached],
         "tenants": [[getattr(tenant, name) for name in _TENANT] for tenant in state.tenants.values()],
@@ -111,8 +113,10 @@ def _loaded(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         state.set_worker(worker.config.worker, worker)
     for name, model, at in fields.get("loads", ()):  # snapshots before version 5 have none
         state.set_load(state.workers[name], model, at)
-    for model, at in fields.get("models_ordered", ()):
-        state.models_ordered[model] = at
+    for model, at in fields.get("models_turned", ()):
+        state.models_turned[model] = at
+    for made_at, workers, groups in fields.get("plan", ()):
+        state.plan = Planned(made_at, tuple(map(WorkerPlan.of, workers)), tuple(map(GroupPlan._make, groups)))
     for name, silent, floor, accepted, seen_at in fields["processes"]:
         process = state.processes[name] = Process(seen_at)
         process.silent, process.floor, process.accepted = silent, floor, set(accepted)

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from dispatcher.model.commands import Over
-from dispatcher.model.facts import WorkerSet
+from dispatcher.model.facts import Planned, WorkerSet
 from dispatcher.model.usage import HOUR_S
 from dispatcher.policies.clocks import rate_scale
 from dispatcher.policies.orders.queues import Call, Clocks, Tenant
@@ -65,8 +65,9 @@ class State(UndoJournal):
         """Waiting calls of each tier that are not deferred."""
         self.waiting_models: Counter[str] = Counter()
         """The number of waiting calls of each model that has some."""
-        self.models_ordered: dict[str, float] = {}
-        """When each model was last ordered from a worker, in Unix seconds."""
+        self.models_turned: dict[str, float] = {}
+        """When a worker was last ordered to load each model, or another model in its place, in Unix seconds."""
+        self.plan: Planned | None = None
         self.lanes = Lanes(self.order, by_tier=settings.tiers is not None)
         self.deadlines = Deadlines(self.calls)
         self.idle = IdleTenants()

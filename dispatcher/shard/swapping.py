@@ -1,4 +1,7 @@
-"""Decides which models workers load (policies/planning/fallback.py). A worker learns of it from its next heartbeat.
+"""Decides which models workers load. A worker learns of it from its next heartbeat.
+
+First come the models that must be loaded whatever a plan says (policies/planning/residency.py), then those of a fresh
+plan (planned.py). No worker swaps before its residency is over.
 
 An ordered worker gets no new calls, and its heartbeats are answered with the model. The order ends when the worker
 reports the model. If it does not in time (Worker.order_ends_at), the order is withdrawn: a worker that cannot load a
@@ -9,32 +12,37 @@ Without a worker of several models, one test for each decision is all that this 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from math import inf
 
-from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Report, Tick
+from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered
-from dispatcher.policies.planning.fallback import DRAIN_S, SwapWorker, fallback_loads
+from dispatcher.policies.planning.fleet import FleetWorker
+from dispatcher.policies.planning.residency import DRAIN_S, fallback_models, held_s
 from dispatcher.shard.decision import Decision
+from dispatcher.shard.planned import planned_models
 from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 
-TRIGGERS = frozenset({Accept, Report, Tick})
-COUNTED = frozenset({"serving", "silent", "resting"})
-"""A worker in one of these states has its model. A draining one leaves, or its engine starts anew."""
+TRIGGERS = frozenset({Accept, Report, Tick, Plan})
+SWAP_MAX_S = 600.0
+"""A worker does not load a model if the swap takes longer."""
+USABLE = frozenset({"serving", "resting"})
 
 
 def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
-    """Order workers to load missing models, and withdraw orders that were not carried out in time."""
+    """Order workers to load models, and withdraw orders that were not carried out in time."""
     state = decision.state
     if not state.slots.can_swap or not any(type(command) in TRIGGERS for command in commands):
         return
     for worker in list(state.workers.values()):
         if worker.load and state.at >= worker.order_ends_at:
             decision.add(ModelOrdered(worker.name, ""))
-    if state.waiting:
-        _order_missing(decision)
+    if waiting := _waiting_since(state):
+        usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
+        fleet = [fleet_worker(each, state.at) for each in usable]
+        _order(decision, fallback_models(waiting, fleet, state.at))
+    _order(decision, planned_models(state))
 
 
 def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
@@ -46,50 +54,54 @@ def answered_with_loads(state: State, commands: Sequence[Command], outcomes: lis
             outcomes[number] = outcome._replace(load=state.workers[outcome.worker].load)
 
 
-def _order_missing(decision: Decision) -> None:
+def fleet_worker(worker: Worker, now: float, free_s: float = 0.0) -> FleetWorker:
+    """Return the worker as the planner sees it. Impossible numbers of its report are replaced.
+
+    A worker counts as having its model since the end of its last order, if that is later.
+    """
+    swap_s = {model: max(0.0, seconds) for model, seconds in worker.swap_s.items() if seconds <= SWAP_MAX_S}
+    loaded_at = now if worker.load else max(worker.config.loaded_at, worker.ordered_at)
+    rates = {each.model: each.service_per_s for each in worker.config.models}
+    rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
+    kind = " ".join([str(worker.slots), *sorted(swap_s)])
+    return FleetWorker(
+        worker.name, kind, worker.target, loaded_at, swap_s, free_s, rates, max(1, worker.slots)
+    )  # fmt: skip
+
+
+def _order(decision: Decision, models: Mapping[str, str]) -> None:
+    """Order these models, from workers that may swap now."""
     state = decision.state
-    copies = Counter(each.target for each in state.workers.values() if each.config.state in COUNTED or each.load)
-    missing = {model for model in state.waiting_models if not copies[model]}
+    for name, model in models.items():
+        worker = state.workers.get(name)
+        if worker is None or worker.load or worker.model == model or worker.config.state not in USABLE:
+            continue
+        fleet = fleet_worker(worker, state.at)
+        if fleet.fits(model) and not held_s(fleet, model, state.at, worker.model in state.waiting_models):
+            decision.add(ModelOrdered(name, model))
+
+
+def _waiting_since(state: State) -> dict[str, float]:
+    """Return the models with waiting calls that may cause a swap, each with the time since which it is missing: the
+    arrival of a waiting call, or the last order to load it or to load another model in its place.
+
+    Empty if no model is missing. A model is not missing if a silent worker has it, because that worker reports again or
+    is lost within seconds.
+    """
+    held = {each.target for each in state.workers.values() if each.load or each.config.state != "draining"}
+    missing = state.waiting_models.keys() - held
     if not missing:
-        return
-    workers = [_swap_worker(each) for each in state.workers.values() if _may_swap(each)]
-    demand = _Demand(state, workers)
-    for load in fallback_loads(
-        [model for model in missing if workers and demand.is_due(model)],
-        state.models_ordered,
-        workers,
-        state.waiting_models.keys(),
-        copies,
-        state.at,
-    ):
-        decision.add(ModelOrdered(load.worker, load.model))
+        return {}
+    found = dict.fromkeys(state.waiting_models.keys() & held, state.at)
+    for tenant in state.tenants.values():
+        for queue in tenant.queues.values() if tenant.waiting else ():
+            if queue.count and queue.model in missing:
+                head = queue.head()
+                if not head.deferred or head.due_at <= state.at + DRAIN_S + _swap_s(state, queue.model):
+                    found[queue.model] = min(head.arrived_at, found.get(queue.model, inf))
+    return {model: max(since, state.models_turned.get(model, 0.0)) for model, since in found.items()}
 
 
-def _may_swap(worker: Worker) -> bool:
-    return worker.config.state == "serving" and not worker.load and bool(worker.swap_s)
-
-
-def _swap_worker(worker: Worker) -> SwapWorker:
-    since = max(worker.config.loaded_at, worker.ordered_at)
-    return SwapWorker(worker.name, worker.model, since, len(worker.running), worker.swap_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Demand:
-    """Which waiting calls may cause a swap."""
-
-    state: State
-    workers: Sequence[SwapWorker]
-
-    def is_due(self, model: str) -> bool:
-        """Return whether a call waits for the model that is not deferred, or has no more slack than its load takes."""
-        swap_s = min((each.swap_s[model] for each in self.workers if model in each.swap_s), default=0.0)
-        calm_from = self.state.at + DRAIN_S + swap_s
-        heads = (
-            queue.head()
-            for tenant in self.state.tenants.values()
-            if tenant.waiting
-            for queue in tenant.queues.values()
-            if queue.model == model and queue.count
-        )
-        return any(not head.deferred or head.due_at <= calm_from for head in heads)
+def _swap_s(state: State, model: str) -> float:
+    """Return the shortest time in which a worker can load the model."""
+    return min((each.swap_s[model] for each in state.workers.values() if model in each.swap_s), default=0.0)

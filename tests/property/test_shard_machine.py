@@ -18,6 +18,7 @@ from dispatcher.model.commands import (
     End,
     Gone,
     Leave,
+    Plan,
     Present,
     Report,
     Return,
@@ -27,6 +28,7 @@ from dispatcher.model.commands import (
     call_id,
 )
 from dispatcher.model.facts import Entry
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.policies.throttling import Limits
 from dispatcher.shard.codec import decode_entry, encode_entry
@@ -54,7 +56,8 @@ def seen(shard: Shard) -> Any:
     """Everything that the state holds, in an order that does not depend on how it came about."""
     fields = fields_of(dump(shard))
     for name in (
-        "workers", "loads", "models_ordered", "processes", "tenants", "unreached", "calls", "usage", "interactions"
+        "workers", "loads", "models_turned", "plan", "processes", "tenants", "unreached", "calls", "usage",
+        "interactions",
     ):  # fmt: skip
         fields[name].sort(key=json.dumps)
     return fields
@@ -191,6 +194,16 @@ class ShardMachine(RuleBasedStateMachine):
         known = self.writer.state.workers.get(worker)
         has = known.target if known is not None and obeys else model
         self.write([swap_report(worker, has, dict.fromkeys("mno", swap_s), draining=draining)], lose)
+
+    @rule(
+        workers=st.lists(st.tuples(st.sampled_from(["gone", "w0", *SWAPPING]), st.sampled_from("mnox")), max_size=4),
+        age_s=st.sampled_from([-9.0, 0.0, 1.0, 20.0]), lose=st.booleans(),
+    )  # fmt: skip
+    def plan(self, workers: list[tuple[str, str]], age_s: float, lose: bool) -> None:
+        """Any plan, also one with unknown workers and models, an old one, and one from the future."""
+        order = tuple(WorkerPlan(worker, model, (0, 1, 7)) for worker, model in workers)
+        groups = tuple(GroupPlan("a", model, "", 0, 1, self.now, self.now, True) for _, model in workers)
+        self.write([Plan(self.now - age_s, order, groups)], lose)
 
     @rule(worker=st.sampled_from(SWAPPING), lose=st.booleans(), kind=st.sampled_from(["leave", "silent", "gone"]))
     def swapping_worker_goes(self, worker: str, lose: bool, kind: str) -> None:

@@ -122,6 +122,7 @@ COMMANDS = RecordCodec(
         "q": commands.Status,
         "t": commands.Tick,
         "u": commands.Saved,
+        "n": commands.Plan,
     }
 )
 OUTCOMES = RecordCodec(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model import commands
 from dispatcher.model.errors import BadFrame
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.service.codec import frames
 from dispatcher.service.codec.frames import decode_frame, encode_frames, encode_message
@@ -27,6 +28,13 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
         st.builds(
             LoadableModel, TEXT, NUMBER, st.integers(0, 2**53), NUMBER, NUMBER, st.lists(TEXT, max_size=2).map(tuple)
         ),
+        max_size=3,
+    ).map(tuple),
+    "tuple[WorkerPlan, ...]": st.lists(
+        st.builds(WorkerPlan, TEXT, TEXT, st.lists(st.integers(0, 99), max_size=3).map(tuple)), max_size=3
+    ).map(tuple),
+    "tuple[GroupPlan, ...]": st.lists(
+        st.builds(GroupPlan, TEXT, TEXT, TEXT, st.integers(0, 9), st.integers(0, 2**53), NUMBER, NUMBER, st.booleans()),
         max_size=3,
     ).map(tuple),
 }

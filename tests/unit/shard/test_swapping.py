@@ -7,10 +7,11 @@ from math import ceil
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.model.commands import Attempts, End, Offer, Tick
+from dispatcher.model.commands import Attempts, End, Offer, Plan, Tick
 from dispatcher.model.facts import Dispatched, Entry, ModelOrdered, WorkerSet
+from dispatcher.model.fleet_plan import WorkerPlan
 from dispatcher.policies.orders.slack_index import Slack
-from dispatcher.policies.planning.fallback import DRAIN_S, RESIDENCY_S
+from dispatcher.policies.planning.residency import DRAIN_S, RESIDENCY_S
 from dispatcher.shard.codec import decode_entry, encode_entry
 from dispatcher.shard.records import ORDER_MARGIN_S, SLOW_SWAPS
 from dispatcher.shard.settings import ShardSettings
@@ -118,7 +119,7 @@ def test_orders_are_in_entries_and_snapshots() -> None:
     assert dump(copy) == dump(shard.shard)
     worker = copy.state.workers["w"]
     assert (worker.load, worker.ordered_at, worker.free) == ("b", T0 + RESIDENT_S, 0)
-    assert copy.state.models_ordered == {"b": T0 + RESIDENT_S}
+    assert copy.state.models_turned == {"a": T0 + RESIDENT_S, "b": T0 + RESIDENT_S}
 
 
 def test_an_order_ends_if_the_worker_can_no_longer_load_the_model() -> None:
@@ -138,11 +139,16 @@ names = st.sampled_from("abcdef")
     swap_s=st.sampled_from([0.0, 1.0, 3.0, 8.0]),
     drain_s=st.sampled_from([0.0, 2.0, 30.0]),
     calls=st.lists(st.tuples(st.integers(0, 60), names), min_size=1, max_size=30),
+    plans=st.lists(st.tuples(names, names, names), max_size=20),
 )
 def test_each_model_is_loaded_within_the_bound(
-    count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]]
+    count: int, swap_s: float, drain_s: float, calls: list[tuple[int, str]], plans: list[tuple[str, str, str]]
 ) -> None:
-    """fallback.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps."""
+    """residency.py: ceil(models / workers) x (residency + drain + swap). And at most a sixth of the time is swaps.
+
+    Whatever the plan says: `plans` are the models of the workers, a new plan each second, again and again. The swap
+    that a plan has begun when a model becomes missing adds one turn.
+    """
     swaps = dict.fromkeys("abcdef", swap_s)
     workers = [SwappingWorker(f"w{number}", "a", swaps, drain_s) for number in range(count)]
     shard = LoneShard(None, *(swap_report(worker.name, "a", swaps) for worker in workers))
@@ -156,6 +162,10 @@ def test_each_model_is_loaded_within_the_bound(
             if at == seconds:
                 shard.do(Tick(), now)
                 shard.call(model=model)
+        if plans:
+            models_now = plans[seconds % len(plans)]
+            planned = (WorkerPlan(worker.name, model, ()) for worker, model in zip(workers, models_now, strict=False))
+            shard.do(Plan(now, tuple(planned), ()), now)
         heartbeats(shard, workers, now)
         state = shard.shard.state
         for call in [call for call in state.calls.values() if call.worker]:
@@ -163,7 +173,7 @@ def test_each_model_is_loaded_within_the_bound(
         has = {worker.model for worker in workers if not worker.loading}
         missing_since = {model: missing_since.get(model, now) for model in state.waiting_models if model not in has}
         for model, since in missing_since.items():
-            assert now - since <= ceil(len(models) / count) * turn_s, (model, now - since)
+            assert now - since <= (ceil(len(models) / count) + bool(plans)) * turn_s, (model, now - since)
     assert not shard.shard.state.waiting_models
     for worker in workers:
         assert worker.swapping_s <= (now - T0) / 6 + swap_s
