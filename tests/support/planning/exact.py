@@ -42,19 +42,20 @@ def _cost_of_sets(problem: Problem, worker: int) -> list[float]:
         for bit, group in enumerate(groups):
             if chosen & (1 << bit):
                 model = problem.model_of[group]
-                fronts[chosen][model] += _after(problem, worker, fronts[chosen ^ (1 << bit)], group)
+                before = chosen ^ (1 << bit)
+                fronts[chosen][model] += _after(problem, worker, fronts[before] if before else None, group)
         fronts[chosen] = [_undominated(front) for front in fronts[chosen]]
         costs.append(min((front[-1][1] for front in fronts[chosen] if front), default=inf))
     return costs
 
 
-def _after(problem: Problem, worker: int, before: list[Front], group: int) -> Front:
-    """Return the pairs with `group` as the last one. An empty `before` is the worker's state at the start."""
+def _after(problem: Problem, worker: int, before: list[Front] | None, group: int) -> Front:
+    """Return the pairs with `group` as the last one. `before` is None for the worker's state at the start."""
     model = problem.model_of[group]
     swap_s, held_s = problem.swap_s_on[worker][model], problem.held_s_on[worker][model]
-    starts = [(model_before, end, cost) for model_before, front in enumerate(before) for end, cost in front]
-    if not any(before):
-        starts = [(problem.loaded_on[worker], problem.free_s[worker], 0.0)]
+    starts = [(problem.loaded_on[worker], problem.free_s[worker], 0.0)]
+    if before is not None:
+        starts = [(model_before, end, cost) for model_before, front in enumerate(before) for end, cost in front]
     found = []
     for model_before, end, cost in starts:
         swap = swap_s if model != model_before else 0.0
