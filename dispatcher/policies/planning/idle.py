@@ -2,13 +2,15 @@
 
 A worker is idle if nothing runs on it, it has no order, nothing waits for its model, and no floor keeps it. Only such a
 worker swaps for deferred work with slack; it uses what entitled demand leaves. The rules of residency.py hold for it
-too. Other deferred work joins the end of an order whose last model is its own: it is no reason for a swap.
+too. A piece of deferred work goes where it ends first: to the end of an order whose last model is its own, or to an
+idle worker, with the time of its swap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from dispatcher.policies.planning.claims import Piece
 from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates
@@ -54,14 +56,16 @@ def place_deferred(
     by_name = {worker.name: worker for worker in workers}
     for piece in pieces:
         model = piece.key.model
-        having = [name for name, tail in tails.items() if tail.model == model]
-        name = min(having, key=lambda each: (tails[each].end_s, each)) if having else None
-        if name is None and (name := _fastest(model, workers, models, idle, now)) is not None:
-            models[name] = tails[name].model = model
-            tails[name].end_s += by_name[name].swap_to_s(model)
-        if name is not None:
-            tails[name].end_s += piece.service / rates.per_s(by_name[name].kind, model)
-            placed.append((name, piece, tails[name].end_s))
+        having = [(tail.end_s, name) for name, tail in tails.items() if tail.model == model]
+        ends_s, found = min(having, default=(inf, None))
+        other = _fastest(model, workers, models, idle, now)
+        if other is not None and tails[other].end_s + by_name[other].swap_to_s(model) < ends_s:
+            models[other] = tails[other].model = model
+            tails[other].end_s += by_name[other].swap_to_s(model)
+            found = other
+        if found is not None:
+            tails[found].end_s += piece.service / rates.per_s(by_name[found].kind, model)
+            placed.append((found, piece, tails[found].end_s))
     return placed
 
 

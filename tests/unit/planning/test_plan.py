@@ -112,6 +112,14 @@ def test_deferred_work_with_slack_swaps_only_an_idle_worker() -> None:
     assert orders(plan) == {"w": ["a"], "x": ["b"]}
 
 
+def test_deferred_work_of_one_model_uses_every_idle_worker_that_ends_it_sooner() -> None:
+    night = [backlog(group("a", 3600.0, seconds=200.0, requests=100, slo_class="batch"))]
+    idle = [worker("w1"), worker("w2", loaded="b", swap_s=3.0)]
+    assert make_plan(night, idle, NOW).models == {"w1": "a", "w2": "a"}
+    slow = [worker("w1"), worker("w2", loaded="b", swap_s=300.0, loaded_at=NOW - 1e5)]
+    assert make_plan(night, slow, NOW).models == {"w1": "a", "w2": "b"}
+
+
 def test_deferred_work_without_slack_claims_its_share() -> None:
     batch = group("b", due_s=30.0, slo_class="batch")
     plan = make_plan([backlog(group("a", seconds=200.0, requests=100, due_s=60.0), batch)], [worker()], NOW)
