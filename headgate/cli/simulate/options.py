@@ -35,7 +35,10 @@ LEAD_MAX = (
     "Default: no limit. Needs --preemption on."
 )
 FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
-PLANNER = "Who plans the fleet: fcfs, edf, static, shepherd, qlm or plan. Separate several with commas. Needs --fleet."
+PLANNER = (
+    "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm or plan. Separate several with commas. "
+    "Needs --fleet."
+)
 PROCESSES = "Parallel processes. Default: CPU count."
 REPORT = "Write a page with plots to this FILE.html."
 TIMING = "Also print how long the runs take on this machine."

@@ -148,6 +148,19 @@ def test_plan_gives_a_tenant_of_more_weight_more_of_a_model() -> None:
     assert heavy.p99 < 0.8 * light.p99
 
 
+def test_round_robin_sends_to_every_worker_in_turn_whatever_waits_there() -> None:
+    rows = [(0.0, "x", "a", "normal", 100 if n % 2 else 1) for n in range(16)]
+    run = simulate_fleet(FleetRunSpec(requests_of(rows), fleet_of(2), "round-robin"))
+    assert run.total_time_s == pytest.approx(2.0 + 2 * 10.0, abs=0.3)  # eight long ones on one worker of four slots
+
+
+def test_static_keeps_the_models_that_equal_workers_have() -> None:
+    fleet = fleet_of(2)
+    loaded = replace(fleet, workers=[replace(w, loaded=m) for w, m in zip(fleet.workers, "ba", strict=True)])
+    rows = [(0.0, "x", model, "normal", 5) for model in "aab"]
+    assert simulate_fleet(FleetRunSpec(requests_of(rows), loaded, "static")).swaps == 0
+
+
 def test_edf_serves_the_first_due_before_the_first_come() -> None:
     rows = [(0.0, "x", "a", "batch", 30)] * 8 + [(0.1, "y", "a", "interactive", 1)]
     late, early = (

@@ -60,6 +60,18 @@ def _partition(around: Surroundings) -> dict[str, str]:
             best = max(wanted, key=lambda model: _need(around, worker, model, given[model]))
             found[worker.name] = best
             given[best] += 1
+    return _kept(around.workers, found)
+
+
+def _kept(workers: Sequence[FleetWorker], found: dict[str, str]) -> dict[str, str]:
+    """Exchange models between equal workers, so that as many as possible keep the model that they have."""
+    for worker in workers:
+        model = found.get(worker.name)
+        for other in workers:
+            has = found.get(other.name)
+            alike = (other.kind, other.models.keys()) == (worker.kind, worker.models.keys())
+            if alike and model != worker.model and has == worker.model and has != other.model:
+                found[worker.name], found[other.name], model = str(has), str(model), has
     return found
 
 

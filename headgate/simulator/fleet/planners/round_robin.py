@@ -1,0 +1,44 @@
+"""Engines behind a balancer that sends requests to them in turn: each serves its own queue, first come first served.
+
+A worker swaps to the model of its first request. The balancer knows neither models nor lengths nor the workers' speed.
+Source: vLLM instances with their default scheduler, which QLM (SoCC 2024, section 8) compares with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
+from headgate.simulator.fleet.requests import FleetRequest
+
+
+@planner("round-robin")
+class RoundRobinPlanner(Planner):
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._queues: dict[str, deque[FleetRequest]] = {worker.name: deque() for worker in around.workers}
+        self._worker_of: dict[str, str] = {}
+        """By request that has not ended."""
+        self._turn = 0
+
+    def arrived(self, request: FleetRequest, now_s: float) -> None:
+        able = [worker for worker in self.workers if request.model in worker.models]
+        name = able[self._turn % len(able)].name
+        self._turn += 1
+        self._worker_of[request.name] = name
+        self._queues[name].append(request)
+
+    def returned(self, request: FleetRequest, now_s: float) -> None:
+        self._queues[self._worker_of[request.name]].append(request)
+
+    def ended(self, request: FleetRequest, now_s: float) -> None:
+        del self._worker_of[request.name]
+
+    def actions(self, now_s: float) -> Iterator[Action]:
+        for worker in self.workers:
+            queue = self._queues[worker.name]
+            while queue and queue[0].model == worker.model and worker.free:
+                yield Dispatch(queue.popleft(), worker)
+            if queue and queue[0].model != worker.model and worker.target is None:
+                yield Swap(worker, queue[0].model)
