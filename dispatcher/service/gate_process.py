@@ -2,11 +2,11 @@
 
 The last entry of the log names the leader. A follower holds a connection to the leader. If the leader's port refuses
 the connection, or the leader answers that it does not lead, the follower takes over: it appends an entry with its own
-address and the next epoch. If the leader just sends no receipts, the follower first reads the log twice. If the leader
-wrote in between, it is alive and only this process cannot reach it. Then the follower does not take over.
+address and the next epoch. If the leader just sends no receipts, the follower first reads the log twice, and does not
+take over if the leader wrote in between: then only this process cannot reach it.
 
 The leader's first two followers are its heirs: they fold the log as it grows, and take over first. If two processes
-lead at the same time, one of them loses a write. The state stays right, because each position is written once.
+lead at once, one of them loses a write. The state stays right: each position is written once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class GateStores(NamedTuple):
 class GateProcess:
     """Leads or follows. Call `listen`, then `run`.
 
-    `shard` names the log. `offload` runs the encoding and decoding of snapshots. Each takeover calls `on_lead`.
+    `shard` names the log. `offload` runs the work of snapshots, `plan_offload` the planner. A takeover calls `on_lead`.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class GateProcess:
         shard: str,
         *,
         offload: Offload = at_once,
+        plan_offload: Offload = at_once,
         on_lead: Callable[[], None] = lambda: None,
     ) -> None:
         self._fleet, self._clock, self._settings, self._stores = fleet, fleet.clock, settings, stores
@@ -93,7 +94,7 @@ class GateProcess:
         self._reception = Reception(fleet, lambda: self._leader, self._not_leader)
         self._listener: Listener | None = None
         self._stopping = asyncio.Event()
-        self._offload, self._on_lead = offload, on_lead
+        self._offload, self._plan_offload, self._on_lead = offload, plan_offload, on_lead
         self._snapshots = Snapshots(fleet.log, stores.projections, shard, fleet.clock, fleet.ids, offload)
         self._replica: Replica | None = None
         self._shadow: Replica | None = None
@@ -186,7 +187,7 @@ class GateProcess:
         self._on_lead()
         self.rank = -1
         courier = Courier(self._stores.mailboxes, self._stores.launcher, self._clock)
-        self._leader = leader = Leader(self.replica, self._clock, courier)
+        self._leader = leader = Leader(self.replica, self._clock, courier, self._plan_offload)
         self._note(Leadership(self.address, leader.epoch, self.replica.shard.position, 0.0, by_leader=True))
         self._end_if_stopping()
         try:
@@ -219,10 +220,8 @@ class GateProcess:
             await channel.run(self._received)
         finally:
             self._channel = None
-        if self._stopping.is_set():
-            return None
-        if self._is_vacant or channel.is_out_of_patience:
-            return await self._succeed(known, is_certain=self._is_vacant)
+        if not self._stopping.is_set() and (self._is_vacant or channel.is_out_of_patience):
+            await self._succeed(known, is_certain=self._is_vacant)
         return None
 
     def _received(self, message: Message) -> None:

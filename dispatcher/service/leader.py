@@ -17,9 +17,10 @@ from dispatcher.model.facts import Entry
 from dispatcher.ports import Clock
 from dispatcher.service.codec.frames import Ask, Do, Heir, Hello, Message, NotLeader, Receipt, Reply, Result
 from dispatcher.service.courier import Courier
-from dispatcher.service.follower import Delivery, ignore_entry, ignore_load
+from dispatcher.service.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
 from dispatcher.service.group_commit import GroupCommit, no_reply
 from dispatcher.service.launches import Launches
+from dispatcher.service.planning import Planning
 from dispatcher.service.presence import GONE_SILENT_S, SWEEP_S, Presence
 from dispatcher.service.questions import answer
 from dispatcher.service.replica import Deposed, Replica
@@ -36,14 +37,18 @@ HEIRS = 2
 
 
 class Leader:
-    """Leads from its own takeover entry until it is deposed, steps down or is stopped."""
+    """Leads from its own takeover entry until it is deposed, steps down or is stopped.
 
-    def __init__(self, replica: Replica, clock: Clock, courier: Courier) -> None:
+    `plan_offload` runs the planner (planning.py).
+    """
+
+    def __init__(self, replica: Replica, clock: Clock, courier: Courier, plan_offload: Offload = at_once) -> None:
         self._replica, self._clock, self._courier = replica, clock, courier
         self.epoch = replica.shard.epoch
         self.commits = GroupCommit(replica, clock, courier.deliver, self._store_failed, self.epoch)
         self.presence = Presence(replica, clock, self.submit)
         self._launches = Launches(replica, clock, courier)
+        self._planning = Planning(replica, clock, self.submit, plan_offload)
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
         replica.on_entry, replica.on_load = self._folded, self._loaded
@@ -52,12 +57,14 @@ class Leader:
         """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
         commits = asyncio.create_task(self.commits.run())
         sweeps = asyncio.create_task(self._sweep())
+        planning = asyncio.create_task(self._planning.run())
         try:
             await asyncio.wait((commits, sweeps), return_when=asyncio.FIRST_COMPLETED)
             for task in (commits, sweeps):
                 if task.done() and not isinstance(task.exception(), Deposed | StoreUnavailable | None):
                     task.result()
         finally:
+            planning.cancel()
             sweeps.cancel()
             commits.cancel()
             self._replica.on_entry, self._replica.on_load = ignore_entry, ignore_load

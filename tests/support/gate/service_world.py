@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec
 
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
@@ -108,11 +109,11 @@ class World:
     def fleet(self, name: str) -> Fleet:
         return Fleet(self.store(name).log(SHARD), self.network.transport(name), self.clock, self.ids, SECRET)
 
-    async def gate(self, name: str) -> GateProcess:
+    async def gate(self, name: str, plan_offload: Offload = at_once) -> GateProcess:
         """Start a gate process on a host of its own."""
         store, host = self.store(name), self.host(name)
         stores = GateStores(store.mailboxes, store, store, self.launches)
-        gate = self.gates[name] = GateProcess(self.fleet(name), self.settings, stores, SHARD)
+        gate = self.gates[name] = GateProcess(self.fleet(name), self.settings, stores, SHARD, plan_offload=plan_offload)
         await host.spawn(gate.listen(f"{name}:0"))
         host.spawn(gate.run())
         return gate
