@@ -29,6 +29,7 @@ from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineFacts
+from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import Agent
@@ -39,6 +40,7 @@ from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
 from gpu_worker.service.slo.watch import SloWatch
+from gpu_worker.service.swapper import Swapper
 from gpu_worker.service.tiers_file import WorkerTiers
 
 IDLE_CONNECTION_S = 10
@@ -71,8 +73,13 @@ async def serve(options: argparse.Namespace) -> int:
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
-    engine = await _started(partial(_engine, options, tiers), clock, HANG_S.get(options.engine, HANG_USUAL_S))
+    makes: list[Callable[[], Engine]] = [
+        partial(_engine, options, tiers, *each) for each in zip(options.models, options.load_s, strict=True)
+    ]
+    first, *others = makes
+    engine = await _started(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
     try:
+        swaps = await _prepared(engine, others, clock) if others else None
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
@@ -83,8 +90,10 @@ async def serve(options: argparse.Namespace) -> int:
         executions.recover()
         app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
         agent = Agent(
-            identity, link, executions, clock, real_random(), engine_changed=engine.changed, connection_lost=link.lost
-        )
+            identity, link, executions, clock, real_random(),
+            swapper=None if swaps is None else Swapper(swaps, executions, clock),
+            engine_changed=engine.changed, connection_lost=link.lost,
+        )  # fmt: skip
         code = await _serve(_server(app), sock, agent, engine)
         await outbox.close()
         with contextlib.suppress(TimeoutError):
@@ -124,18 +133,30 @@ async def _started(make: Callable[[], Engine], clock: Clock, hang_s: float = HAN
         raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {reason}") from error
 
 
-def _engine(options: argparse.Namespace, tiers: WorkerTiers) -> Engine:
-    """Make the engine of these options, not started."""
+async def _prepared(engine: SupervisedEngine, others: list[Callable[[], Engine]], clock: Clock) -> ModelSwaps:
+    """Load every model once. Raises EngineUnavailable with a message of one line."""
+    try:
+        return await ModelSwaps.prepared(engine, others, clock)
+    except EngineUnavailable:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        raise EngineUnavailable(f"a model cannot be loaded: {type(error).__name__}: {reason}") from error
+
+
+def _engine(options: argparse.Namespace, tiers: WorkerTiers, model: str | None, load_s: float) -> Engine:
+    """Make the engine of these options with one of the models, not started."""
     return make_engine(
         options.engine,
         policy=options.policy,
-        model=options.model,
+        model=model,
         batch=options.batch,
         home=options.home,
         tiers=tiers.for_queue(),
         swap_bytes=int(options.swap_gib * GIB),
         server=server_options(options, os.environ),
         arguments=options.arguments,
+        load_s=load_s,
     )
 
 

@@ -78,6 +78,8 @@ class SupervisedEngine:
         self._dead = asyncio.Event()
         self._restarted_s: deque[float] = deque()
         self._watching: asyncio.Task[None] | None = None
+        self._exchanging = asyncio.Lock()
+        """Held while one engine is exchanged for another."""
 
     def serves(self) -> bool:
         """False while the engine is dead or being replaced."""
@@ -100,6 +102,17 @@ class SupervisedEngine:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._engine.stop()
+
+    async def load(self, make: Callable[[], Engine]) -> None:
+        """Serve with another engine, perhaps of another model, from now on. Requests that still run end as restarted.
+
+        Raises what stopping and starting raise. Then no engine serves until the next `load`.
+        """
+        async with self._exchanging:
+            self._leave()
+            await self._exchange(make)
+            self.make, self._facts = make, self._engine.facts
+            self._serve_again()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         if not self.serves():
@@ -166,6 +179,9 @@ class SupervisedEngine:
             await asyncio.wait({waiting, pause}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             pause.cancel()
+            if self._exchanging.locked():
+                await self.clock.sleep(self.watch_s)
+                continue
             if self._dead.is_set():
                 await self._replace("it is dead")
                 continue
@@ -187,31 +203,43 @@ class SupervisedEngine:
 
     async def _replace(self, why: str) -> None:
         logger.error("the engine is replaced: %s", why)
+        async with self._exchanging:
+            self._leave()
+            try:
+                self._count_restart()
+                await self._exchange(self.make)
+                self._check_facts()
+            except Exception as error:  # of any kind: there is no engine
+                logger.error("no engine can be started: %s: %s", type(error).__name__, error)
+                self.hopeless.set()
+                return
+            self.restarts += 1
+            self._serve_again()
+        logger.info("a new engine serves")
+
+    def _leave(self) -> None:
+        """Serve nothing from now on. Keep the engine's counts, and end its requests."""
         self._before = self.stats()
         self._ready.clear()
         self.changed.set()
         for gone in self._running.values():
             if not gone.done():
                 gone.set_result(None)
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._engine.stop()
-            self._count_restart()
-            self._engine = _NoEngine(self.facts)  # frees the old model: two may need too much memory
-            async with asyncio.timeout(START_S):
-                self._engine = await self.apart(self.make)
-                await self._engine.start()
-            self._check_facts()
-        except Exception as error:  # of any kind: there is no engine
-            logger.error("no engine can be started: %s: %s", type(error).__name__, error)
-            self.hopeless.set()
-            return
-        self.restarts += 1
+
+    async def _exchange(self, make: Callable[[], Engine]) -> None:
+        """Stop the engine, and start another one."""
+        async with asyncio.timeout(STOP_S):
+            await self._engine.stop()
+        self._engine = _NoEngine(self.facts)  # frees the old model: two may need too much memory
+        async with asyncio.timeout(START_S):
+            self._engine = await self.apart(make)
+            await self._engine.start()
+
+    def _serve_again(self) -> None:
         self._stalled_s = 0.0
         self._dead.clear()
         self._ready.set()
         self.changed.set()
-        logger.info("a new engine serves")
 
     def _check_facts(self) -> None:
         """Raises RuntimeError if the engine now has another model, which the gate does not know of."""

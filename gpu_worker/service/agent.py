@@ -28,6 +28,7 @@ from gpu_worker.service.execution import Abort
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.gate import Gate
 from gpu_worker.service.held_attempts import HeldAttempts
+from gpu_worker.service.swapper import Swapper
 
 logger = logging.getLogger("headgate.agent")
 
@@ -72,6 +73,8 @@ class Agent:
     random: Random
     settings: AgentSettings = field(default_factory=AgentSettings)
     capacity: MeasuredCapacity = field(default_factory=MeasuredCapacity)
+    swapper: Swapper | None = None
+    """None for a worker of one model."""
     engine_changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the engine stops or begins to serve."""
     connection_lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,6 +137,8 @@ class Agent:
         """Accept no more work, finish the executions, abort those that do not finish in time, and sign off."""
         self._draining = True
         self.executions.accepting = False
+        if self.swapper is not None:
+            await self._within(self.settings.drain_s, self.swapper.stop())
         heartbeat = asyncio.ensure_future(self.heartbeat())
         if not await self._within(self.settings.drain_s, self.executions.idle()):
             await self.executions.abort_all(Abort.DRAINED)
@@ -181,7 +186,9 @@ class Agent:
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()
-        self.executions.accepting = not self._draining
+        if self.swapper is not None:
+            self.swapper.order(answer.load)
+        self.executions.accepting = not (self._draining or (self.swapper is not None and self.swapper.is_swapping))
         for name in self._held.unknown(now_s):
             await self.executions.abort(name, Abort.LEASE_LOST)
         return True
@@ -240,14 +247,16 @@ class Agent:
 
     def _as_now(self, now_s: float) -> Report:
         stats = self.executions.engine.stats()
-        served = sum(tenant.service for tenant in stats.tenants.values())
-        return self.identity._replace(
+        served, saturated = sum(tenant.service for tenant in stats.tenants.values()), stats.waiting > 0
+        report = self.identity._replace(
             draining=self._draining or not self.executions.engine_serves(),
             live=tuple(sorted(self.executions.live())),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,
-            service_per_s=self.capacity.observe(now_s, served, saturated=stats.waiting > 0),
         )
+        if self.swapper is not None:
+            return self.swapper.described(report, now_s, served, saturated=saturated)
+        return report._replace(service_per_s=self.capacity.observe(now_s, served, saturated=saturated))
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self.random.random())

@@ -102,6 +102,9 @@ def _aborted(execution: Execution, worker: str, now: float) -> Ending:
         return Ending(_with_answer(execution, _end(execution, "expired"), EXPIRED), EXPIRED)
     if execution.abort is Abort.DRAINED:
         return _gave_up(execution, worker, "refused", WorkRefused(503, "draining", "This worker stops."))
+    if execution.abort is Abort.SWAPPED:
+        event = WorkRefused(503, "draining", "This worker loads another model.")
+        return _gave_up(execution, worker, "refused", event)
     if execution.abort is Abort.CUT_OFF:
         return _gave_up(execution, worker, "lost", WorkRefused(503, "cut_off", "This worker cannot reach its gate."))
     return _gave_up(execution, worker, "failed", WorkRefused(500, "engine_stopped", "The engine ended the request."))

@@ -23,6 +23,7 @@ class Abort(Enum):
     LATE = "the deadline passed"
     DRAINED = "the worker stops"
     CUT_OFF = "the worker cannot reach the gate"
+    SWAPPED = "the worker loads another model"
     LEASE_LOST = "the log does not hold the attempt"
 
 

@@ -36,9 +36,12 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     tiers_help = "YAML: shares, preemption, targets, shedding"
     parser.add_argument("--tiers", type=_tiers, default=WorkerTiers(), metavar="FILE", help=tiers_help)
     model_help = (
-        "a local Hugging Face model; default: a tiny one is built. With --engine openai: its name at the server"
+        "a local Hugging Face model; default: a tiny one is built. With --engine openai or modelled: its name. "
+        "Repeat it for a worker that swaps models: the first is loaded at the start"
     )
-    parser.add_argument("--model", default=None, help=model_help)
+    parser.add_argument("--model", action="append", default=None, dest="models", help=model_help)
+    load_help = "with --engine modelled: the seconds that loading a model takes; repeat it, once for each --model"
+    parser.add_argument("--load-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=load_help)
     parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at the same time")
     batch_help = "sequences in the engine's batch; with --engine openai: in the server at the same time"
     parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help=batch_help)
@@ -58,6 +61,14 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     options.arguments = rest
     if separator and options.engine != "vllm":
         parser.error(f"arguments after -- are for vLLM's server: --engine {options.engine} takes none")
+    options.models = options.models or [None]
+    if len(set(options.models)) < len(options.models):
+        parser.error(f"--model names a model twice: {', '.join(options.models)}")
+    options.load_s = options.load_s or [0.0] * len(options.models)
+    if len(options.load_s) != len(options.models):
+        parser.error(f"{len(options.load_s)} --load-s for {len(options.models)} --model: give one for each, or none")
+    if len(options.models) > 1 and options.engine == "openai":
+        parser.error("--engine openai serves one model: its server has its own swaps. Name one with --model")
     options.outbox = options.outbox or options.home / "outbox"
     return options
 
@@ -108,6 +119,12 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 def _gib(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of GiB from 0 to {SWAP_GIB_MAX}")
+    return float(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of seconds from 0 to 9999")
     return float(text)
 
 

@@ -34,6 +34,7 @@ def local(
     workers: fleet_options.Workers = 1,
     engine: fleet_options.Engine = "transformers",
     model: fleet_options.Model = None,
+    fleet: fleet_options.Fleet = None,
     url: fleet_options.Url = None,
     context_tokens: fleet_options.ContextTokens = None,
     slots: fleet_options.Slots = 8,
@@ -62,6 +63,7 @@ def local(
         "port": port, "fronts": fronts, "aws_port": aws_port, "workers": workers, "engine": engine, "model": model,
         "url": url, "context_tokens": context_tokens, "slots": slots, "order": order, "policy": policy, "store": store,
         "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
+        **fleet_options.fleet_values(fleet, engine, model),
     }  # fmt: skip
     if detach:
         _detach(stack_options(**values, home=home or background.default_folder()), json)
@@ -82,9 +84,10 @@ def _detach(options: StackOptions, json: bool) -> None:
         "--port": options.port,
         "--fronts": options.fronts,
         "--aws-port": options.aws_port,
-        "--workers": options.workers,
+        "--workers": None if options.fleet else options.workers,
         "--engine": options.engine,
         "--model": options.model,
+        "--fleet": options.fleet,
         "--url": options.url,
         "--context-tokens": options.context_tokens,
         "--slots": options.slots,

@@ -26,6 +26,7 @@ def serve(
     ] = "127.0.0.1",
     engine: fleet_options.Engine = "transformers",
     model: fleet_options.Model = None,
+    fleet: fleet_options.Fleet = None,
     url: fleet_options.Url = None,
     context_tokens: fleet_options.ContextTokens = None,
     slots: fleet_options.Slots = 8,
@@ -53,10 +54,13 @@ def serve(
     """
     options = validated(
         ServeOptions,
-        port=port, host=host, engine=engine, model=model, url=url,
-        context_tokens=context_tokens, slots=slots, batch=batch,
-        swap_gib=swap_gib, worker_tiers=worker_tiers, workers=workers, fronts=fronts, order=order,
-        policy=policy, home=data, tenants=tenants, start_timeout_s=start_timeout, engine_arguments=context.obj or (),
+        **{
+            "port": port, "host": host, "engine": engine, "model": model, "url": url,
+            "context_tokens": context_tokens, "slots": slots, "batch": batch, "swap_gib": swap_gib,
+            "worker_tiers": worker_tiers, "workers": workers, "fronts": fronts, "order": order, "policy": policy,
+            "home": data, "tenants": tenants, "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
+            **fleet_options.fleet_values(fleet, engine, model),
+        },
     )  # fmt: skip
     asyncio.run(_serve(options, json))
 

@@ -111,15 +111,16 @@ class Fleet:
         So it returns the attempts of that one at once. Under another name they wait for the end of their lease.
         """
         options = self._options
-        model = options.model or (SMALL_MODEL if options.engine == "transformers" else None)
+        small = SMALL_MODEL if options.engine == "transformers" else None
+        swapping = options.swapping[number] if options.swapping else None
+        models = [(options.model or small, 0.0)] if swapping is None else swapping.models
         named = {
             "--engine": options.engine,
             "--policy": options.policy,
-            "--slots": options.slots,
+            "--slots": options.slots if swapping is None else swapping.slots,
             "--batch": options.batch,
             "--swap-gib": options.swap_gib or None,
             "--tiers": options.worker_tiers,
-            "--model": model,
             "--url": options.url,
             "--context-tokens": options.context_tokens,
             "--host": INTERNAL_HOST,
@@ -129,6 +130,9 @@ class Fleet:
             "--home": options.home,
         }
         given = [(name, str(value)) for name, value in named.items() if value is not None]
+        given += [("--model", model) for model, _ in models if model is not None]
+        if options.engine == "modelled":
+            given += [("--load-s", f"{load_s:g}") for _, load_s in models]
         rest = ["--", *options.engine_arguments] if options.engine_arguments else []
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,14 @@ DEMO_TENANTS = ("quiet", "flood")
 PORT_MAX = 65535
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A longer log of a process is moved to `<name>.log.1`, in place of the one before."""
+
+
+class SwappingWorker(NamedTuple):
+    """A worker of several models. `models`: by name, the loaded one first, each with the seconds that loading it
+    takes."""
+
+    models: tuple[tuple[str, float], ...]
+    slots: int
 
 
 class FleetOptions(BaseModel):
@@ -35,6 +43,12 @@ class FleetOptions(BaseModel):
     model: str | None = None
     """Folder of a Hugging Face model; None: a small model with random weights, built on this machine (SMALL_MODEL). For
     the openai engine: the model's name at its server; None: the server's only model."""
+    fleet: Path | None = None
+    """The file that `swapping` was read from; None: all workers serve `model`."""
+    swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=8)
+    """The workers of a fleet that swaps models."""
+    slo_classes: str = ""
+    """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16)
     workers: int = Field(default=1, ge=1, le=8)
     slots: int = Field(default=8, ge=1, le=1024)

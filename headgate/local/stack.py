@@ -221,6 +221,7 @@ def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_
         "HEADGATE_QUEUE_URL": queue_url,
         "HEADGATE_POOL": POOL,
         "HEADGATE_ORDER": options.order,
+        **({"HEADGATE_SLO_CLASSES": options.slo_classes} if options.slo_classes else {}),
         "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
         "POWERTOOLS_SERVICE_NAME": "headgate",
         "POWERTOOLS_METRICS_NAMESPACE": "headgate",

@@ -102,7 +102,8 @@ class Server:
 
     async def _start(self, ports: list[int], file: ServedTenants | None, on_step: Report) -> ServeAddresses:
         options = self.options
-        settings = {"HEADGATE_ORDER": options.order, **(file.environment() if file is not None else {})}
+        classes = {"HEADGATE_SLO_CLASSES": options.slo_classes} if options.slo_classes else {}
+        settings = {"HEADGATE_ORDER": options.order, **classes, **(file.environment() if file is not None else {})}
         self._folder.keep_settings(settings)
         environment = {**_environment(self._folder), **settings}
         config = load_config(environment)

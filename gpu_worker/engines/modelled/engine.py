@@ -79,13 +79,14 @@ that `ignore_eos` and `min_tokens` hold for them; a tool call and JSON end when 
 
 @dataclass(eq=False)
 class ModelledEngine:
-    """`context_tokens`: the most of one request. `sleep`, and `monotonic_s` for policies that need a clock: parameters,
-    so that tests run in virtual time."""
+    """`context_tokens`: the most of one request. `load_s`: the seconds that a start takes. `sleep`, and `monotonic_s`
+    for policies that need a clock: parameters, so that tests run in virtual time."""
 
     policy: QueuePolicy
     model: str = "headgate-modelled"
     profile: PagedProfile = PROFILE
     context_tokens: int = 4096
+    load_s: float = 0.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     monotonic_s: Callable[[], float] = time.monotonic
 
@@ -181,6 +182,8 @@ class ModelledEngine:
         )
 
     async def start(self) -> None:
+        if self.load_s:
+            await self.sleep(self.load_s)
         self._loop = asyncio.create_task(self._run())
         self._loop.add_done_callback(self._fail_streams)
 

@@ -44,6 +44,8 @@ class ScriptedGate:
     returned: list[Return] = field(default_factory=list)
     heartbeats: list[Report] = field(default_factory=list)
     left: bool = False
+    load: str = ""
+    """The model that the worker should load."""
 
     def offer(self, call_id: str, attempt: int = 1) -> None:
         """Let the log hold an attempt for the worker."""
@@ -65,7 +67,7 @@ class ScriptedGate:
         if isinstance(command, Report):
             self.heartbeats.append(command)
             self.left = False
-            return Attempts(command.worker, self.position, tuple(self.held))
+            return Attempts(command.worker, self.position, tuple(self.held), self.load)
         if isinstance(command, Leave):
             self.left = True
             self.held.clear()

@@ -46,4 +46,4 @@ def test_its_command_line_is_one_that_the_worker_takes() -> None:
     command = words("ENTRYPOINT") + words("CMD")
     assert command[:3] == ["python3", "-m", "gpu_worker"]
     options = parse_options(command[3:])
-    assert (options.engine, options.model, options.port, options.swap_gib) == ("vllm", "/model", 8080, 16.0)
+    assert (options.engine, options.models, options.port, options.swap_gib) == ("vllm", ["/model"], 8080, 16.0)

@@ -1,0 +1,106 @@
+"""Carries out the swaps that the gate orders: drain, load the other model, serve again.
+
+    order ──▶ draining (heartbeats say so) ──▶ running requests end, or are returned after drain_s ──▶ load ──▶ serving
+
+While a swap is under way, the worker takes no order, and the gate's answers to its heartbeats order nothing new. A
+returned request that its caller has no token of is offered to another worker, or to this one after the swap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+
+from dispatcher.model.commands import Report
+from dispatcher.ports import Clock
+from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
+from gpu_worker.policies.capacity import MeasuredCapacity
+from gpu_worker.service.execution import Abort
+from gpu_worker.service.executions import Executions
+
+logger = logging.getLogger("headgate.agent")
+
+DRAIN_S = 30.0
+"""A swap waits for running requests at most so long."""
+ABORTED_S = 5.0
+"""The longest wait for aborted requests to leave the engine."""
+POLL_S = 0.05
+
+
+class Swapper:
+    """`swaps`: the worker's models. `executions`: the requests that must end first."""
+
+    def __init__(self, swaps: ModelSwaps, executions: Executions, clock: Clock, drain_s: float = DRAIN_S) -> None:
+        self.swaps = swaps
+        self._executions = executions
+        self._clock = clock
+        self._drain_s = drain_s
+        self._swap: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._facts = executions.engine.facts
+        """The facts of the model that was loaded when no swap was under way."""
+        self._capacities: defaultdict[str, MeasuredCapacity] = defaultdict(MeasuredCapacity)
+
+    @property
+    def is_swapping(self) -> bool:
+        return self._swap is not None
+
+    def order(self, model: str) -> None:
+        """Begin a swap to the model, unless one is under way, the model is loaded, or it cannot be loaded now."""
+        loaded = self._executions.engine.facts.model
+        if not model or model == loaded or self.is_swapping or self._stopped or not self.swaps.can_load(model):
+            return
+        logger.info("swap from %s to %s", loaded, model)
+        self._swap = asyncio.ensure_future(self._load(model))
+        self._swap.add_done_callback(self._ended)
+        self.swaps.engine.changed.set()
+
+    def described(self, report: Report, now_s: float, served: float, *, saturated: bool) -> Report:
+        """Return the report with the loaded model's facts and capacity, and all models that can be loaded.
+
+        `served`: service units since the worker started. Until its end a swap may fail, so the report has the former
+        model; no capacity is measured meanwhile.
+        """
+        if not self.is_swapping:
+            self._facts = self._executions.engine.facts
+            self._capacities[self._facts.model].observe(now_s, served, saturated=saturated)
+        facts, measured = self._facts, self._capacities[self._facts.model]
+        return report._replace(
+            model=facts.model,
+            context_tokens=facts.context_tokens,
+            bytes_per_token=facts.bytes_per_token,
+            capabilities=tuple(sorted(facts.capabilities)),
+            service_per_s=measured.service_per_s,
+            draining=report.draining or self.is_swapping,
+            models=self.swaps.loadable(facts.model, lambda model: self._capacities[model].service_per_s),
+        )
+
+    async def stop(self) -> None:
+        """Begin no further swap, and wait for the end of a swap that is under way: half an engine cannot be stopped."""
+        self._stopped = True
+        if self._swap is not None:
+            await asyncio.wait({self._swap})
+
+    async def _load(self, model: str) -> None:
+        self._executions.accepting = False
+        if not await self._drained(self._drain_s):
+            await self._executions.abort_all(Abort.SWAPPED)
+            if not await self._drained(ABORTED_S):
+                logger.error("a request did not leave the engine before the swap")
+        await self.swaps.load(model)
+
+    async def _drained(self, within_s: float) -> bool:
+        until_s = self._clock.monotonic() + within_s
+        while self._executions.running():
+            if self._clock.monotonic() >= until_s:
+                return False
+            await self._clock.sleep(POLL_S)
+        return True
+
+    def _ended(self, swap: asyncio.Task[None]) -> None:
+        """Report the worker as it is now. The engine of a failed swap is that of the former model again."""
+        self._swap = None
+        self.swaps.engine.changed.set()
+        if not swap.cancelled() and (error := swap.exception()) is not None and not isinstance(error, SwapFailed):
+            logger.error("the swap ended by an error: %s", type(error).__name__)
