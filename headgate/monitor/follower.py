@@ -14,6 +14,7 @@ from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.replica import Replica
 from dispatcher.shard.settings import ShardSettings
 from headgate.monitor.picture import Picture, WorkerPicture, tenants_of
+from headgate.monitor.plan_picture import PlanPicture, plan_picture
 from headgate.monitor.recent import Recent
 
 
@@ -46,6 +47,10 @@ class LogFollower:
             tenants=tenants_of(shard.tenant_rows(), self._recent.of_tenants(now), now),
             workers=tuple(self._worker(worker) for worker in self.workers()),
         )
+
+    def plan(self, now: float) -> PlanPicture:
+        """Return the plan of the fleet, and what waits for which model, at `now` (Unix seconds)."""
+        return plan_picture(self._replica.shard.state, self._replica.shard.position, now)
 
     def workers(self) -> Sequence[WorkerSet]:
         """Return the workers in the log, ordered by name."""

@@ -1,0 +1,36 @@
+"""`headgate plan` shows the queues by model, the models of the workers, ordered swaps, and what will be late."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dispatcher.bootstrap import RealClock
+from dispatcher.config import Config
+from dispatcher.ports import Store
+from headgate.cli.gate_store import Data, with_store
+from headgate.monitor.follower import open_follower
+from headgate.monitor.plan_view import plan_json, plan_view
+
+
+def plan(
+    data: Data = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Show the plan of the fleet. It is read from the log, so no process has to run."""
+
+    async def run(store: Store, config: Config) -> None:
+        clock = RealClock()
+        follower = open_follower(store, config, clock)
+        await follower.catch_up()
+        picture = follower.plan(clock.now())
+        if json:
+            sys.stdout.write(json_module.dumps(plan_json(picture)) + "\n")
+        else:
+            Console().print(plan_view(picture))
+
+    with_store(data, run)

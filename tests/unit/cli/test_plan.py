@@ -1,0 +1,86 @@
+"""`headgate plan` on the log of a data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from dispatcher.bootstrap import RealClock
+from dispatcher.model.commands import Command, Plan
+from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
+from dispatcher.service.replica import Replica
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.stores.sqlite.store import SqliteStore
+from headgate.serve.folder import DataFolder
+from tests.support.gate.swapping import swap_report
+from tests.unit.cli.command import headgate
+from tests.unit.cli.gate_log import WRITER, accept, make_folder, write_history
+
+Output = pytest.CaptureFixture[str]
+SWAPS = {"m": 2.0, "n": 3.0}
+
+
+async def _write(folder: DataFolder) -> None:
+    store = SqliteStore(folder.database, RealClock())
+    replica = Replica(store.log("default"), ShardSettings(), RealClock(), WRITER)
+    now = RealClock().now()
+    group = GroupPlan("a", "n", "normal", 0, 7, now - 5.0, now + 5.0, True)
+    commands: list[Command] = [
+        swap_report("w-1", "m", SWAPS),
+        swap_report("w-2", "m", SWAPS, draining=True),
+        accept(1, "a")._replace(model="n"),
+        Plan(now, (WorkerPlan("w-1", "n", (0,)), WorkerPlan("w-2", "m", ())), (group,)),
+    ]
+    try:
+        for command in commands:
+            await replica.commit([command])
+    finally:
+        await store.close()
+
+
+def test_the_plan_as_json(tmp_path: Path, capsys: Output) -> None:
+    folder = make_folder(tmp_path / "data")
+    asyncio.run(_write(folder))
+    assert headgate("plan", "--json", "--data", str(folder.path)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plan"]["is_fresh"]
+    assert found["late_requests"] == 7
+    assert [(each["model"], each["waiting"], each["loaded_on"]) for each in found["models"]] == [
+        ("m", 0, ["w-1", "w-2"]),
+        ("n", 1, []),
+    ]
+    first, second = found["workers"]
+    assert (first["worker"], first["model"], first["planned"], first["order"]) == ("w-1", "m", "n", [0])
+    assert first["swap_s"]["n"] == 3.0
+    assert (second["state"], second["planned"], second["ordered"]) == ("draining", "m", None)
+    (group,) = found["groups"]
+    assert (group["tenant"], group["model"], group["requests"], group["late_s"]) == ("a", "n", 7, 10.0)
+    assert found["workers_needed"] == 1
+
+
+def test_the_plan_as_a_page(tmp_path: Path, capsys: Output) -> None:
+    folder = make_folder(tmp_path / "data")
+    asyncio.run(_write(folder))
+    assert headgate("plan", "--data", str(folder.path)) == 0
+    page = capsys.readouterr().out
+    assert "7 requests late" in page
+    assert "workers: 2, needed: 1" in page
+
+
+def test_a_fleet_of_one_model_has_no_plan(tmp_path: Path, capsys: Output) -> None:
+    folder = make_folder(tmp_path / "data")
+    write_history(folder)
+    assert headgate("plan", "--json", "--data", str(folder.path)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plan"] is None
+    assert found["groups"] == []
+    assert [(each["model"], each["waiting"]) for each in found["models"]] == [("m", 1)]
+
+
+def test_an_empty_log_has_a_page(tmp_path: Path, capsys: Output) -> None:
+    folder = make_folder(tmp_path / "data")
+    assert headgate("plan", "--data", str(folder.path)) == 0
+    assert "plan: none" in capsys.readouterr().out
