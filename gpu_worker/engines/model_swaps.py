@@ -65,9 +65,6 @@ class ModelSwaps:
 
     def __init__(self, engine: SupervisedEngine, clock: Clock) -> None:
         self.engine = engine
-        self.swaps = 0
-        self.failures = 0
-        self.last_swap_s = 0.0
         self._clock = clock
         self._models: dict[str, _Model] = {}
         self._canaries = count(1)
@@ -117,7 +114,7 @@ class ModelSwaps:
         try:
             await self._loaded(model)
         except Exception as error:
-            self.failures += 1
+            self.engine.swaps.failed += 1
             model.failures += 1
             rest_s = min(REST_MAX_S, REST_S * 2 ** (model.failures - 1))
             model.rests_until_s = self._clock.monotonic() + rest_s
@@ -126,10 +123,11 @@ class ModelSwaps:
             await self._return_to(former)
             raise SwapFailed(name) from error
         model.failures = 0
-        self.swaps += 1
-        self.last_swap_s = self._clock.monotonic() - begun_s
-        model.costs_s.append(self.last_swap_s)
-        logger.info("the model %s is loaded after %.1f s", name, self.last_swap_s)
+        counts = self.engine.swaps
+        counts.done += 1
+        counts.last_s = self._clock.monotonic() - begun_s
+        model.costs_s.append(counts.last_s)
+        logger.info("the model %s is loaded after %.1f s", name, counts.last_s)
 
     async def _return_to(self, former: _Model) -> None:
         """Load the former model. The worker ends if this fails too."""

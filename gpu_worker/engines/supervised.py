@@ -46,6 +46,15 @@ def restarted() -> EngineError:
     return EngineError("engine_restarted", "the engine was restarted while it worked on this request; send it again")
 
 
+@dataclass
+class SwapCounts:
+    """Swaps of the model that ended well, swaps that failed, and the seconds of the last good one."""
+
+    done: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+
+
 @dataclass(eq=False)
 class SupervisedEngine:
     """`make` makes an engine, not started; `apart` runs `make` without blocking the event loop. `hang_s`: longer than
@@ -60,6 +69,8 @@ class SupervisedEngine:
     watch_s: float = 0.5
     apart: Callable[[Callable[[], Engine]], Awaitable[Engine]] = asyncio.to_thread
     restarts: int = 0
+    swaps: SwapCounts = field(default_factory=SwapCounts)
+    """Counted by model_swaps.py."""
     hopeless: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when `serves` changes. Its reader clears it."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import EngineStats
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
@@ -58,6 +59,14 @@ class WorkerCollector(Collector):
         restarts = getattr(self._engine, "restarts", 0)  # of a supervised engine (engines/supervised.py)
         yield from _reports(self._executions)
         yield _counter("engine_restarts", "Times that the engine was started again.", restarts)
+        yield from _models(self._engine.facts.model, getattr(self._engine, "swaps", SwapCounts()))
+
+
+def _models(loaded: str, swaps: SwapCounts) -> Iterator[Metric]:
+    yield _gauge("model_loaded", "1 for the loaded model.", {(loaded,): 1.0}, "model")
+    outcomes = {("done",): swaps.done, ("failed",): swaps.failed}
+    yield _counter("model_swaps", "Swaps of the model that the gate ordered.", outcomes, "outcome")
+    yield _gauge("model_swap_seconds", "Seconds of the last swap, without the wait for running requests.", swaps.last_s)
 
 
 def _preemption(counts: SchedulingStats) -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
+from gpu_worker.engines.supervised import SwapCounts
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
@@ -22,12 +23,13 @@ from tests.support.worker.harness import WorkerHarness, order
 from tests.support.worker.scripted_engine import ScriptedEngine
 
 ALERTS = Path(__file__).parents[3] / "gpu_worker/alerts.yaml"
-LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason")
+LABELS = ("strategy", "tier", "kind", "quantile", "tenant", "by", "reason", "model", "outcome")
 P, B = Tier.PREMIUM, Tier.BACKGROUND
 
 
 class EngineWithStats(ScriptedEngine):
     restarts = 1
+    swaps = SwapCounts(3, 1, 2.5)
 
     def stats(self) -> EngineStats:
         counts = SchedulingStats(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
@@ -103,6 +105,10 @@ def test_every_metric_has_its_labels() -> None:
         ("headgate_attempts_returned_total", "lost"): 1,
         ("headgate_attempts_returned_total", "not_begun"): 0,
         ("headgate_engine_restarts_total",): 1,
+        ("headgate_model_loaded", "scripted"): 1,
+        ("headgate_model_swaps_total", "done"): 3,
+        ("headgate_model_swaps_total", "failed"): 1,
+        ("headgate_model_swap_seconds",): 2.5,
     }
     assert {name: found.get(name) for name in expected} == expected
     assert ("headgate_slo_attainment_ratio", "standard", "ttft") not in found, "nothing was asked, nothing was missed"

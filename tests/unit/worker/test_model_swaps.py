@@ -52,8 +52,8 @@ def test_after_a_swap_the_other_model_serves_and_the_former_is_gone() -> None:
                 name: False,
                 other: True,
             }
-        assert (swaps.swaps, swaps.failures) == (3, 0)
-        assert swaps.last_swap_s == pytest.approx(5.0, abs=0.2)
+        assert (engine.swaps.done, engine.swaps.failed) == (3, 0)
+        assert engine.swaps.last_s == pytest.approx(5.0, abs=0.2)
         await engine.stop()
 
     run(story())
@@ -67,7 +67,7 @@ def test_one_fault_is_answered_by_another_start(fault: str) -> None:
         models.faults["b"] = [fault, ""]
         await swaps.load("b")
         assert (engine.facts.model, models.alive()) == ("b", ["b"])
-        assert swaps.last_swap_s == pytest.approx(10.0, abs=0.3)
+        assert engine.swaps.last_s == pytest.approx(10.0, abs=0.3)
         await engine.stop()
 
     run(story())
@@ -83,7 +83,7 @@ def test_two_faults_bring_the_former_model_back_and_the_other_rests(faults: list
             with pytest.raises(SwapFailed):
                 await swaps.load("b")
             assert (engine.facts.model, engine.serves(), models.alive()) == ("a", True, ["a"])
-            assert (names(swaps), swaps.can_load("b"), swaps.failures) == (["a"], False, failures)
+            assert (names(swaps), swaps.can_load("b"), engine.swaps.failed) == (["a"], False, failures)
             await asyncio.sleep(REST_S * failures + 1)
             assert (names(swaps), swaps.can_load("b")) == (["a", "b"], True)
         await swaps.load("b")
