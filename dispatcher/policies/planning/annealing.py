@@ -4,7 +4,8 @@ A move takes a group, or a run of groups of one model, to another place, or exch
 queues, so it costs O(L) for queues of length L. Worse plans are accepted with the probability exp(-added cost / T). T
 falls from ten times the mean cost of a group to a hundredth of that, in up to eight rounds, each from the best plan so
 far: a single round ends in a plan from which one move leads to none that is better. Most moves begin at a queue with
-late work.
+late work. Among many queues, half of the moves go to workers with the group's model, and half to the place by due time;
+if there are few moves for each group, T falls once, from the mean cost.
 
 QLM solves a mixed-integer program (section 7), which took minutes at eight groups here, and scales a group's size to
 keep the program small (Figure 19). This takes a thousand groups.
@@ -16,15 +17,22 @@ from math import exp, inf
 from random import Random
 
 from dispatcher.policies.planning.costs import Queue, queue_cost
+from dispatcher.policies.planning.insertion import NEAR
 from dispatcher.policies.planning.problem import SWAP, Problem
 
-START_FACTOR = 10.0
+START_FACTOR, START_FACTOR_HURRIED = 10.0, 1.0
 END_FRACTION = 1e-2
 ROUNDS_MAX = 8
 ROUND_MOVES = 150
 """A round has at least this many moves for each group."""
+UNHURRIED_MOVES = 1_000
+"""With fewer moves for each group, and many queues, there is one round, which begins less hot: a hot one does not cool
+down in time."""
 TARDY_SHARE = 0.6
 """The part of the moves that begin at a queue with lateness, if there is one."""
+NEAR_SHARE = 0.5
+"""The part of the moves to a queue of a worker that has the model now, and to the place by due time. Among NEAR queues
+or fewer all places are tried often enough."""
 KEEP_EVERY = 64
 """The best plan is kept when it is seen at one of these moves: a copy takes as long as several moves."""
 
@@ -42,21 +50,27 @@ class _Annealing:
         self.random = random.random
         self.best = [list(queue) for queue in queues]
         self.best_cost = self.cost = sum(self.costs)
+        self.is_wide = len(queues) > NEAR
+        self.having: list[list[int]] = [[] for _ in problem.models]
+        for worker, model in enumerate(problem.loaded_on):
+            if model >= 0:
+                self.having[model].append(worker)
         self.tardy: list[int] = []
         self._find_tardy()
 
     def run(self, moves: int) -> list[Queue]:
         groups = sum(map(len, self.queues))
-        rounds = min(ROUNDS_MAX, max(1, moves // (ROUND_MOVES * max(1, groups))))
+        is_hurried = self.is_wide and moves < UNHURRIED_MOVES * groups
+        rounds = 1 if is_hurried else min(ROUNDS_MAX, max(1, moves // (ROUND_MOVES * max(1, groups))))
+        factor = START_FACTOR_HURRIED if is_hurried else START_FACTOR
         for number in range(rounds):
+            self._restore()
             if groups > 1 and self.tardy:
-                self._round(groups, moves // rounds + (number < moves % rounds))
+                self._round(factor * self.cost / groups, moves // rounds + (number < moves % rounds))
         return self.best
 
-    def _round(self, groups: int, moves: int) -> None:
+    def _round(self, temperature: float, moves: int) -> None:
         """Anneal once from the best plan; end early if it has no lateness."""
-        self._restore()
-        temperature = START_FACTOR * self.cost / groups
         factor = END_FRACTION ** (1.0 / max(1, moves))
         for number in range(1, moves + 1):
             self._move(temperature)
@@ -74,7 +88,7 @@ class _Annealing:
         if not queue:
             return
         place = int(random() * len(queue))
-        second = int(random() * len(queues))
+        second = self._second(queue[place])
         kind = random()
         if second == first:
             self._move_within(first, place, int(random() * len(queue)), temperature)
@@ -82,8 +96,26 @@ class _Annealing:
             self._exchange(first, place, second, int(random() * len(queues[second])), temperature)
         else:
             length = self._run_length(queue, place) if kind > 0.75 else 1
-            to = int(random() * (len(queues[second]) + 1))
+            to = self._place(queues[second], queue[place])
             self._move_to(first, place, length, second, to, temperature)
+
+    def _second(self, group: int) -> int:
+        """Return any queue, or one of a worker that has the group's model now."""
+        having = self.having[self.problem.model_of[group]]
+        if self.is_wide and having and self.random() < NEAR_SHARE:
+            return having[int(self.random() * len(having))]
+        return int(self.random() * len(self.queues))
+
+    def _place(self, queue: Queue, group: int) -> int:
+        """Return any place of the queue, or that before the first group which is due later."""
+        if not self.is_wide or self.random() >= NEAR_SHARE:
+            return int(self.random() * (len(queue) + 1))
+        due_s = self.problem.due_s
+        due = due_s[group]
+        for place, other in enumerate(queue):
+            if due_s[other] > due:
+                return place
+        return len(queue)
 
     def _move_within(self, worker: int, place: int, to: int, temperature: float) -> None:
         if place == to:

@@ -1,8 +1,9 @@
 """The first plan: groups enter the queues one after the other, the one that is due first at the cheapest place. Pure.
 
-For each group only some queues are tried: NEAR queues with its model that end first, and SOONEST queues of any that end
-first. Within a queue only places where the model changes are tried, those beside groups of its model, and the end:
-elsewhere the group would cost two swaps more. With G groups and queues of length L this takes O(G (NEAR + SOONEST) L²).
+For each group only some queues are tried: NEAR queues with its model that end first with the group, and SOONEST queues
+of any that do. Within a queue only places where the model changes are tried, those beside groups of its model, and the
+end: elsewhere the group would cost two swaps more. With G groups and queues of length L this takes O(G (NEAR + SOONEST)
+L²).
 """
 
 from __future__ import annotations
@@ -62,8 +63,13 @@ class _Insertion:
         """Return the queues to try, each once."""
         can_serve = [at for at in range(len(self.queues)) if self.problem.seconds_on[at][group] < inf]
         with_model = self.with_model[self.problem.model_of[group]]
-        near = nsmallest(NEAR, (at for at in can_serve if at in with_model), key=self.end_s.__getitem__)
-        soonest = nsmallest(SOONEST, can_serve, key=self.end_s.__getitem__)
+        seconds_on = self.problem.seconds_on
+
+        def end_s(worker: int) -> float:
+            return self.end_s[worker] + seconds_on[worker][group]
+
+        near = nsmallest(NEAR, (at for at in can_serve if at in with_model), key=end_s)
+        soonest = nsmallest(SOONEST, can_serve, key=end_s)
         return list(dict.fromkeys([*near, *soonest]))
 
     def _places(self, worker: int, group: int) -> Iterator[int]:

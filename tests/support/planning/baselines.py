@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from dispatcher.policies.planning.costs import Queue, ends_s
 from dispatcher.policies.planning.problem import Problem
 
@@ -20,8 +22,9 @@ def list_edf(problem: Problem) -> list[Queue]:
 
 
 def edf_in_turn(problem: Problem) -> list[Queue]:
-    """Earliest due time first, the workers in turn, whatever they have loaded."""
+    """Earliest due time first, the workers that the group fits in turn, whatever they have loaded."""
     queues: list[Queue] = [[] for _ in problem.workers]
     for at, group in enumerate(_by_due_time(problem)):
-        queues[at % len(queues)].append(group)
+        able = [worker for worker in range(len(queues)) if problem.seconds_on[worker][group] < inf]
+        queues[able[at % len(able)]].append(group)
     return queues

@@ -12,8 +12,9 @@ from dispatcher.policies.planning.annealing import anneal
 from dispatcher.policies.planning.costs import PlanCost, Queue, ends_s, late_requests, plan_cost, queue_cost
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
+from tests.support.planning.baselines import list_edf
 from tests.support.planning.exact import cheapest_cost
-from tests.support.planning.instances import KIND, feasible, small
+from tests.support.planning.instances import KIND, feasible, mixed, small
 
 MOVES = 12_000
 
@@ -63,6 +64,16 @@ def test_of_a_thousand_groups_hardly_any_is_late_after_insertion_alone() -> None
     requests = sum(each.requests for each in problem.groups)
     assert late_requests(problem, queues) <= 0.015 * requests
     assert sorted(at for queue in queues for at in queue) == list(range(1000))
+
+
+def test_fast_and_slow_workers_and_little_reserve() -> None:
+    problem = mixed(2)
+    requests = sum(each.requests for each in problem.groups)
+    inserted = insert_by_due_time(problem)
+    late = [late_requests(problem, plan) for plan in (list_edf(problem), inserted, anneal(problem, inserted, 60_000))]
+    assert late[0] > 0.02 * requests, "the problem is hard"
+    assert late[1] <= 0.015 * requests
+    assert late[2] <= 0.01 * requests
 
 
 def test_a_swap_takes_its_time_and_groups_of_one_model_stand_together() -> None:
