@@ -72,6 +72,9 @@ class WorkOrder:
     stream is closed."""
     streamed: bool
     """True if the caller gets each token at once. Otherwise it gets nothing of an attempt that does not finish."""
+    deferred: bool
+    """True if the request uses what others leave (a deferred SLO class). Its tier is background, but it is not shed: it
+    was dispatched because the worker had a free slot and no other request waited."""
     cache_salt: Label
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
 

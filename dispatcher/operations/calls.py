@@ -115,5 +115,6 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         interaction=request.interaction,
         durable=call.is_durable,
         streamed=request.stream,
+        deferred=call.is_deferred,
         cache_salt="",
     )

@@ -169,7 +169,7 @@ class Executions:
             return WorkRefused(503, "draining", "This worker takes no more work for now.")
         if len(self._live) >= self.slots:
             return WorkRefused(503, "worker_full", "All slots of this worker are taken.")
-        if (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is None:
+        if order.deferred or (retry_after_s := self.watch.shed_retry_after_s(order.tier)) is None:
             return None
         message = "The service is overloaded and serves more urgent work first; try again later."
         return WorkRefused(429, "overloaded", message, retry_after_s, final=True)

@@ -50,6 +50,7 @@ def order(invocation: str = "i", **fields: object) -> WorkOrder:
         "interaction": "",
         "durable": False,
         "streamed": True,
+        "deferred": False,
         "cache_salt": "",
     }
     return WorkOrder(**{**known, **fields})  # type: ignore[arg-type]

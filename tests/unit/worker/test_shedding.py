@@ -50,6 +50,17 @@ def test_while_premium_is_late_background_is_turned_away_and_the_engine_never_se
     assert json.loads(end.answer)["error"]["code"] == "overloaded"
 
 
+def test_a_deferred_request_is_not_shed() -> None:
+    """The gate sends it only if nothing else waits for the slot: a final refusal would lose the work for nothing."""
+
+    async def story() -> object:
+        harness = WorkerHarness(shedder=touchy())
+        await late_premium(harness)
+        return (await harness.execute(order("b", tier=B, deferred=True)))[-1]
+
+    assert isinstance(run(story()), Finished)
+
+
 def test_the_others_are_let_in_and_background_is_again_after_the_calm() -> None:
     async def story() -> list[object]:
         harness = WorkerHarness(shedder=touchy())
