@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.command import headgate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-WORKLOAD, FLEET = str(EXAMPLES / "workloads" / "models.yaml"), str(EXAMPLES / "fleet.yaml")
+WORKLOAD, FLEET = str(EXAMPLES / "workloads" / "models.yaml"), str(EXAMPLES / "simulated-fleet.yaml")
 
 
 def test_json_has_every_planner_and_the_same_bytes_again(capsys: pytest.CaptureFixture[str]) -> None:
