@@ -18,6 +18,10 @@ MODULES = (
     "bwfq.scale",
     "bwfq.cares",
     "fairserve.case",
+    "qlm.overview",
+    "qlm.single_model",
+    "qlm.multi_model",
+    "qlm.tenants",
 )
 
 for _module in MODULES:

@@ -1,0 +1,89 @@
+"""What QLM does not evaluate: a tenant beside a flood, and more models than workers."""
+
+from __future__ import annotations
+
+from headgate.evidence.document.sections import Cell, Check, Section, Setting, Table, experiment
+from headgate.evidence.qlm.played import at_least, percent, played, times
+from headgate.evidence.qlm.scenes import FLOOD_MODELS, five_models, five_models_fleet, fleet, flood
+
+FIVE_SCENES = ((0.4, 3.0), (0.4, 10.0), (0.4, 20.0), (0.4, 40.0), (0.7, 3.0))
+"""Load, and seconds of a swap."""
+
+
+@experiment("qlm-flood", "A flood that claims interactive, beside a tenant within its share", "beyond QLM's evaluation")
+def beside_a_flood(setting: Setting) -> Section:
+    workers = fleet(4, FLOOD_MODELS)
+    runs = played(setting, {"normal": (flood("normal"), workers)}, ("static", "qlm", "plan"))
+    runs |= played(setting, {"interactive": (flood("interactive"), workers)}, ("plan",))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            slo_class,
+            name,
+            percent(run.tenants["steady"].in_time),
+            percent(run.tenants["flood"].in_time),
+            round(run.requests_per_s, 2),
+            run.swaps,
+        )
+        for (slo_class, name), run in runs.items()
+    ]
+    ours = runs["normal", "plan"]
+    urgent = runs["interactive", "plan"].tenants["steady"].in_time
+    return Section(
+        text=(
+            "Four workers with variants of an 8B model serve 80 requests/s. For four minutes one tenant sends 90 a "
+            "second, all interactive, to one model after the other; another tenant sends 6 a second to a fourth model. "
+            "Both have weight 1. A swap takes 2 s, and waits for running requests.",
+        ),
+        tables=[
+            Table("", ("class of steady", "planner", "steady in time", "flood in time", "requests/s", "swaps"), rows)
+        ],
+        checks=[
+            at_least(
+                "plan: the tenant within its share is at least 95 % in time", 0.95, [ours.tenants["steady"].in_time]
+            ),
+            Check(
+                "qlm: the flood displaces it",
+                runs["normal", "qlm"].tenants["steady"].in_time < 0.5,
+                percent(runs["normal", "qlm"].tenants["steady"].in_time),
+            ),
+            times("plan: at least 1.5 times the partition's throughput", 1.5, ours, runs["normal", "static"]),
+            Check(
+                "plan: the same tenant at least 95 % in time with 20 s to the first token",
+                None,
+                f"{percent(urgent)}. Its model loses its worker while nothing waits for it; to get it back takes the "
+                "rest of a batch and the swap, which is more than 20 s. QLM gives a model of interactive requests a "
+                "GPU of its own for the same reason (section 8).",
+            ),
+        ],
+    )
+
+
+@experiment("qlm-five-models", "Five models on two workers, and when swaps pay", "beyond QLM's evaluation")
+def five_on_two(setting: Setting) -> Section:
+    scenes = {(load, swap_s): (five_models(load), five_models_fleet(swap_s)) for load, swap_s in FIVE_SCENES}
+    runs = played(setting, scenes, ("static", "qlm", "plan"))
+    rows: list[tuple[Cell, ...]] = [
+        (f"{load:g}", swap_s, *(percent(runs[(load, swap_s), name].all.in_time) for name in ("static", "qlm", "plan")))
+        for load, swap_s in FIVE_SCENES
+    ]
+    return Section(
+        text=(
+            "One tenant, class normal (60 s), 6,000 requests; 45, 25, 15, 10 and 5 % of them are for each of five 8B "
+            "models. The load is a part of what two workers serve without swaps. The partition serves the two most "
+            "frequent models only, so it has 70 % in time: the break-even is where plan falls below that.",
+        ),
+        tables=[Table("In time", ("load", "seconds of a swap", "static", "qlm", "plan"), rows)],
+        checks=[
+            at_least(
+                "plan: at least 90 % in time at load 0.4 with swaps of 3 s", 0.9, [runs[(0.4, 3.0), "plan"].all.in_time]
+            ),
+            at_least(
+                "plan: at least 80 % in time at load 0.7 with swaps of 3 s", 0.8, [runs[(0.7, 3.0), "plan"].all.in_time]
+            ),
+            Check(
+                "with swaps of 40 s swapping does not pay",
+                runs[(0.4, 40.0), "plan"].all.in_time <= 0.7,
+                f"{percent(runs[(0.4, 40.0), 'plan'].all.in_time)} against the partition's 70 %",
+            ),
+        ],
+    )
