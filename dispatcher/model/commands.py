@@ -182,11 +182,13 @@ Command = Accept | Cancel | Return | End | Report | Leave | Present | Gone | Sil
 
 
 class Waiting(NamedTuple):
-    """The call waits. `position` counts from 1 within its tenant's queue; `wait_s` is an estimate."""
+    """The call waits. `position` counts from 1 within its tenant's queue. `wait_s` and `wait_p90_s`: the 50 % and the
+    90 % point of its wait from now until its dispatch (shard/waits.py); None if they are not known."""
 
     id: str
     position: int
-    wait_s: float
+    wait_s: float | None = None
+    wait_p90_s: float | None = None
 
 
 class Offer(NamedTuple):
@@ -219,7 +221,7 @@ class Unknown(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The command was refused. `code`: machine-readable, such as "queue_full", "no_worker" or "throttled_user"."""
+    """The command was refused. `code`: machine-readable, such as "queue_full" or "deadline_out_of_reach"."""
 
     id: str
     code: str

@@ -7,10 +7,11 @@ import math
 from dispatcher.model.commands import Accept, Refused, parse_call_id
 from dispatcher.model.facts import Accepted, Held, ProcessSet, TenantSet, made
 from dispatcher.model.usage import HOUR_S
-from dispatcher.policies.orders.queues import Call, Clocks, Tenant
+from dispatcher.policies.orders.queues import Clocks, Tenant
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.state import State
+from dispatcher.shard.waits import expected_wait
 
 APPS_MAX = 100
 """The most applications of a tenant with usage of their own within an hour. A bound is needed because clients choose
@@ -18,7 +19,8 @@ the names, and the state keeps a row of usage for each until it is projected."""
 DUE_LAST = 1e12
 """The priority of a call without an SLO class beside calls with due times, in Unix seconds."""
 RETRY_UNKNOWN_S = 5.0
-"""The Retry-After while no worker has the model."""
+"""The Retry-After while no worker has the model, or no throughput has been measured."""
+RETRY_MAX_S = 900.0
 
 
 def accept(decision: Decision, command: Accept) -> Refused | None:
@@ -31,7 +33,9 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         return Refused(command.id, "no_worker", "No worker serves this model at the moment.", RETRY_UNKNOWN_S)
     tenant = _configured(decision, command)
     app = _app(state, command)
-    refused = _queue_full(state, tenant, command) or _throttled(state, command, app)
+    refused = (
+        _queue_full(state, tenant, command) or _throttled(state, command, app) or _out_of_reach(state, tenant, command)
+    )
     if refused is not None:
         return refused
     slack = state.order.slack
@@ -50,15 +54,6 @@ def accept(decision: Decision, command: Accept) -> Refused | None:
         )
     )  # fmt: skip
     return None
-
-
-def wait_s(state: State, call: Call, position: int) -> float:
-    """Return the estimated seconds until the call's dispatch: `position` calls of its cost at the model's capacity.
-
-    The estimate ignores other tenants, so it is low while they wait too. Without a measured capacity it is 1 s a call.
-    """
-    capacity = state.slots.capacity_per_s(call.model)
-    return position * call.cost / capacity if capacity > 0 else float(position)
 
 
 def _was_accepted(state: State, call_id: str) -> bool:
@@ -111,13 +106,50 @@ def _queue_full(state: State, tenant: Tenant, command: Accept) -> Refused | None
     waiting = tenant.waiting + tenant.suspended
     if waiting < tenant.waiting_max or (not waiting and state.slots.first(command.model) is not None):
         return None
-    capacity = state.slots.capacity_per_s(command.model)
-    after_s = max(1, math.ceil(max(1, waiting // 2) * (command.cost / capacity if capacity > 0 else 1.0)))
+    wait = expected_wait(state, tenant, command.model, max(1, waiting - tenant.waiting_max + 1))
+    after_s = _retry_after_s(wait.p90_s if wait is not None else RETRY_UNKNOWN_S)
     message = (
         f"{waiting} of this tenant's requests are waiting already; its limit is {tenant.waiting_max}. "
-        f"Try again in about {after_s} s."
+        f"Try again in about {after_s:.0f} s."
     )
-    return Refused(command.id, "queue_full", message, float(after_s))
+    return Refused(command.id, "queue_full", message, after_s)
+
+
+def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | None:
+    """Refuse a call that would still wait when its deadline passes, even if the wait is half of the expected one.
+
+    Only a measured and observed wait refuses (waits.py), and a call that finds a free slot is never refused.
+    """
+    reach = state.settings.reach
+    remaining_s = command.deadline_at - state.at
+    if not reach or remaining_s <= 0 or _drains_in(state, command.model, reach * remaining_s):
+        return None
+    if state.slots.first(command.model) is not None:
+        return None
+    queue = tenant.queues.get((command.model, command.deferred))
+    position = 1 + (queue.count if queue is not None else 0)
+    wait = expected_wait(state, tenant, command.model, position, deferred=command.deferred)
+    if wait is None or wait.p50_s <= reach * remaining_s or not state.waits.is_observed(command.model):
+        return None
+    after_s = _retry_after_s(wait.p50_s - remaining_s)
+    message = (
+        f"This request would wait about {wait.p50_s:.0f} s for its turn, and its deadline is in {remaining_s:.0f} s. "
+        f"Send fewer requests at once, allow more time, or try again in about {after_s:.0f} s."
+    )
+    return Refused(command.id, "deadline_out_of_reach", message, after_s)
+
+
+def _drains_in(state: State, model: str, seconds: float) -> bool:
+    """Return whether all that waits for the model is served in this time, so that no queue's wait has to be found."""
+    pace = state.waits.paces.get(model)
+    if pace is None or not pace.is_known:
+        return True
+    return state.slots.is_loaded(model) and state.waiting_models[model] * pace.mean_cost < pace.per_s * seconds
+
+
+def _retry_after_s(wait_s: float) -> float:
+    """Return whole seconds between 1 and RETRY_MAX_S."""
+    return float(min(RETRY_MAX_S, max(1, math.ceil(min(wait_s, RETRY_MAX_S)))))
 
 
 def _app(state: State, command: Accept) -> str:

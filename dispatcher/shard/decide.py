@@ -33,7 +33,7 @@ from dispatcher.model.commands import (
     Waiting,
 )
 from dispatcher.model.facts import Cancelling, Dropped, ProcessLost, ProcessSet, UsageSaved, made
-from dispatcher.shard.accept import accept, wait_s
+from dispatcher.shard.accept import accept
 from dispatcher.shard.decision import Decision
 from dispatcher.shard.dispatching import dispatch, dispatch_next
 from dispatcher.shard.planned import planned
@@ -41,6 +41,7 @@ from dispatcher.shard.records import NO_PROCESS
 from dispatcher.shard.running import end, leave, lost_worker, returned
 from dispatcher.shard.state import State
 from dispatcher.shard.swapping import answered_with_loads, order_loads
+from dispatcher.shard.waits import expected_wait
 from dispatcher.shard.workers import report, rested, silent_worker
 
 ARRIVALS_LAST = frozenset({Accept, Status})
@@ -139,7 +140,7 @@ def _accept(decision: Decision, command: Accept) -> Outcome:
         worker = state.slots.first(call.model)
         if worker is not None:
             dispatch(decision, call, worker, state.lanes.lowest_vft(call.model))
-    return Waiting(command.id, 0, 0.0)
+    return Waiting(command.id, 0)
 
 
 def _cancel(decision: Decision, command: Cancel) -> Outcome:
@@ -190,5 +191,9 @@ def status(state: State, call_id: str) -> Outcome:
         return state.ends.get(call_id) or Unknown(call_id)
     if call.worker:
         return made(Offer, (call_id, call.attempt, call.worker, state.workers[call.worker].url, state.position))
-    position = call.tenant.waiting + call.tenant.suspended
-    return made(Waiting, (call_id, position, wait_s(state, call, position)))
+    tenant = call.tenant
+    position = tenant.waiting + tenant.suspended
+    queue = tenant.queues.get((call.model, call.deferred))
+    ahead = max(1, queue.count) if queue is not None else 1
+    wait = expected_wait(state, tenant, call.model, ahead, deferred=call.deferred)
+    return made(Waiting, (call_id, position, *((wait.p50_s, wait.p90_s) if wait is not None else (None, None))))

@@ -24,6 +24,7 @@ from dispatcher.shard.rows import tenant_rows, unsaved_usage, usage_rows
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state import State
 from dispatcher.shard.steps import News
+from dispatcher.shard.waits import observe
 
 
 class Shard:
@@ -56,6 +57,7 @@ class Shard:
         self._at_before, state.at, state.undo = state.at, max(state.at, now), []
         self._decision = Decision(state)
         state.durable_ends.clear()
+        state.waits.ended.clear()
         outcomes = decide(self._decision, commands)
         return outcomes, tuple(self._decision.facts)
 
@@ -95,6 +97,7 @@ class Shard:
         if self._decision is not None:
             raise RuntimeError("a decision is neither confirmed nor rolled back")
         self._at_before, self.state.at = self.state.at, max(self.state.at, entry.at)
+        self.state.waits.ended.clear()
         news: list[News] = []
         for fact in entry.facts:
             news += fold(self.state, fact)
@@ -127,6 +130,7 @@ class Shard:
         self.leader, self.epoch = entry.leader, entry.epoch
         self.state.position = entry.position + 1
         self.state.durable_ends.clear()
+        observe(self.state, entry.facts, self.state.at - self._at_before)
         forget(self.state, self._at_before)
 
     def _taken(self, *, undo: bool = False) -> Decision:

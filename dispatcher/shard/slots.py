@@ -91,6 +91,10 @@ class Slots:
         """Return whether any worker has the model or can load it, whether or not it gets new work."""
         return model in self._workers or self._loadable[model] > 0
 
+    def is_loaded(self, model: str) -> bool:
+        """Return whether any worker has the model, whether or not it gets new work."""
+        return model in self._workers
+
     def of(self, model: str) -> list[Worker]:
         return list(self._workers.get(model, {}).values())
 

@@ -28,6 +28,7 @@ from dispatcher.shard.records import NO_USAGE, Process, Usage, Worker
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.slots import Slots
 from dispatcher.shard.undo_journal import UndoJournal
+from dispatcher.shard.wait_record import WaitRecord
 
 
 class State(UndoJournal):
@@ -79,6 +80,8 @@ class State(UndoJournal):
         self.durable_ends: list[tuple[Over, int]] = []
         """The ends of durable calls in the decision that is not written yet, each with the number of the call's last
         attempt."""
+        self.waits = WaitRecord()
+        """Not in the log either."""
         self.grown: set[str] = set()
         """Processes with more than `accepted_most` accepted numbers. forgetting.py drops those below their floor."""
         self._dirty: dict[str, Tenant] = {}

@@ -153,6 +153,7 @@ def ended(state: State, fact: Ended) -> list[News]:
     state.ends[call_id] = over
     if call.durable:
         state.durable_ends.append((over, attempt))
+    state.waits.ended.append((call, served))
     state.refresh(tenant)
     return news_of(call, over)
 

@@ -10,6 +10,7 @@ EXPOSED = (
     "x-request-id",
     "x-headgate-queue-position",
     "x-headgate-estimated-wait-ms",
+    "x-headgate-estimated-wait-p90-ms",
     "x-headgate-dropped-fields",
 )
 """The headers of an answer that a page may read."""

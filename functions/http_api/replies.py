@@ -165,7 +165,10 @@ def _whole(body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
 
 def _headers(accepted: Accepted) -> dict[str, str]:
     headers = {"x-request-id": accepted.call.id}
-    if isinstance(accepted.outcome, Waiting):
-        headers["x-headgate-queue-position"] = str(accepted.outcome.position)
-        headers["x-headgate-estimated-wait-ms"] = str(round(accepted.outcome.wait_s * 1000))
+    outcome = accepted.outcome
+    if isinstance(outcome, Waiting):
+        headers["x-headgate-queue-position"] = str(outcome.position)
+        if outcome.wait_s is not None and outcome.wait_p90_s is not None:
+            headers["x-headgate-estimated-wait-ms"] = str(round(outcome.wait_s * 1000))
+            headers["x-headgate-estimated-wait-p90-ms"] = str(round(outcome.wait_p90_s * 1000))
     return headers

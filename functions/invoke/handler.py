@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.fields.parse import parse_request
 from dispatcher.model.collected import Collected
-from dispatcher.model.commands import Waiting
+from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import InvalidRequest, TenantError
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
@@ -74,7 +74,7 @@ async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, 
             return _unfinished(key, submitted.following) if answer is None else body_of(submitted.invocation, answer)
         collected = await _collected(context, submitted, until)
         if collected is None:
-            return _unfinished(key, submitted.following)
+            return _unfinished(key, submitted.following) | _wait_of(submitted.outcome)
     finally:
         submitted.leave()
     elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
@@ -110,6 +110,14 @@ async def _read_all(following: Following) -> Collected:
     async for _ in following.events():
         pass
     return following.answer
+
+
+def _wait_of(outcome: Outcome) -> dict[str, Any]:
+    """Return the place in the queue on arrival, and the wait from then on if it is known."""
+    if not isinstance(outcome, Waiting):
+        return {}
+    wait = {"estimated_wait_s": outcome.wait_s, "estimated_wait_p90_s": outcome.wait_p90_s}
+    return {"queue_position": outcome.position, **{name: each for name, each in wait.items() if each is not None}}
 
 
 def _unfinished(key: str, following: Following | None) -> dict[str, Any]:

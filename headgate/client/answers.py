@@ -24,7 +24,8 @@ class HeadgateClientError(openai.OpenAIError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`raw`: OpenAI's body. `queue_position`, `estimated_wait_ms`: on arrival; None if the request did not wait."""
+    """`raw`: OpenAI's body. `queue_position`: on arrival; None if the request did not wait. `estimated_wait_ms`,
+    `estimated_wait_p90_ms`: the 50 % and the 90 % point of the wait; None also if the service knew none."""
 
     text: str
     finish_reason: str
@@ -34,6 +35,7 @@ class Answer:
     raw: Mapping[str, Any]
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+    estimated_wait_p90_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def answer_from(body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
             raw=body,
             queue_position=_count(headers.get("x-headgate-queue-position")),
             estimated_wait_ms=_count(headers.get("x-headgate-estimated-wait-ms")),
+            estimated_wait_p90_ms=_count(headers.get("x-headgate-estimated-wait-p90-ms")),
         )
     except (LookupError, TypeError):
         raise unknown_answer() from None

@@ -64,11 +64,15 @@ def test_chat_in_one_line() -> None:
 
 
 def test_the_wait_that_the_answer_names() -> None:
-    headers = {"x-headgate-queue-position": "3", "x-headgate-estimated-wait-ms": "1200"}
+    headers = {
+        "x-headgate-queue-position": "3",
+        "x-headgate-estimated-wait-ms": "1200",
+        "x-headgate-estimated-wait-p90-ms": "1800",
+    }
     waited = client(httpx.Response(200, json=ANSWER, headers=headers)).chat("x")
-    assert (waited.queue_position, waited.estimated_wait_ms) == (3, 1200)
+    assert (waited.queue_position, waited.estimated_wait_ms, waited.estimated_wait_p90_ms) == (3, 1200, 1800)
     at_once = client(httpx.Response(200, json=ANSWER)).chat("x")
-    assert (at_once.queue_position, at_once.estimated_wait_ms) == (None, None)
+    assert (at_once.queue_position, at_once.estimated_wait_ms, at_once.estimated_wait_p90_ms) == (None, None, None)
 
 
 def test_completion_and_an_own_key() -> None:

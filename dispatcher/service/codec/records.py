@@ -22,9 +22,8 @@ class _Field(NamedTuple):
 def _field(hint: Any) -> _Field:
     if get_origin(hint) is tuple:
         return _Field(frozenset({list}), True)
-    if get_origin(hint) is types.UnionType:
-        return _Field(frozenset(get_args(hint)), False)
-    return _Field(frozenset({int, float} if hint is float else {hint}), False)
+    named = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+    return _Field(frozenset({*named, int} if float in named else named), False)
 
 
 TEXTS = tuple[str, ...]

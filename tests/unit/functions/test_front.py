@@ -107,15 +107,31 @@ async def test_text_outside_ascii_survives_both_forms(gate: Gate) -> None:
     assert (await gate.caller().post(CHAT, chat())).json()["choices"][0]["message"]["content"] == "é\n€" * 3
 
 
-async def test_what_queues_says_its_position_and_estimated_wait(gate: Gate) -> None:
+async def test_what_queues_says_its_position_and_no_wait_before_one_is_known(gate: Gate) -> None:
     busy = [gate.caller("b").start("POST", CHAT, chat()) for _ in range(2)]
     await asyncio.sleep(0.01)
     waiting = [gate.caller().start("POST", CHAT, chat(stream=stream)) for stream in (False, True)]
     replies = [await call.finished() for call in waiting]
     assert [reply.headers["x-headgate-queue-position"] for reply in replies] == ["1", "2"]
-    assert all(int(reply.headers["x-headgate-estimated-wait-ms"]) > 0 for reply in replies)
+    assert not any("x-headgate-estimated-wait-ms" in reply.headers for reply in replies)
     for call in busy:
         assert "x-headgate-queue-position" not in (await call.finished()).headers
+
+
+async def test_what_queues_says_how_long_waits_are(gate: Gate) -> None:
+    calls = [gate.caller().start("POST", CHAT, chat(stream=stream)) for stream in (False, True) * 40]
+    for call in calls:
+        await call.finished()
+    waiting = [gate.caller().start("POST", CHAT, chat()) for _ in range(9)]
+    replies = [await call.finished() for call in waiting]
+    told = [
+        (int(reply.headers["x-headgate-estimated-wait-ms"]), int(reply.headers["x-headgate-estimated-wait-p90-ms"]))
+        for reply in replies
+        if "x-headgate-queue-position" in reply.headers
+    ]
+    assert len(told) == 7
+    assert all(0 < p50_ms < p90_ms for p50_ms, p90_ms in told)
+    assert told == sorted(told)
 
 
 async def test_a_long_wait_is_kept_alive_by_comments(gate: Gate) -> None:

@@ -196,7 +196,7 @@ async def test_a_deadline_that_passes_in_the_queue_is_expired(gate: Gate) -> Non
 async def test_its_turn_did_not_come_in_time_and_the_queues_consumer_has_it(gate: Gate) -> None:
     busy = [begun(gate, "b", max_tokens=60) for n in range(2)]
     await asyncio.sleep(0.01)
-    assert await invoked(gate, payload(gate), remaining_s=1.0) == {"id": "r-1", "status": "queued"}
+    assert await invoked(gate, payload(gate), remaining_s=1.0) == {"id": "r-1", "status": "queued", "queue_position": 1}
     assert await fetched(gate, "a", "r-1") == {"id": "r-1", "status": "queued"}
     await asyncio.gather(*busy)
     await gate.quiet()

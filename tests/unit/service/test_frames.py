@@ -22,6 +22,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str": TEXT,
     "int": st.integers(-(2**53), 2**53),
     "float": NUMBER,
+    "float | None": st.none() | NUMBER,
     "bool": st.booleans(),
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
     "tuple[LoadableModel, ...]": st.lists(

@@ -1,0 +1,195 @@
+"""What a shard remembers of service and waiting times, to announce waiting times (waits.py).
+
+It follows from the facts in the order in which they are confirmed or folded, but it is not in the log: a copy that
+began with a snapshot knows less than others, and no fact depends on it. All of it is bounded.
+
+- A `Pace` for each model: service and ends while calls wait for it, so while its batch is full. The mean over this time
+  is the capacity that a waiting call sees. (The workers' own measurement, gpu_worker, is the highest rate, which is too
+  high for a prediction.) Old time counts less: after WINDOW_S seconds all sums are halved.
+- A `Costs` for each tenant and model: mean and variance of the true service of its calls.
+- The ratios of actual over predicted waits (policies/planning/wait_ratios.py) of each model and of each tenant of it,
+  from at most FOLLOWED_MAX waiting calls of a tenant at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.wait_ratios import RATIO_MIN, WaitRatios
+from dispatcher.shard.backlogs import Backlogs
+
+WINDOW_S = 600.0
+SATURATED_MIN_S = 5.0
+ENDS_MIN = 20
+"""A pace is unknown until so much time has passed in which calls waited, and so many calls have ended in it."""
+MEMORY = 200
+"""The number of ends that mean and variance of a tenant's costs effectively remember."""
+COSTS_MIN = 5
+"""With fewer ends of its own, a tenant has the model's mean cost."""
+OBSERVATIONS_MIN = 20
+"""With fewer observed waits of its own, a tenant has the model's quantile."""
+FOLLOWED_MAX = 32
+COSTS_MAX = 2_000
+"""Tenants and models with costs and ratios of their own. The one that was added first is forgotten first."""
+PACES_MAX = 1_000
+QUANTILE_KEPT_S = 0.2
+
+
+@dataclass(slots=True)
+class Ratios:
+    """Observed ratios, with their 0.9 quantile. The quantile is computed at most every QUANTILE_KEPT_S seconds."""
+
+    observed: WaitRatios = field(default_factory=WaitRatios)
+    _quantile: float = RATIO_MIN
+    _until: float = 0.0
+
+    def quantile(self, now: float) -> float:
+        if now >= self._until:
+            self._quantile, self._until = max(RATIO_MIN, self.observed.quantile(now)), now + QUANTILE_KEPT_S
+        return self._quantile
+
+
+@dataclass(slots=True)
+class Pace:
+    """A model's service and ends in the seconds in which calls waited for it."""
+
+    saturated_s: float = 0.0
+    served: float = 0.0
+    ends: float = 0.0
+    ratios: Ratios = field(default_factory=Ratios)
+
+    @property
+    def is_known(self) -> bool:
+        return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
+
+    @property
+    def per_s(self) -> float:
+        return self.served / self.saturated_s
+
+    @property
+    def mean_cost(self) -> float:
+        return self.served / self.ends
+
+    def passed(self, seconds: float) -> None:
+        self.saturated_s += seconds
+        if self.saturated_s > WINDOW_S:
+            self.saturated_s, self.served, self.ends = self.saturated_s / 2, self.served / 2, self.ends / 2
+
+
+@dataclass(slots=True)
+class Costs:
+    """The true service of one tenant's calls of one model."""
+
+    ends: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    recent: float = 0.0
+    """Arrivals of the recent past; older ones are faded out."""
+    ratios: Ratios | None = None
+    """None until one of its calls waits."""
+
+    def ended(self, served: float) -> None:
+        self.ends = min(self.ends + 1, MEMORY)
+        error = served - self.mean
+        self.mean += error / self.ends
+        self.variance += (error * (served - self.mean) - self.variance) / self.ends
+
+
+class WaitRecord:
+    def __init__(self) -> None:
+        self.ended: list[tuple[Call, float]] = []
+        """The calls that ended in the entry that is being applied, each with its true service."""
+        self.paces: dict[str, Pace] = {}
+        self.costs: dict[tuple[str, str], Costs] = {}
+        """By tenant and model."""
+        self.backlogs: dict[str, dict[int, tuple[Backlogs, Backlogs]]] = {}
+        """By model and rank (waits.py), as they were at `summed_at`; they are used until `summed_until`."""
+        self.summed_at = self.summed_until = 0.0
+        self.saturated: dict[str, Pace] = {}
+        """The paces of the models that calls wait for since the last entry, and that a worker has."""
+        self.ends_from = self.arrivals_from = 0.0
+        """Before these times no other end or arrival is sampled."""
+        self._arrivals = 0
+        self.follow_from = 0.0
+        """Before this time no other call is followed."""
+        self.followed: dict[str, tuple[Ratios, Ratios]] = {}
+        """The ratios of its tenant and of its model, for each waiting call that is followed."""
+
+    def saturate(self, models: list[str]) -> None:
+        """Remember the models that calls wait for from here on."""
+        if [*self.saturated] != models:
+            self.saturated = {model: self._pace(model) for model in models}
+
+    def count_ends(self, *, is_sampled: bool) -> None:
+        """Count the ends of this entry; with `is_sampled` the last of them for its tenant too."""
+        for call, served in self.ended:
+            if (pace := self.saturated.get(call.model)) is not None:
+                pace.served += served
+                pace.ends += 1.0
+        if is_sampled:
+            call, served = self.ended[-1]
+            self._costs(call.tenant.name, call.model).ended(served)
+        self.ended.clear()
+
+    def arrived(self, tenant: str, model: str, arrivals: int) -> None:
+        """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start."""
+        costs = self.costs.get((tenant, model))
+        if costs is not None:
+            costs.recent += arrivals - self._arrivals
+        self._arrivals = arrivals
+
+    def fade(self, kept: float) -> None:
+        """Keep this part of the arrivals that are counted as recent."""
+        for costs in self.costs.values():
+            costs.recent *= kept
+
+    def may_follow(self, call: Call) -> bool:
+        """Return whether a waiting call can still be followed."""
+        costs = self.costs.get((call.tenant.name, call.model))
+        return costs is None or costs.ratios is None or costs.ratios.observed.waiting < FOLLOWED_MAX
+
+    def follow(self, call: Call, predicted_s: float, since: float) -> None:
+        """Compare the call's wait from `since` on with the predicted one when it is dispatched."""
+        costs = self._costs(call.tenant.name, call.model)
+        if costs.ratios is None:
+            costs.ratios = Ratios()
+        ratios = self.followed[call.id] = costs.ratios, self._pace(call.model).ratios
+        for each in ratios:
+            each.observed.predicted(call.id, predicted_s, since)
+
+    def dispatched(self, call_id: str, now: float) -> None:
+        for each in self.followed.pop(call_id, ()):
+            each.observed.dispatched(call_id, now)
+
+    def left(self, call_id: str) -> None:
+        """Forget a call that left its queue without a dispatch."""
+        for each in self.followed.pop(call_id, ()):
+            each.observed.left(call_id)
+
+    def quantile(self, costs: Costs | None, pace: Pace, now: float) -> float:
+        """Return the 0.9 quantile of actual over predicted waits of the tenant, or of its model."""
+        own = costs.ratios if costs is not None else None
+        is_enough = own is not None and len(own.observed) >= OBSERVATIONS_MIN
+        return (own if own is not None and is_enough else pace.ratios).quantile(now)
+
+    def is_observed(self, model: str) -> bool:
+        """Return whether enough waits for the model were compared with their predictions."""
+        pace = self.paces.get(model)
+        return pace is not None and len(pace.ratios.observed) >= OBSERVATIONS_MIN
+
+    def _pace(self, model: str) -> Pace:
+        found = self.paces.get(model)
+        if found is None:
+            if len(self.paces) >= PACES_MAX:
+                del self.paces[next(iter(self.paces))]
+            found = self.paces[model] = Pace()
+        return found
+
+    def _costs(self, tenant: str, model: str) -> Costs:
+        found = self.costs.get((tenant, model))
+        if found is None:
+            if len(self.costs) >= COSTS_MAX:
+                del self.costs[next(iter(self.costs))]
+            found = self.costs[tenant, model] = Costs()
+        return found

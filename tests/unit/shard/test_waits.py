@@ -1,0 +1,247 @@
+"""The waiting times that a shard announces, and the refusals that depend on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.model.commands import Cancel, End, Outcome, Refused, Waiting
+from dispatcher.model.facts import Entry, Fact
+from dispatcher.model.loadable import LoadableModel
+from dispatcher.shard.settings import ShardSettings
+from dispatcher.shard.shard import Shard
+from dispatcher.shard.wait_record import COSTS_MAX, Pace, WaitRecord
+from dispatcher.shard.waits import expected_wait
+from tests.support.gate.lone_shard import LoneShard, report
+
+EACH_S = 1.0
+TOKENS = 10
+"""A call takes a second and 10 units of service: the capacity is 10 a second."""
+
+
+def busy(shard: LoneShard, calls: int = 60, tenant: str = "a") -> None:
+    """Let a tenant's calls run one after the other for so many seconds, with two or three that wait."""
+    names = [shard.call(tenant) for _ in range(3)]
+    for _ in range(calls):
+        names.append(shard.call(tenant))
+        shard.now += EACH_S
+        shard.end(names.pop(0), TOKENS)
+    for name in names:
+        shard.now += EACH_S
+        shard.end(name, TOKENS)
+    shard.now += EACH_S
+
+
+def waiting(outcome: Outcome) -> Waiting:
+    assert isinstance(outcome, Waiting)
+    return outcome
+
+
+def wait_s(outcome: Outcome) -> float:
+    found = waiting(outcome).wait_s
+    assert found is not None
+    return found
+
+
+def p90_s(outcome: Outcome) -> float:
+    found = waiting(outcome).wait_p90_s
+    assert found is not None
+    return found
+
+
+def test_nothing_is_announced_before_a_throughput_is_measured() -> None:
+    shard = LoneShard()
+    shard.call()
+    outcome = waiting(shard.accept()[1])
+    assert (outcome.position, outcome.wait_s, outcome.wait_p90_s) == (1, None, None)
+
+
+def test_the_nth_in_the_queue_waits_for_n_ends() -> None:
+    shard = LoneShard()
+    busy(shard)
+    shard.call()
+    for position in range(1, 20):
+        outcome = shard.accept()[1]
+        assert wait_s(outcome) == pytest.approx(position * EACH_S, rel=0.05)
+        assert p90_s(outcome) >= 1.1 * wait_s(outcome)
+
+
+def test_the_wait_follows_the_true_costs_and_not_the_estimates() -> None:
+    shard = LoneShard()
+    busy(shard)
+    shard.call()
+    assert wait_s(shard.accept(cost=1_000_000.0)[1]) == pytest.approx(EACH_S, rel=0.05)
+
+
+def test_a_tenant_gets_half_while_another_waits() -> None:
+    shard = LoneShard()
+    busy(shard)
+    for _ in range(50):
+        shard.call("a")
+    shard.now += 0.3
+    for position in range(1, 10):
+        assert wait_s(shard.accept("b")[1]) == pytest.approx(2 * position * EACH_S, rel=0.1)
+
+
+def test_a_short_queue_of_another_tenant_ends() -> None:
+    shard = LoneShard()
+    busy(shard)
+    shard.now += 1_000.0
+    for _ in range(3):
+        shard.call("a")
+    shard.now += 0.3
+    last = [shard.accept("b")[1] for _ in range(30)][-1]
+    assert wait_s(last) == pytest.approx(32 * EACH_S, rel=0.25), "not 60: the other tenant has 2 calls"
+
+
+def test_a_guarantee_is_kept_at_its_rate() -> None:
+    shard = LoneShard()
+    busy(shard)
+    for _ in range(50):
+        shard.call("a", weight=100.0, version=2)
+    shard.now += 0.3
+    assert wait_s(shard.accept("b", rate_per_s=5.0, burst=10.0)[1]) == pytest.approx(2 * EACH_S, rel=0.1)
+
+
+def test_a_model_that_has_to_be_loaded_is_waited_for() -> None:
+    both = tuple(LoadableModel(name, 4.0, 0, 1.0, 10.0) for name in ("m", "n"))
+    shard = LoneShard(None, report()._replace(models=both))
+    busy(shard)
+    state = shard.shard.state
+    state.waits.paces["n"] = state.waits.paces["m"]
+    shard.now += 100.0
+    shard.call("a", model="m")
+    found = expected_wait(state, state.tenants["a"], "n", 1)
+    assert found is not None
+    assert found.p50_s - found.queued_s == pytest.approx(30.0 + 4.0), "the drain and the swap"
+
+
+def test_a_full_queue_says_when_a_place_is_free() -> None:
+    shard = LoneShard()
+    busy(shard)
+    for _ in range(41):
+        shard.call(waiting_max=40, version=2)
+    shard.now += 0.3
+    refused = shard.accept(waiting_max=40, version=2)[1]
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.retry_after_s) == ("queue_full", 2.0), "the P90 of the first in the queue"
+    assert "Try again in about 2 s." in refused.message
+
+
+def test_a_retry_after_is_bounded() -> None:
+    shard = LoneShard()
+    busy(shard)
+    pace = shard.shard.state.waits.paces["m"]
+    pace.served /= 1e6
+    shard.call()
+    shard.call(waiting_max=1, version=2)
+    shard.shard.state.waits.costs["a", "m"].mean = 1e9
+    refused = shard.accept(waiting_max=1, version=2)[1]
+    assert isinstance(refused, Refused)
+    assert refused.retry_after_s == 900.0
+
+
+def backlog(settings: ShardSettings | None = None) -> LoneShard:
+    """A shard with 50 seconds of work before the next call."""
+    shard = LoneShard(settings)
+    busy(shard)
+    for _ in range(50):
+        shard.call()
+        shard.now += 0.02
+    shard.now += 0.3
+    return shard
+
+
+def test_a_deadline_out_of_reach_is_refused_with_the_wait() -> None:
+    shard = backlog()
+    refused = shard.accept(wait_s=20.0)[1]
+    assert isinstance(refused, Refused)
+    assert (refused.code, shard.facts) == ("deadline_out_of_reach", ())
+    assert "would wait about 5" in refused.message
+    assert "deadline is in 20 s" in refused.message
+    assert 25.0 <= refused.retry_after_s <= 35.0
+
+
+@pytest.mark.parametrize("deadline_s", [30.0, 60.0])
+def test_a_deadline_that_half_of_the_wait_reaches_is_accepted(deadline_s: float) -> None:
+    assert isinstance(backlog().accept(wait_s=deadline_s)[1], Waiting)
+
+
+def test_reach_zero_refuses_no_deadline() -> None:
+    assert isinstance(backlog(ShardSettings(reach=0.0)).accept(wait_s=1.0)[1], Waiting)
+
+
+def test_a_deadline_is_not_refused_without_observed_waits() -> None:
+    shard = LoneShard()
+    shard.shard.state.waits.paces["m"] = Pace(1_000.0, 1_000.0, 1_000.0)
+    for _ in range(50):
+        shard.call()
+    assert isinstance(shard.accept(wait_s=1.0)[1], Waiting)
+
+
+def test_a_free_slot_is_given_in_spite_of_a_slow_past() -> None:
+    shard = LoneShard()
+    busy(shard)
+    shard.call("a", wait_s=0.1)
+    assert shard.facts
+
+
+def test_a_decision_that_is_rolled_back_leaves_no_trace() -> None:
+    shard = backlog()
+    record = shard.shard.state.waits
+    pace = record.paces["m"]
+    before = (pace.served, pace.ends, pace.saturated_s, len(record.followed), record.costs["a", "m"].ends)
+    running = next(call for call in shard.shard.state.calls.values() if call.worker)
+    shard.shard.decide([End(running.id, running.attempt, "done", 999, 0)], shard.now + 9.0)
+    shard.shard.rollback()
+    shard.shard.fold(Entry(shard.shard.position, shard.shard.at, "other", "", 0, ()))
+    assert before == (pace.served, pace.ends, pace.saturated_s, len(record.followed), record.costs["a", "m"].ends)
+
+
+def test_a_process_that_folds_the_log_announces_the_same() -> None:
+    shard, heir = LoneShard(), Shard()
+    confirm = shard.shard.confirm
+
+    def both(entry: Entry | None = None) -> object:
+        news = confirm(entry)
+        if entry is not None:
+            heir.fold(entry)
+        return news
+
+    heir.fold(Entry(0, shard.shard.at, "test", "", 0, _first_facts()))
+    shard.shard.confirm = both  # type: ignore[method-assign, assignment]
+    busy(shard)
+    shard.call()
+    _, outcome = shard.accept()
+    found = expected_wait(heir.state, heir.state.tenants["a"], "m", 1)
+    assert found is not None
+    assert found.p50_s == pytest.approx(wait_s(outcome), rel=0.01)
+
+
+def _first_facts() -> tuple[Fact, ...]:
+    shard = Shard()
+    _, facts = shard.decide([report()], 1_000_000.0)
+    return facts
+
+
+def test_the_record_of_many_tenants_is_bounded() -> None:
+    shard = LoneShard()
+    busy(shard)
+    names: list[str] = []
+    for number in range(COSTS_MAX + 50):
+        shard.now += 0.01
+        names.append(shard.call(f"t{number}"))
+        if len(names) > 3:
+            shard.end(names.pop(0))
+    record: WaitRecord = shard.shard.state.waits
+    assert len(record.costs) == COSTS_MAX
+
+
+def test_a_dropped_call_is_no_observation() -> None:
+    shard = backlog()
+    record = shard.shard.state.waits
+    observed = len(record.paces["m"].ratios.observed)
+    assert record.followed
+    for call in [call for call in shard.shard.state.calls.values() if not call.worker]:
+        shard.do(Cancel(call.id, "cancelled"))
+    assert not record.followed
+    assert len(record.paces["m"].ratios.observed) == observed
