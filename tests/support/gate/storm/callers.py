@@ -18,7 +18,7 @@ from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Known, Submission, submit
 from dispatcher.policies.clocks import Share
 from tests.support.gate.storm.books import Answered
-from tests.support.gate.storm.engine import MODEL
+from tests.support.gate.storm.engine import MODELS
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.nodes import FrontNode
@@ -57,6 +57,7 @@ class Plan:
     """It gets each token at once; else the whole answer at the end."""
     leaves_s: float | None
     """It leaves after so many seconds; 0: at once after the acceptance (event work)."""
+    model: str = MODELS[0]
 
 
 def plans(world: World) -> list[Plan]:
@@ -64,6 +65,7 @@ def plans(world: World) -> list[Plan]:
     weather = world.weather
     random = Random(f"{weather.seed} callers")
     streams = Random(f"{weather.seed} streams")
+    models = Random(f"{weather.seed} models")
     long_calls = 0.5 if weather.isolations else 0.15 if weather.durable else 0.05
     made: list[Plan] = []
     for number in range(weather.calls):
@@ -80,6 +82,7 @@ def plans(world: World) -> list[Plan]:
             deadlines_s[-1] if is_long else random.choice(deadlines_s),
             streams.random() < STREAMS,
             (0.0 if durable else random.random() * 3) if leaves else None,
+            models.choice(MODELS[: weather.models]),
         )
         made.append(plan)
         if durable and random.random() < 0.4:
@@ -126,7 +129,9 @@ class _Call:
         """Return the code of the end. Cancelled when the caller leaves."""
         tenant = self.world.tenant(self.plan.tenant)
         prompt = "p" * (1 + self.plan.number % 7)
-        request = Request(MODEL, Endpoint.COMPLETION, {"prompt": prompt}, self.plan.max_tokens, stream=self.plan.stream)
+        request = Request(
+            self.plan.model, Endpoint.COMPLETION, {"prompt": prompt}, self.plan.max_tokens, stream=self.plan.stream
+        )
         if self.plan.key:
             request = replace(request, body={"prompt": f"prompt of {self.plan.key}"})
         submission = Submission(tenant, request, self.plan.key, self.plan.deadline_s)

@@ -19,7 +19,8 @@ from gpu_worker.engines.interface import (
 )
 from tests.support.gate.storm.books import Books, Execution, token_of
 
-MODEL = "m"
+MODELS = ("m", "n", "o")
+"""What the workers of a run can load: the first one, two or three."""
 CONTEXT_TOKENS = 1000
 HANG_S = 15.0
 
@@ -27,10 +28,20 @@ HANG_S = 15.0
 class StormEngine:
     """gpu_worker.engines.interface.Engine. `fails`: chance that an execution fails, hangs or is evicted."""
 
-    def __init__(self, books: Books, worker: str, incarnation: int, seed: int, token_s: float, fails: float) -> None:
+    def __init__(
+        self,
+        books: Books,
+        worker: str,
+        incarnation: int,
+        seed: int,
+        token_s: float,
+        fails: float,
+        model: str = MODELS[0],
+    ) -> None:
         self._books, self._worker, self._incarnation = books, worker, incarnation
         self._seed, self._token_s, self.fails = seed, token_s, fails
-        self.facts = EngineFacts(MODEL, CONTEXT_TOKENS, 1.0)
+        self.facts = EngineFacts(model, CONTEXT_TOKENS, 1.0)
+        self.changed = asyncio.Event()
         self.running: dict[str, asyncio.Event] = {}
         self.most = 0
         """Most executions that ran at the same time."""

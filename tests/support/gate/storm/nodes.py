@@ -23,9 +23,11 @@ from dispatcher.stores.hedged_log import HedgedLog
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
+from gpu_worker.service.swapper import Swapper
 from tests.support.gate.storm.clocks import CountingIds, SkewedClock
-from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODEL, StormEngine
+from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODELS, StormEngine
 from tests.support.gate.storm.journal import Disk, MemoryJournal
+from tests.support.gate.storm.model_swaps import DRAIN_S, StormSwaps
 from tests.support.gate.storm.store_faults import StormFaults
 from tests.support.gate.storm.wire import SECRET, StormWorkerClient, serve_orders
 
@@ -127,13 +129,16 @@ class WorkerNode(Node):
         super().__init__(world, name, incarnation)
         weather = world.weather
         fails = 0.0 if world.outage.is_over else weather.engine_fails
-        self.engine = StormEngine(world.books, name, incarnation, weather.seed, weather.token_s, fails)
+        first = MODELS[int(name[1:]) % weather.models]
+        self.engine = StormEngine(world.books, name, incarnation, weather.seed, weather.token_s, fails, first)
         self.link = self.new_link(self.tag)
         journal = MemoryJournal(world.disks.setdefault(name, Disk()))
         self.outbox = Outbox(self.link, self.clock, self.random, journal)
         self.executions = Executions(
             name, self.engine, weather.slots, self.clock, self.outbox, started_at=self.clock.now()
         )
+        swaps: Any = StormSwaps(self.engine, weather.models, self.random)
+        self.swapper = Swapper(swaps, self.executions, self.clock, DRAIN_S) if weather.models > 1 else None
         self.agent: Agent | None = None
         self.spawn(self._run())
 
@@ -146,11 +151,13 @@ class WorkerNode(Node):
         self.executions.recover()
         listener = await self.transport.listen(f"{self.name}:0", self._serve)
         identity = Report(
-            self.name, listener.address, MODEL, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0, False, 0.0, 0, ()
-        )
+            self.name, listener.address, self.engine.facts.model, self.world.weather.slots, CONTEXT_TOKENS, 1.0, 0.0,
+            False, 0.0, 0, (),
+        )  # fmt: skip
         agent = self.agent = Agent(
-            identity, self.link, self.executions, self.clock, self.random, connection_lost=self.link.lost
-        )
+            identity, self.link, self.executions, self.clock, self.random, engine_changed=self.engine.changed,
+            connection_lost=self.link.lost, swapper=self.swapper,
+        )  # fmt: skip
         while True:
             try:
                 await agent.join()

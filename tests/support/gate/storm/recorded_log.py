@@ -35,6 +35,10 @@ class RecordedLog(LogData):
         self.ends: dict[str, list[End]] = {}
         self.holders: dict[str, str] = {}
         """The process that held each call when its last attempt was dispatched."""
+        self.models: dict[str, str] = {}
+        """The model of each worker, by the last WorkerSet."""
+        self.ordered: dict[str, str] = {}
+        """The model that each worker should load."""
         self.wasted: Counter[str] = Counter()
         """Offers to dead processes, by process."""
         self.not_launched: Counter[str] = Counter()

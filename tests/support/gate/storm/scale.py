@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from dispatcher.service import follower, gate_process, replica, snapshots
+from dispatcher.policies.planning import residency
+from dispatcher.service import follower, gate_process, planning, replica, snapshots
 from dispatcher.stores.memory import log as memory_log
 
 SCALED = [
@@ -20,6 +21,8 @@ SCALED = [
     (replica, "POSITION_MAX_AGE_S", 3.0),
     (follower, "POSITION_MAX_AGE_S", 3.0),
     (memory_log, "CUT_AFTER_S", 10.0),
+    (residency, "RESIDENCY_S", 1.0),
+    (planning, "SWEEP_S", 3.0),
 ]
 
 

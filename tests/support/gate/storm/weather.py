@@ -11,6 +11,8 @@ OVERLOAD = 0.1
 """In so many seeds one slot is there for many calls."""
 STEADY = 0.6
 """In so many seeds with isolations nothing else fails, so that a gate process leads for longer than a lease."""
+SWAPPING = 0.2
+"""In so many seeds workers can load several models."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -67,6 +69,8 @@ class Weather:
     """A pause stops the monotonic clock too, as when a virtual machine is suspended."""
     set_back_s: float = 0.0
     """Most by which the wall clock of a worker is set back while it is isolated."""
+    models: int = 1
+    """What each worker can load. With more than one, calls are for any of them, and workers swap."""
     freezes: float = 0.0
     """Chance that a process stops in the middle of an append, for longer than an entry lives."""
 
@@ -120,7 +124,13 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
         engine_fails=chance(0.3),
         duplicates=chance(0.3),
     )
-    return weather if mild else _long_silences(weather, random)
+    return _with_models(weather if mild else _long_silences(weather, random))
+
+
+def _with_models(weather: Weather) -> Weather:
+    """Return the weather, in some seeds with workers of several models. Other random numbers stay as they are."""
+    random = Random(f"models {weather.seed}")
+    return replace(weather, models=random.choice([2, 3])) if random.random() < SWAPPING else weather
 
 
 def _long_silences(weather: Weather, random: Random) -> Weather:

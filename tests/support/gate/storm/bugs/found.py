@@ -54,10 +54,17 @@ FOUND = {
     "shared_attempt_returned": 307,
     "suspended_call_is_not_launched": 162,
     "expired_positions": 2,
+    "ordered_worker_gets_calls": 8,
+    "order_is_not_answered": 8,
+    "order_not_in_snapshot": 434,
+    "order_is_not_undone": 237,
+    "no_turns_without_a_plan": 8,
 }
 BY_LIVENESS = {
     "dead_worker_keeps_its_work",
     "deadlines_not_decided",
+    "no_turns_without_a_plan",
+    "order_is_not_answered",
     "suspended_call_is_not_launched",
     "unknown_attempts_run_on",
 }

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import inf
 
 from dispatcher.operations import answer_events, following, submit
-from dispatcher.service import clock_guard, follower, gate_process, presence, replica, snapshots
+from dispatcher.service import clock_guard, follower, gate_process, planning, presence, replica, snapshots
 from dispatcher.service.link import alone, channel
-from dispatcher.shard import accept, fold, running, snapshot, state, steps
+from dispatcher.shard import accept, fold, records, running, snapshot, state, steps, swapping
 from dispatcher.stores import hedged_log, snapshot_parts
 from gpu_worker.service import agent, held_attempts, seen_attempts
 from tests.support.gate.storm import journal
@@ -256,4 +256,36 @@ bug(
     "Every slow request to the log is repeated, however many were repeated before.",
     Edit(hedged_log.HedgedLog, "_may_hedge", "return self._saved >= 1 and not self._is_throttled()", "return True"),
     rule=16,
+)
+bug(
+    "ordered_worker_gets_calls",
+    "A worker that should load another model gets new calls.",
+    Edit(records.Worker, "_open", "and not self.load", ""),
+    rule=17,
+)
+bug(
+    "order_is_not_answered",
+    "The answer to a heartbeat does not name the model to load.",
+    Edit(swapping, "answered_with_loads", "if not state.slots.can_swap:", "if True:"),
+    rule=17,
+)
+bug(
+    "order_not_in_snapshot",
+    "A snapshot lacks the orders to load models.",
+    Edit(snapshot, "_loaded", 'fields.get("loads", ())', "()"),
+    rule=17,
+)
+bug(
+    "order_is_not_undone",
+    "An order that was not written stays in the state of its writer.",
+    Edit(state.State, "set_load", "self._note(self.set_load, worker, worker.load, worker.ordered_at)", "pass"),
+    rule=17,
+)
+bug(
+    "no_turns_without_a_plan",
+    "Nothing but a plan loads a model that calls wait for.",
+    Edit(swapping, "order_loads", "if waiting := _waiting_since(state):", "if waiting := {}:"),
+    Value(planning, "SWEEP_S", inf),
+    Value(planning, "REPLAN_S", inf),
+    rule=17,
 )

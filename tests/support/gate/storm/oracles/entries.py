@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, ProcessSet, Returned
+from dispatcher.model.facts import (
+    Accepted,
+    Dispatched,
+    Dropped,
+    Ended,
+    Entry,
+    ModelOrdered,
+    ProcessSet,
+    Returned,
+    WorkerLost,
+    WorkerSet,
+)
 from dispatcher.model.worker_protocol import execution_name
 
 if TYPE_CHECKING:
@@ -51,11 +62,37 @@ def no_slot_is_left_free(world: World, entry: Entry) -> str | None:
     free = {
         worker.config.model
         for worker in state.workers.values()
-        if worker.config.state == "serving" and len(worker.running) < worker.config.slots
+        if worker.config.state == "serving" and not worker.load and len(worker.running) < worker.config.slots
     }
     for call in state.calls.values() if entry.facts else ():
         if call.queued and call.model in free:
             return f"after entry {entry.position} {call.id} waits and a slot is free"
+    return None
+
+
+def ordered_workers_get_no_calls(world: World, entry: Entry) -> str | None:
+    """A worker that should load another model gets no call until it reports the model or the order is withdrawn."""
+    ordered = world.log.ordered
+    for fact in entry.facts:
+        if isinstance(fact, ModelOrdered):
+            ordered[fact.worker] = fact.model
+        elif isinstance(fact, WorkerSet | WorkerLost) and (
+            isinstance(fact, WorkerLost) or fact.model == ordered.get(fact.worker)
+        ):
+            ordered.pop(fact.worker, None)
+        elif isinstance(fact, Dispatched) and ordered.get(fact.worker):
+            return f"{fact.id} was dispatched to {fact.worker}, which loads {ordered[fact.worker]}"
+    return None
+
+
+def calls_go_to_their_model(world: World, entry: Entry) -> str | None:
+    """The log gives a call only to a worker that has its model."""
+    models = world.log.models
+    for fact in entry.facts:
+        if isinstance(fact, WorkerSet):
+            models[fact.worker] = fact.model
+        elif isinstance(fact, Dispatched) and models[fact.worker] != world.log.accepted[fact.id][0].model:
+            return f"{fact.id} was dispatched to {fact.worker}, which has the model {models[fact.worker]}"
     return None
 
 
@@ -203,6 +240,8 @@ ENTRY_ORACLES: list[EntryOracle] = [
     ends_once,
     slots_in_the_log,
     no_slot_is_left_free,
+    ordered_workers_get_no_calls,
+    calls_go_to_their_model,
     live_work_is_not_given_away,
     sums,
     time_goes_on,

@@ -36,6 +36,9 @@ OVERDUE_MAX_S = 2.0
 """Longest time that a call stays in its queue after its deadline."""
 OVER_MAX_S = 8.0
 """Longest time from the end of a call in the log to the answer: the worker's last event may be lost."""
+MISSING_MAX_S = 25.0
+"""Longest time that calls wait for a model that no living worker has: three turns of residency, drain and swap, with
+two heartbeats each."""
 LATE_MAX_S = 15.0
 """Longest time that a caller waits after its deadline."""
 SAMPLE_S = 0.5
@@ -44,6 +47,7 @@ LIVENESS = frozenset(
     {
         "no gate process leads",
         "an eligible call waits while a slot is free",
+        "a model that calls wait for is loaded nowhere",
         "a slot is held for a dead worker",
         "a slot is held for an attempt that does not run",
         "a call of a dead process waits",
@@ -104,9 +108,13 @@ class Liveness:
         state = world.log.reference.state
         living = {front.tag for front in world.fronts if front.is_up}
         waiting = [call for call in state.calls.values() if not call.worker and self._is_wanted(call, living)]
-        free = [worker.name for worker in world.workers if self._is_usable(worker)]
-        if waiting and free:
-            yield "an eligible call waits while a slot is free", f"{waiting[0].id}", WAIT_MAX_S
+        free = {worker.engine.facts.model for worker in world.workers if self._is_usable(worker)}
+        eligible = [call.id for call in waiting if call.model in free]
+        if eligible:
+            yield "an eligible call waits while a slot is free", eligible[0], WAIT_MAX_S
+        loaded = {worker.engine.facts.model for worker in world.workers if worker.is_up}
+        for model in {call.model for call in waiting} - loaded if loaded else ():
+            yield "a model that calls wait for is loaded nowhere", model, MISSING_MAX_S
 
     def _is_wanted(self, call: Call, living: set[str]) -> bool:
         return call.process in living or (call.durable and not call.process)
@@ -115,7 +123,11 @@ class Liveness:
         """Whether the worker lives, and has a slot that runs nothing and is offered to no caller."""
         if not worker.is_up or worker.host.paused or len(worker.engine.running) >= self._world.weather.slots:
             return False
+        if worker.swapper is not None and worker.swapper.is_swapping:
+            return False
         known = self._world.log.reference.state.workers.get(worker.name)
+        if known is not None and known.load:
+            return False
         return known is None or known.config.state == "silent" or len(known.running) < known.config.slots
 
     def _held_slots(self) -> Iterator[tuple[str, str, float]]:
