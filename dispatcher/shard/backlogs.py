@@ -38,11 +38,15 @@ class Backlogs:
 
     def given(self, level: float, tenant: str, own: float) -> float:
         """Return what the other queues get until the tenant's queue has got `own`, which is `level` per weight."""
+        part = self.of.get(tenant, 0.0)
+        if part > own:
+            part = own
         if level == inf:
-            return max(0.0, self.total - min(self.of.get(tenant, 0.0), own))
+            return self.total - part
         empty = bisect_right(self._levels, level)
-        everything = self._served[empty] + level * (self._weights[-1] - self._weights[empty])
-        return max(0.0, everything - min(self.of.get(tenant, 0.0), own))
+        served, weights = self._served, self._weights
+        others = served[empty] + level * (weights[-1] - weights[empty]) - part
+        return others if others > 0.0 else 0.0
 
 
 NOTHING = Backlogs({}, {})

@@ -170,8 +170,9 @@ class WaitRecord:
     def quantile(self, costs: Costs | None, pace: Pace, now: float) -> float:
         """Return the 0.9 quantile of actual over predicted waits of the tenant, or of its model."""
         own = costs.ratios if costs is not None else None
-        is_enough = own is not None and len(own.observed) >= OBSERVATIONS_MIN
-        return (own if own is not None and is_enough else pace.ratios).quantile(now)
+        if own is None or len(own.observed) < OBSERVATIONS_MIN:
+            own = pace.ratios
+        return own.quantile(now)
 
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""

@@ -68,13 +68,15 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     if until_loaded_s == inf:
         return None
     costs = record.costs.get((tenant.name, model))
-    own = position * _mean_cost(costs, pace)
-    per_s = pace.per_s
-    queued_s = _drained_s(own, *_others(state, tenant, model, own, deferred), per_s)
+    each, per_s = pace.served / pace.ends, pace.served / pace.saturated_s
+    own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
+    now, later = _others(state, tenant, model, own, deferred)
+    queued_s = _drained_s(own, now, later, per_s)
     if tenant.rate_per_s and state.settings.tiers is None and state.order.name in WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.rate_per_s * state.scale()))
-    deviation = sqrt(costs.variance * queued_s * per_s / pace.mean_cost) / per_s if costs is not None else 0.0
-    p90_s = until_loaded_s + record.quantile(costs, pace, state.at) * queued_s + NORMAL_P90 * deviation
+    p90_s = until_loaded_s + record.quantile(costs, pace, state.at) * queued_s
+    if costs is not None and costs.variance:
+        p90_s += NORMAL_P90 * sqrt(costs.variance * queued_s / (each * per_s))
     return Wait(until_loaded_s + queued_s, p90_s, queued_s)
 
 
@@ -131,7 +133,7 @@ def _others(state: State, tenant: Tenant, model: str, own: float, deferred: bool
     ranks = _backlogs(state).get(model)
     if ranks is None:
         return 0.0, 0.0
-    rank = _rank(state, tenant, deferred)
+    rank = _rank(state, tenant, deferred) if deferred or state.settings.tiers is not None else 0
     level = inf if state.order.name == "fcfs" else own / tenant.weight
     waiting, forecast = ranks.get(rank, (NOTHING, NOTHING))
     now, later = waiting.given(level, tenant.name, own), forecast.given(level, tenant.name, own)
