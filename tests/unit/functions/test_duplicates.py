@@ -122,7 +122,10 @@ async def test_a_repeated_message_executes_its_call_once(gate: Gate, count: int)
     busy = [asyncio.ensure_future(whole(gate, gate.context, f"busy-{number}", "long")) for number in range(2)]
     await asyncio.sleep(0.01)
     left = [await invoke(context, event, "r-1", 0.0) for context in fronts.contexts]
-    assert left == [{"id": "r-1", "status": "queued"}] * len(left)
+    assert left == [
+        {"id": "r-1", "status": "queued", "queue_position": 1},
+        *[{"id": "r-1", "status": "queued"}] * (len(left) - 1),
+    ]
     await asyncio.gather(*busy)
     await gate.quiet()
     (launched,) = gate.launcher.launched

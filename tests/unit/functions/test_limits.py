@@ -179,7 +179,7 @@ async def test_an_execution_does_not_wait_behind_many_of_its_tenant(gate: Gate) 
     calls = [asyncio.ensure_future(invoke(gate.context, event, f"r{n}", 60.0)) for n in range(4)]
     await asyncio.sleep(0.1)
     assert [call.done() for call in calls] == [False, False, True, True]
-    assert calls[2].result() == {"id": "r2", "status": "queued"}
+    assert calls[2].result() == {"id": "r2", "status": "queued", "queue_position": 3}
     for call in busy:
         await call.finished()
     answers = await asyncio.gather(*calls[:2])
