@@ -1,6 +1,8 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
 The plan is made again at most every PLAN_S seconds while requests wait, and each swap that it names is carried out.
+One thing differs from production: there the gate also loads models that the plan leaves out (shard/swapping.py), here
+only the plan's swaps are made.
 Which request gets a free slot is the gate's decision, among the requests for the loaded models: BWFQ with due times
 (policies/orders/slack_index.py).
 
@@ -92,7 +94,7 @@ class ProductionPlanner(Planner):
             yield Dispatch(request, worker)
 
     def _swaps(self, now_s: float) -> list[tuple[FleetWorker, str]]:
-        """Make a plan, and return the swaps that it or the fallback names."""
+        """Make a plan, and return the swaps that it names."""
         now, self._planned_s = EPOCH_S + now_s, now_s
         workers = [self._planned_worker(worker, now_s) for worker in self.workers]
         self._last = make_plan(self._backlogs(now), workers, now, last=self._last, moves=MOVES, settings=self._settings)
