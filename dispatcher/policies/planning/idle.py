@@ -72,12 +72,13 @@ def place_deferred(
 def _fastest(
     model: str, workers: Sequence[FleetWorker], models: Mapping[str, str], idle: Collection[str], now: float
 ) -> str | None:
-    """Return the idle worker with the shortest swap to the model that may start now and keeps its model so far."""
+    """Return the idle worker with the shortest swap to the model that may start now and keeps its model so far. That is
+    another model."""
     able = [
         worker
         for worker in workers
         if worker.name in idle
-        and models[worker.name] == worker.loaded
+        and models[worker.name] == worker.loaded != model
         and worker.fits(model)
         and held_s(worker, model, now, is_waited_for=False) == 0.0
     ]

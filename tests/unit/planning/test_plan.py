@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.idle import Tail, load_floors
 from dispatcher.policies.planning.plan import Plan, PlannedGroup, PlanSettings, make_plan
 from tests.support.planning.fleets import NOW, PER_S, backlog, group, worker
 
@@ -95,6 +96,14 @@ def test_a_floor_yields_where_only_its_workers_fit_entitled_work() -> None:
     waiting = [backlog(group("b"), a=30.0)]
     workers = [worker("v"), worker("w", "c", models="c"), worker("x", "c", models="c")]
     assert make_plan(waiting, workers, NOW).models["v"] == "b"
+
+
+def test_a_floor_that_no_idle_worker_can_fill_is_left_as_it_is() -> None:
+    workers = [worker("w0", "a"), worker("w1", "a"), worker("w2", "b")]
+    models = {each.name: each.loaded for each in workers}
+    tails = {each.name: Tail(each.loaded, 0.0) for each in workers}
+    load_floors({"a": 3}, workers, tails, models, {"w0", "w1"}, NOW)
+    assert models == {"w0": "a", "w1": "a", "w2": "b"}
 
 
 def test_an_idle_worker_loads_a_model_that_is_below_its_floor() -> None:
