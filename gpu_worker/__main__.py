@@ -29,13 +29,15 @@ from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
 from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineFacts
+from gpu_worker.engines.measured.device_memory import free_device_bytes
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
+from gpu_worker.engines.sleeping_engines import unmeasured
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
-from gpu_worker.service.options import parse_options, server_options
+from gpu_worker.service.options import GB, modelled_options, parse_options, server_options
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
 from gpu_worker.service.server import make_app
@@ -74,12 +76,12 @@ async def serve(options: argparse.Namespace) -> int:
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
     makes: list[Callable[[], Engine]] = [
-        partial(_engine, options, tiers, *each) for each in zip(options.models, options.load_s, strict=True)
+        partial(_engine, options, tiers, number) for number in range(len(options.models))
     ]
     first, *others = makes
     engine = await _started(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
     try:
-        swaps = await _prepared(engine, others, clock) if others else None
+        swaps = await _prepared(engine, others, clock, options.sleep_memory_gb) if others else None
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
@@ -133,10 +135,15 @@ async def _started(make: Callable[[], Engine], clock: Clock, hang_s: float = HAN
         raise EngineUnavailable(f"the engine does not start: {type(error).__name__}: {reason}") from error
 
 
-async def _prepared(engine: SupervisedEngine, others: list[Callable[[], Engine]], clock: Clock) -> ModelSwaps:
+async def _prepared(
+    engine: SupervisedEngine, others: list[Callable[[], Engine]], clock: Clock, sleep_memory_gb: float
+) -> ModelSwaps:
     """Load every model once. Raises EngineUnavailable with a message of one line."""
+    measure = free_device_bytes if sleep_memory_gb else unmeasured
+    if sleep_memory_gb and await measure() is None:
+        logger.warning("no GPU's memory can be measured: whether a sleep frees it is not checked")
     try:
-        return await ModelSwaps.prepared(engine, others, clock)
+        return await ModelSwaps.prepared(engine, others, clock, int(sleep_memory_gb * GB), measure)
     except EngineUnavailable:
         raise
     except Exception as error:
@@ -144,19 +151,19 @@ async def _prepared(engine: SupervisedEngine, others: list[Callable[[], Engine]]
         raise EngineUnavailable(f"a model cannot be loaded: {type(error).__name__}: {reason}") from error
 
 
-def _engine(options: argparse.Namespace, tiers: WorkerTiers, model: str | None, load_s: float) -> Engine:
-    """Make the engine of these options with one of the models, not started."""
+def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Engine:
+    """Make the engine of these options with the model `number`, not started."""
     return make_engine(
         options.engine,
         policy=options.policy,
-        model=model,
+        model=options.models[number],
         batch=options.batch,
         home=options.home,
         tiers=tiers.for_queue(),
         swap_bytes=int(options.swap_gib * GIB),
         server=server_options(options, os.environ),
         arguments=options.arguments,
-        load_s=load_s,
+        modelled=modelled_options(options, number),
     )
 
 

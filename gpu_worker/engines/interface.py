@@ -153,6 +153,13 @@ class EngineStats:
     counts: SchedulingStats = field(default_factory=SchedulingStats)
     gauges: SchedulingGauges = field(default_factory=SchedulingGauges)
 
+    def plus(self, other: EngineStats) -> EngineStats:
+        """Return these stats with the counts of another engine, and what its tenants received, added."""
+        tenants = dict(other.tenants)
+        for name, service in self.tenants.items():
+            tenants[name] = tenants.get(name, TenantService()) + service
+        return replace(self, tenants=tenants, counts=other.counts + self.counts)
+
 
 class Engine(Protocol):
     """Generates for many requests at once. Its queue policy decides which requests enter the batch."""

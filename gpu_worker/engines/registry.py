@@ -32,12 +32,12 @@ def make_engine(
     swap_bytes: int = 0,
     server: Mapping[str, Any] | None = None,
     arguments: Sequence[str] = (),
-    load_s: float = 0.0,
+    modelled: Mapping[str, Any] | None = None,
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
     fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
     engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
-    `load_s`: seconds that a start of the modelled engine takes.
+    `modelled`: times and memory of the modelled engine (`load_s`, `sleep_bytes`, `wake_s`).
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
@@ -45,8 +45,8 @@ def make_engine(
     if kind == "modelled":
         from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
 
-        modelled = ModelledEngine(queue, profile=replace(PROFILE, batch_max=batch), load_s=load_s)
-        return modelled if model is None else replace(modelled, model=model)
+        fields = {**(modelled or {}), **({} if model is None else {"model": model})}
+        return ModelledEngine(queue, profile=replace(PROFILE, batch_max=batch), **fields)
     if kind == "transformers":
         try:
             from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape

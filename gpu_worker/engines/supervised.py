@@ -15,10 +15,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.ports import Clock
+from gpu_worker.engines.absent import AbsentEngine, restarted
 from gpu_worker.engines.interface import (
     Engine,
     EngineError,
@@ -29,7 +30,8 @@ from gpu_worker.engines.interface import (
     Finished,
     Token,
 )
-from gpu_worker.policies.fairness.accounting.tenant_service import TenantService
+from gpu_worker.engines.sleep import SleepableEngine
+from gpu_worker.engines.swap_counts import SwapCounts
 
 logger = logging.getLogger("headgate.engine")
 
@@ -38,21 +40,13 @@ RESTARTS_WITHIN_S = 600.0
 STOP_S = 20.0
 START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
+WAKE_S = 120.0
 DEAD = frozenset({"engine_failed", "engine_stopped"})
 """Error codes after which an engine serves no request any more."""
 
 
-def restarted() -> EngineError:
-    return EngineError("engine_restarted", "the engine was restarted while it worked on this request; send it again")
-
-
-@dataclass
-class SwapCounts:
-    """Swaps of the model that ended well, swaps that failed, and the seconds of the last good one."""
-
-    done: int = 0
-    failed: int = 0
-    last_s: float = 0.0
+MakeEngine = Callable[[], Engine]
+PutAway = Callable[[Engine], Awaitable[None]]
 
 
 @dataclass(eq=False)
@@ -63,14 +57,16 @@ class SupervisedEngine:
     `hopeless` is set when no engine can be started any more: the worker should end.
     """
 
-    make: Callable[[], Engine]
+    make: MakeEngine
     clock: Clock
     hang_s: float = 60.0
     watch_s: float = 0.5
-    apart: Callable[[Callable[[], Engine]], Awaitable[Engine]] = asyncio.to_thread
+    apart: Callable[[MakeEngine], Awaitable[Engine]] = asyncio.to_thread
     restarts: int = 0
     swaps: SwapCounts = field(default_factory=SwapCounts)
-    """Counted by model_swaps.py."""
+    """Counted by model_swaps.py and sleeping_engines.py."""
+    asleep: dict[str, SleepableEngine] = field(default_factory=dict)
+    """Engines that sleep, by model, the least recently used one first. Filled by sleeping_engines.py."""
     hopeless: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when `serves` changes. Its reader clears it."""
@@ -80,8 +76,10 @@ class SupervisedEngine:
         self._facts: EngineFacts | None = None
         self._running: dict[str, asyncio.Future[Any]] = {}
         """By request id: a future that is set when the request's engine is gone."""
-        self._before = EngineStats(0, 0, 0.0, {})
-        """Stats of the engines before this one."""
+        self._ended = EngineStats(0, 0, 0.0, {})
+        """Stats of the engines that were stopped."""
+        self._at_exchange = self._ended
+        """Stats over all engines when the last exchange began."""
         self._stalled_s = 0.0
         """Seconds with requests since the last progress."""
         self._seen: tuple[float, ...] = ()
@@ -112,18 +110,38 @@ class SupervisedEngine:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.gather(*(engine.stop() for engine in self.asleep.values()), return_exceptions=True)
         await self._engine.stop()
 
-    async def load(self, make: Callable[[], Engine]) -> None:
+    async def load(
+        self,
+        make: MakeEngine,
+        *,
+        put_away: PutAway | None = None,
+        woken: SleepableEngine | None = None,
+        check: Callable[[Engine], Awaitable[None]] | None = None,
+    ) -> None:
         """Serve with another engine, perhaps of another model, from now on. Requests that still run end as restarted.
 
-        Raises what stopping and starting raise. Then no engine serves until the next `load`.
+        `put_away`: what happens to the engine so far; by default, `end`. `woken`: an engine of `asleep`, which is woken
+        instead of a start of `make`'s. `check` raises if the new engine must not serve.
+
+        Raises what these raise. Then no engine serves until the next `load`.
         """
         async with self._exchanging:
             self._leave()
-            await self._exchange(make)
+            await self._exchange(make, put_away, woken)
+            if check is not None:
+                await check(self._engine)
             self.make, self._facts = make, self._engine.facts
             self._serve_again()
+
+    async def end(self, engine: Engine) -> None:
+        """Stop an engine for good, and keep its counts. Raises TimeoutError, and what its `stop` raises."""
+        last = engine.stats()
+        async with asyncio.timeout(STOP_S):
+            await engine.stop()
+        self._ended = last.plus(self._ended)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
         if not self.serves():
@@ -160,10 +178,11 @@ class SupervisedEngine:
     def stats(self) -> EngineStats:
         """Return the stats over all engines; while the engine is being replaced, as of its end."""
         if self._watching is not None and not self._ready.is_set():
-            return self._before
-        current = self._engine.stats()
-        counts = self._before.counts + current.counts
-        return replace(current, tenants=_sum(self._before.tenants, current.tenants), counts=counts)
+            return self._at_exchange
+        total = self._engine.stats().plus(self._ended)
+        for engine in self.asleep.values():
+            total = total.plus(engine.stats())
+        return total
 
     def _checked(self, upcoming: asyncio.Future[Any], gone: asyncio.Future[Any]) -> EngineEvent:
         """Return the event, and note the progress; raise `restarted` if the engine is dead."""
@@ -230,21 +249,31 @@ class SupervisedEngine:
 
     def _leave(self) -> None:
         """Serve nothing from now on. Keep the engine's counts, and end its requests."""
-        self._before = self.stats()
+        self._at_exchange = self.stats()
         self._ready.clear()
         self.changed.set()
         for gone in self._running.values():
             if not gone.done():
                 gone.set_result(None)
 
-    async def _exchange(self, make: Callable[[], Engine]) -> None:
-        """Stop the engine, and start another one."""
-        async with asyncio.timeout(STOP_S):
-            await self._engine.stop()
-        self._engine = _NoEngine(self.facts)  # frees the old model: two may need too much memory
-        async with asyncio.timeout(START_S):
-            self._engine = await self.apart(make)
-            await self._engine.start()
+    async def _exchange(
+        self,
+        make: MakeEngine,
+        put_away: PutAway | None = None,
+        woken: SleepableEngine | None = None,
+    ) -> None:
+        """Put the engine away, and start or wake another one."""
+        if not isinstance(self._engine, AbsentEngine):
+            await (put_away or self.end)(self._engine)
+        self._engine = AbsentEngine(self.facts)  # frees the old model: two may need too much memory
+        if woken is None:
+            async with asyncio.timeout(START_S):
+                self._engine = await self.apart(make)
+                await self._engine.start()
+        else:
+            self._engine = self.asleep.pop(woken.facts.model)
+            async with asyncio.timeout(WAKE_S):
+                await woken.wake()
 
     def _serve_again(self) -> None:
         self._stalled_s = 0.0
@@ -266,33 +295,3 @@ class SupervisedEngine:
             self._restarted_s.popleft()
         if len(self._restarted_s) > RESTARTS_MAX:
             raise RuntimeError(f"{RESTARTS_MAX} restarts within {RESTARTS_WITHIN_S:g} s")
-
-
-def _sum(before: dict[str, TenantService], current: dict[str, TenantService]) -> dict[str, TenantService]:
-    total = dict(before)
-    for name, service in current.items():
-        total[name] = total.get(name, TenantService()) + service
-    return total
-
-
-class _NoEngine:
-    """Stands in between two engines: it serves nothing."""
-
-    def __init__(self, facts: EngineFacts) -> None:
-        self.facts = facts
-
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineEvent, None]:
-        raise restarted()
-        yield
-
-    async def abort(self, request_id: str) -> None:
-        """Do nothing: no request runs."""
-
-    def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0.0, {})
-
-    async def start(self) -> None:
-        raise restarted()
-
-    async def stop(self) -> None:
-        """Do nothing."""

@@ -174,6 +174,7 @@ class Agent:
 
     async def _heartbeat(self) -> bool:
         sent_s, sent_at, running = self.clock.monotonic(), self.clock.now(), self.executions.running()
+        was_swapping = self.swapper is not None and self.swapper.is_swapping
         answer = await self.gate.do(self._as_now(sent_s))
         if not isinstance(answer, Attempts):
             logger.warning("heartbeat answered by %s", type(answer).__name__)
@@ -186,7 +187,7 @@ class Agent:
         if self._unanswered:
             self._unanswered = False
             self.executions.outbox.gate_is_back()
-        if self.swapper is not None:
+        if self.swapper is not None and not was_swapping:  # else the answer is to a report of the former model
             self.swapper.order(answer.load)
         self.executions.accepting = not (self._draining or (self.swapper is not None and self.swapper.is_swapping))
         for name in self._held.unknown(now_s):

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from dispatcher.policies.tiers import TENANT_TIERS
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.engines.sleep import SleepableEngine
+from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Strategy
 from gpu_worker.policies.scheduling_stats import ObservedCosts, SchedulingGauges, SchedulingStats
 from gpu_worker.policies.slo.monitor import Slo
@@ -60,6 +61,7 @@ class WorkerCollector(Collector):
         yield from _reports(self._executions)
         yield _counter("engine_restarts", "Times that the engine was started again.", restarts)
         yield from _models(self._engine.facts.model, getattr(self._engine, "swaps", SwapCounts()))
+        yield from _asleep(getattr(self._engine, "asleep", {}))
 
 
 def _models(loaded: str, swaps: SwapCounts) -> Iterator[Metric]:
@@ -67,6 +69,17 @@ def _models(loaded: str, swaps: SwapCounts) -> Iterator[Metric]:
     outcomes = {("done",): swaps.done, ("failed",): swaps.failed}
     yield _counter("model_swaps", "Swaps of the model that the gate ordered.", outcomes, "outcome")
     yield _gauge("model_swap_seconds", "Seconds of the last swap, without the wait for running requests.", swaps.last_s)
+    yield _gauge("model_wake_seconds", "Seconds of the last swap to a sleeping model that woke up.", swaps.wake_s)
+    sleeps = {("done",): swaps.sleeps, ("failed",): swaps.sleeps_failed, ("evicted",): swaps.evicted}
+    about = "Engines that were put to sleep, that were stopped instead, and that were stopped to make room for others."
+    yield _counter("model_sleeps", about, sleeps, "outcome")
+    wakes = {("done",): swaps.wakes, ("failed",): swaps.wakes_failed}
+    yield _counter("model_wakes", "Wake-ups; after a failed one the engine is started instead.", wakes, "outcome")
+
+
+def _asleep(asleep: Mapping[str, SleepableEngine]) -> Iterator[Metric]:
+    held = {(model,): float(engine.sleep_bytes or 0) for model, engine in asleep.items()}
+    yield _gauge("model_asleep_bytes", "Host memory of each sleeping model.", held, "model")
 
 
 def _preemption(counts: SchedulingStats) -> Iterator[Metric]:

@@ -15,8 +15,11 @@ from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
 BATCH_MAX = 4096
-SWAP_GIB_MAX = 99_999
+MEMORY_MAX = 99_999
 CONTEXT_MAX = 100_000_000
+SLEEPING_ENGINES = ("modelled",)
+SLEEPING = " or ".join(SLEEPING_ENGINES)
+GB = 1_000_000_000
 KEY_VARIABLE = "ENGINE_API_KEY"
 """The environment variable with the API key of the engine's server: a command line is no place for a secret."""
 EPILOG = "With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4"
@@ -42,6 +45,14 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", action="append", default=None, dest="models", help=model_help)
     load_help = "with --engine modelled: the seconds that loading a model takes; repeat it, once for each --model"
     parser.add_argument("--load-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=load_help)
+    wake_help = "with --engine modelled: the seconds until a sleeping model is awake; once for each --model"
+    parser.add_argument("--wake-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=wake_help)
+    weights_help = "with --engine modelled: the GB of host memory that a sleeping model takes; once for each --model"
+    parser.add_argument("--weights-gb", type=_gb, action="append", default=None, metavar="GB", help=weights_help)
+    sleep_help = (
+        f"GB of host memory for sleeping models, with --engine {SLEEPING}; 0: none sleeps, the others are stopped"
+    )
+    parser.add_argument("--sleep-memory-gb", type=_gb, default=0.0, metavar="GB", help=sleep_help)
     parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at the same time")
     batch_help = "sequences in the engine's batch; with --engine openai: in the server at the same time"
     parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help=batch_help)
@@ -64,9 +75,14 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     options.models = options.models or [None]
     if len(set(options.models)) < len(options.models):
         parser.error(f"--model names a model twice: {', '.join(options.models)}")
-    options.load_s = options.load_s or [0.0] * len(options.models)
-    if len(options.load_s) != len(options.models):
-        parser.error(f"{len(options.load_s)} --load-s for {len(options.models)} --model: give one for each, or none")
+    for name in ("load_s", "wake_s", "weights_gb"):
+        given = getattr(options, name) or [0.0] * len(options.models)
+        if len(given) != len(options.models):
+            option = "--" + name.replace("_", "-")
+            parser.error(f"{len(given)} {option} for {len(options.models)} --model: give one for each, or none")
+        setattr(options, name, given)
+    if options.sleep_memory_gb and options.engine not in SLEEPING_ENGINES:
+        parser.error(f"--sleep-memory-gb is for --engine {SLEEPING}: --engine {options.engine} cannot sleep")
     if len(options.models) > 1 and options.engine == "openai":
         parser.error("--engine openai serves one model: its server has its own swaps. Name one with --model")
     options.outbox = options.outbox or options.home / "outbox"
@@ -100,6 +116,12 @@ def server_options(options: argparse.Namespace, environment: Mapping[str, str]) 
     }
 
 
+def modelled_options(options: argparse.Namespace, number: int) -> dict[str, Any]:
+    """Return the times and the memory of the modelled engine of the model `number`, as make_engine takes them."""
+    sleep_bytes = int(options.weights_gb[number] * GB)
+    return {"load_s": options.load_s[number], "wake_s": options.wake_s[number], "sleep_bytes": sleep_bytes}
+
+
 def _capabilities(text: str) -> frozenset[str]:
     names = frozenset(text.split(","))
     if unknown := sorted(names - set(Capability)):
@@ -117,8 +139,16 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def _gib(text: str) -> float:
+    return _amount(text, "GiB")
+
+
+def _gb(text: str) -> float:
+    return _amount(text, "GB")
+
+
+def _amount(text: str, unit: str) -> float:
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text):
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of GiB from 0 to {SWAP_GIB_MAX}")
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number of {unit} from 0 to {MEMORY_MAX}")
     return float(text)
 
 

@@ -36,6 +36,26 @@ async def answer(engine: SupervisedEngine, number: int) -> str:
     return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
 
 
+async def test_twenty_cycles_with_sleeping_engines(tmp_path: Path) -> None:
+    def make(model: str) -> Engine:
+        modelled = {"load_s": 0.02, "wake_s": 0.01, "sleep_bytes": 1000}
+        return make_engine("modelled", policy="vtc", model=model, batch=2, home=tmp_path, modelled=modelled)
+
+    engine = SupervisedEngine(lambda: make("one"), RealClock())
+    await engine.start()
+    try:
+        swaps = await ModelSwaps.prepared(engine, [lambda: make("two")], RealClock(), 2000)
+        awake = engine.asleep["two"]
+        for cycle in range(20):
+            for name in ("two", "one"):
+                await swaps.load(name)
+                assert await asyncio.wait_for(answer(engine, cycle), 60)
+        assert engine.asleep == {"two": awake}, "it was never started again"
+        assert (engine.swaps.done, engine.swaps.wakes, engine.swaps.wakes_failed) == (40, 42, 0)
+    finally:
+        await engine.stop()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_cycle_gives_the_same_tokens_and_leaves_no_memory(kind: str, tmp_path: Path) -> None:
     def make(model: str) -> Engine:

@@ -79,14 +79,17 @@ that `ignore_eos` and `min_tokens` hold for them; a tool call and JSON end when 
 
 @dataclass(eq=False)
 class ModelledEngine:
-    """`context_tokens`: the most of one request. `load_s`: the seconds that a start takes. `sleep`, and `monotonic_s`
-    for policies that need a clock: parameters, so that tests run in virtual time."""
+    """`context_tokens`: the most of one request. `load_s`: the seconds that a start takes. `sleep_bytes`, `wake_s`: the
+    host memory of a sleeping engine, and the seconds until it is awake. `sleep`, and `monotonic_s` for policies that
+    need a clock: parameters, so that tests run in virtual time."""
 
     policy: QueuePolicy
     model: str = "headgate-modelled"
     profile: PagedProfile = PROFILE
     context_tokens: int = 4096
     load_s: float = 0.0
+    sleep_bytes: int = 0
+    wake_s: float = 0.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     monotonic_s: Callable[[], float] = time.monotonic
 
@@ -184,8 +187,20 @@ class ModelledEngine:
     async def start(self) -> None:
         if self.load_s:
             await self.sleep(self.load_s)
+        self._begin()
+
+    def _begin(self) -> None:
         self._loop = asyncio.create_task(self._run())
         self._loop.add_done_callback(self._fail_streams)
+
+    async def fall_asleep(self) -> None:
+        """Take no request until `wake`."""
+        await self.stop()
+
+    async def wake(self) -> None:
+        if self.wake_s:
+            await self.sleep(self.wake_s)
+        self._begin()
 
     async def stop(self) -> None:
         if self._loop is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.policies.tiers import Tier
 from gpu_worker.engines.interface import EngineStats
-from gpu_worker.engines.supervised import SwapCounts
+from gpu_worker.engines.swap_counts import SwapCounts
 from gpu_worker.policies.preemption.costs import Eviction, Strategy
 from gpu_worker.policies.preemption.victims import Resident
 from gpu_worker.policies.scheduling_stats import SchedulingGauges, SchedulingStats, TierGauges
@@ -29,7 +30,8 @@ P, B = Tier.PREMIUM, Tier.BACKGROUND
 
 class EngineWithStats(ScriptedEngine):
     restarts = 1
-    swaps = SwapCounts(3, 1, 2.5)
+    swaps = SwapCounts(3, 1, 2.5, sleeps=9, sleeps_failed=2, wakes=7, wakes_failed=4, evicted=5, wake_s=0.5)
+    asleep: ClassVar = {"other": SimpleNamespace(sleep_bytes=16e9)}
 
     def stats(self) -> EngineStats:
         counts = SchedulingStats(native=2, resumed=1, expired=4, recomputed_tokens=70, swapped_out_bytes=1e6)
@@ -109,6 +111,13 @@ def test_every_metric_has_its_labels() -> None:
         ("headgate_model_swaps_total", "done"): 3,
         ("headgate_model_swaps_total", "failed"): 1,
         ("headgate_model_swap_seconds",): 2.5,
+        ("headgate_model_wake_seconds",): 0.5,
+        ("headgate_model_sleeps_total", "done"): 9,
+        ("headgate_model_sleeps_total", "failed"): 2,
+        ("headgate_model_sleeps_total", "evicted"): 5,
+        ("headgate_model_wakes_total", "done"): 7,
+        ("headgate_model_wakes_total", "failed"): 4,
+        ("headgate_model_asleep_bytes", "other"): 16e9,
     }
     assert {name: found.get(name) for name in expected} == expected
     assert ("headgate_slo_attainment_ratio", "standard", "ttft") not in found, "nothing was asked, nothing was missed"

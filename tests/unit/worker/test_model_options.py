@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.service.options import parse_options
+from gpu_worker.service.options import modelled_options, parse_options
 
 
 def test_without_a_model_there_is_one_without_a_name() -> None:
@@ -19,13 +19,23 @@ def test_each_model_has_its_seconds() -> None:
     assert (options.models, options.load_s) == (["a", "b"], [2.0, 0.5])
 
 
+def test_modelled_models_sleep_as_they_are_described() -> None:
+    line = "--engine modelled --model a --model b --wake-s 0.5 --wake-s 1 --weights-gb 14 --weights-gb 16.5"
+    options = parse_options([*line.split(), "--sleep-memory-gb", "40"])
+    assert options.sleep_memory_gb == 40
+    assert modelled_options(options, 1) == {"load_s": 0.0, "wake_s": 1.0, "sleep_bytes": 16_500_000_000}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--model a --model a", "names a model twice"),
         ("--engine openai --url http://x/v1 --model a --model b", "serves one model"),
         ("--engine modelled --model a --model b --load-s 1", "1 --load-s for 2 --model"),
+        ("--engine modelled --model a --model b --wake-s 1", "1 --wake-s for 2 --model"),
         ("--engine modelled --load-s -1", "--load-s"),
+        ("--engine modelled --sleep-memory-gb -1", "--sleep-memory-gb"),
+        ("--engine transformers --sleep-memory-gb 8", "--engine transformers cannot sleep"),
         ("--engine modelled --load-s inf", "is not a number of seconds"),
     ],
 )

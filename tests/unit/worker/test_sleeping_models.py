@@ -1,0 +1,209 @@
+"""Swaps between sleeping models: within the budget, and each failure ends with an engine that serves; virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_worker.engines.interface import EngineRequest, Token
+from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
+from gpu_worker.engines.sleeping_engines import FAILURES_MAX
+from gpu_worker.engines.supervised import SupervisedEngine
+from headgate.simulator.virtual_time import run
+from tests.support.worker.swapped_models import DEVICE_BYTES, SLEEP_BYTES, Models, prepared
+
+ROOM_FOR_ALL = 10 * SLEEP_BYTES
+SWAP_S, WAKE_S = 5.1, 1.1
+"""A start or a wake-up, and the canary."""
+
+
+async def sleeping(models: Models, *others: str, budget: int = ROOM_FOR_ALL) -> tuple[SupervisedEngine, ModelSwaps]:
+    return await prepared(models, *others, sleep_memory_bytes=budget)
+
+
+def costs_s(swaps: ModelSwaps, loaded: str) -> dict[str, float]:
+    return {each.model: round(each.swap_s, 1) for each in swaps.loadable(loaded, lambda _: 0.0)}
+
+
+async def answer(engine: SupervisedEngine, name: str) -> str:
+    request = EngineRequest(name, "tenant", {"prompt": "p"}, 3)
+    return "".join([event.text async for event in engine.generate(request) if isinstance(event, Token)])
+
+
+def test_twenty_cycles_wake_one_engine_and_put_the_other_to_sleep() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        made = len(models.made)
+        for cycle in range(20):
+            for name, other in (("b", "a"), ("a", "b")):
+                await swaps.load(name)
+                assert (engine.facts.model, models.asleep(), [*engine.asleep]) == (name, [other], [other])
+                assert await answer(engine, f"{name}{cycle}") == "xxx"
+        assert len(models.made) == made, "no engine was started"
+        assert (engine.swaps.done, engine.swaps.failed, engine.swaps.wakes_failed) == (40, 0, 0)
+        assert engine.swaps.last_s == engine.swaps.wake_s == pytest.approx(WAKE_S, abs=0.1)
+        await engine.stop()
+        assert models.alive() == []
+
+    run(story())
+
+
+def test_what_tenants_received_is_counted_once() -> None:
+    async def story() -> None:
+        engine, swaps = await sleeping(Models(SLEEP_BYTES), "b")
+        before = engine.stats().tenants["a"].service
+        for number, name in enumerate(("b", "a", "b", "a", "b"), 1):
+            await swaps.load(name)
+            await answer(engine, str(number))
+            assert engine.stats().tenants["a"].service == before + number * 2 * (3 + 8), "an answer and a canary"
+        await engine.stop()
+
+    run(story())
+
+
+def test_the_gate_gets_the_seconds_of_the_state_that_a_model_is_in() -> None:
+    async def story() -> None:
+        engine, swaps = await sleeping(Models(SLEEP_BYTES), "b", "c")
+        assert costs_s(swaps, "a") == {"a": 0.0, "b": WAKE_S, "c": WAKE_S}
+        await swaps.sleeping.evict("b")
+        assert costs_s(swaps, "a") == {"a": 0.0, "b": pytest.approx(SWAP_S, abs=0.2), "c": WAKE_S}
+        await engine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("sleep_bytes", [None, SLEEP_BYTES])
+def test_without_a_budget_or_the_ability_no_engine_sleeps(sleep_bytes: int | None) -> None:
+    async def story() -> None:
+        models = Models(sleep_bytes)
+        engine, swaps = await sleeping(models, "b", budget=0 if sleep_bytes else ROOM_FOR_ALL)
+        await swaps.load("b")
+        assert (models.alive(), models.asleep(), engine.swaps.sleeps) == (["b"], [], 0)
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_full_budget_stops_the_engine_that_was_used_least_recently() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b", "c", "d", budget=2 * SLEEP_BYTES)
+        for name in ("b", "c", "d", "a", "b"):
+            await swaps.load(name)
+            assert sum(each.sleep_bytes or 0 for each in engine.asleep.values()) <= 2 * SLEEP_BYTES
+        assert [*engine.asleep] == ["d", "a"]
+        await swaps.load("c")
+        assert [*engine.asleep] == ["a", "b"]
+        assert engine.swaps.evicted > 0
+        await engine.stop()
+
+    run(story())
+
+
+def test_an_engine_that_must_be_woken_is_not_stopped_to_make_room() -> None:
+    """Its memory is taken until it is awake: with room for one, the loaded engine is stopped."""
+
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b", budget=SLEEP_BYTES)
+        states = []
+        for name in ("b", "a", "b", "a"):
+            states.append((name, *engine.asleep))
+            await swaps.load(name)
+        wakes = [len(state) == 2 for state in states]
+        assert wakes in ([True, False, True, False], [False, True, False, True])
+        await engine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("fault", ["sleep fails", "sleep hangs", "sleep frees nothing"])
+def test_an_engine_whose_sleep_fails_is_stopped(fault: str) -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        models.made[-1].fault = fault
+        assert models.made[-1].facts.model == engine.facts.model == "a"
+        await swaps.load("b")
+        assert (engine.facts.model, models.alive(), models.asleep()) == ("b", ["b"], [])
+        assert (engine.swaps.done, engine.swaps.failed, engine.swaps.sleeps_failed) == (1, 0, 1)
+        assert await models.free_bytes() == DEVICE_BYTES - 80
+        await swaps.load("a")
+        assert (engine.facts.model, models.asleep()) == ("a", ["b"])
+        await engine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize("fault", ["wake fails", "wake hangs", "wake lies", "wrong after wake"])
+def test_an_engine_whose_wake_up_fails_is_stopped_and_started(fault: str) -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        engine.asleep["b"].fault = fault  # type: ignore[attr-defined]
+        bad = engine.asleep["b"]
+        await swaps.load("b")
+        assert (engine.facts.model, engine.serves(), models.asleep()) == ("b", True, ["a"])
+        assert bad.is_stopped  # type: ignore[attr-defined]
+        assert (engine.swaps.done, engine.swaps.failed, engine.swaps.wakes_failed) == (1, 0, 1)
+        assert engine.restarts == 0, "the watch did not start one more"
+        assert await answer(engine, "r") == "xxx"
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_model_that_fails_again_and_again_is_only_stopped() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        for _ in range(FAILURES_MAX + 2):
+            models.made[-1].fault = "sleep fails"
+            await swaps.load("b")
+            await swaps.load("a")
+        assert engine.swaps.sleeps_failed == FAILURES_MAX
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_start_that_fails_gets_all_the_memory_for_its_second_try() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b", "c")
+        await swaps.sleeping.evict("b")
+        assert models.asleep() == ["c"]
+        models.faults["b"] = ["fails", ""]
+        await swaps.load("b")
+        assert (engine.facts.model, models.alive(), [*engine.asleep]) == ("b", ["b"], [])
+        await engine.stop()
+
+    run(story())
+
+
+def test_a_failed_swap_returns_to_the_former_model() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        engine.asleep["b"].fault = "wrong after wake"  # type: ignore[attr-defined]
+        models.faults["b"] = ["fails", "fails"]
+        with pytest.raises(SwapFailed):
+            await swaps.load("b")
+        assert (engine.facts.model, engine.serves(), models.alive()) == ("a", True, ["a"])
+        assert not engine.hopeless.is_set()
+        await engine.stop()
+
+    run(story())
+
+
+def test_an_engine_that_died_in_its_sleep_is_started() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        engine, swaps = await sleeping(models, "b")
+        await engine.asleep["b"].stop()
+        engine.asleep["b"].fault = "wake fails"  # type: ignore[attr-defined]
+        await swaps.load("b")
+        assert (engine.facts.model, models.alive()) == ("b", ["a", "b"])
+        await engine.stop()
+
+    run(story())
