@@ -27,7 +27,7 @@ logger = logging.getLogger("headgate.engine")
 SLEEP_S = 120.0
 FREED_SHARE_MIN = 0.75
 """The part of the device memory that an engine took which must be free after its sleep or stop. A sleeping vLLM keeps
-its CUDA context and graphs, one to three gigabytes."""
+its CUDA context and graphs."""
 FREE_WAIT_S = 10.0
 """The device's memory may become free some seconds after the end of a process."""
 FREE_POLL_S = 0.5

@@ -25,6 +25,7 @@ REFUSED: Mapping[str, str] = {
     "--kv-transfer-config": "the worker sets headgate's connector; set its memory with --swap-gib",
     "--disable-log-stats": "the worker reads its stats from vLLM's stats",
     "--enable-log-requests": "the log must not have the texts of tenants",
+    "--enable-sleep-mode": "the worker sets it; choose the memory of sleeping models with --sleep-memory-gb",
     "--config": "the worker does not read files of arguments; write them after --",
     **dict.fromkeys(
         ("--data-parallel-size", "-dp", "--data-parallel-rank", "--data-parallel-start-rank"),
@@ -73,9 +74,17 @@ def checked(words: Sequence[str]) -> Arguments:
 
 
 def server_words(
-    arguments: Arguments, *, model: str, name: str, batch: int, swap_bytes: int, headgate: Mapping[str, Any]
+    arguments: Arguments,
+    *,
+    model: str,
+    name: str,
+    batch: int,
+    swap_bytes: int,
+    headgate: Mapping[str, Any],
+    sleeps: bool = False,
 ) -> list[str]:
-    """Return all arguments of the server, but for its socket. `headgate`: the settings of our scheduler.
+    """Return all arguments of the server, but for its socket. `headgate`: the settings of our scheduler. `sleeps`: the
+    server can sleep; its developer mode would log the stack of each error, which may have texts of tenants.
 
     Raises ValueError for an `--additional-config` that is not a JSON object.
     """
@@ -87,6 +96,8 @@ def server_words(
     words += ["--additional-config", json.dumps(_additional(arguments) | {"headgate": dict(headgate)})]
     if swap_bytes:
         words += ["--kv-transfer-config", json.dumps(_transfer(swap_bytes))]
+    if sleeps:
+        words += ["--enable-sleep-mode", "--no-log-error-stack"]
     return [
         *words,
         "--disable-uvicorn-access-log",

@@ -42,6 +42,7 @@ from gpu_worker.engines.vllm.arguments import (
 )
 from gpu_worker.engines.vllm.ends import Expired, check_end
 from gpu_worker.engines.vllm.process import ServerProcess
+from gpu_worker.engines.vllm.sleep import fall_asleep, wake, weight_bytes
 
 START_S = 1800.0
 """Enough to read a model of hundreds of gigabytes."""
@@ -58,12 +59,13 @@ NOTHING = EngineStats(0, 0, 0.0, {})
 @dataclass(frozen=True, slots=True)
 class VllmShape:
     """`batch`: sequences in a batch at most. `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine
-    at the start. `arguments`: of vLLM's server; they replace the worker's defaults."""
+    at the start. `arguments`: of vLLM's server; they replace the worker's defaults. `sleeps`: the engine can sleep."""
 
     batch: int = 64
     swap_bytes: int = 0
     calibrate: bool = True
     arguments: Sequence[str] = ()
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,14 @@ class VllmEngine(Forwarding):
         tiers: Mapping[str, Any] | None = None,
         shape: VllmShape | None = None,
     ) -> None:
-        """Raises ValueError for arguments that the worker cannot allow, and what VllmModel.find raises."""
+        """Raises ValueError for arguments that the worker cannot allow, and what VllmModel.find and weight_bytes
+        raise."""
         self.shape = shape or VllmShape()
         self._arguments = checked(self.shape.arguments)
         self._model = VllmModel.find(model, home, self._arguments)
+        self.sleep_bytes: int | None = None
+        if self.shape.sleeps:  # the space for swapped KV stays too
+            self.sleep_bytes = weight_bytes(Path(self._model.path)) + self.shape.swap_bytes
         self._settings = {"policy": policy, "tiers": dict(tiers or {}), "send_stats": True}
         self._words = server_words(
             self._arguments,
@@ -115,6 +121,7 @@ class VllmEngine(Forwarding):
             batch=self.shape.batch,
             swap_bytes=self.shape.swap_bytes,
             headgate=self._settings,
+            sleeps=self.shape.sleeps,
         )
         self._process = ServerProcess()
         self._stats = NOTHING
@@ -125,7 +132,7 @@ class VllmEngine(Forwarding):
     async def start(self) -> None:
         """Start the server, and measure the machine. Raises RuntimeError if it ends before it serves, and what
         Forwarding.start raises."""
-        await self._process.start(self._words)
+        await self._process.start(self._words, developer_routes=self.shape.sleeps)
         self._http = httpx.AsyncClient(transport=self._transport(), timeout=POLL_WAIT_S, trust_env=False)
         await super().start()
         await self._measure_text()
@@ -141,6 +148,16 @@ class VllmEngine(Forwarding):
         if self._http is not None:
             await self._http.aclose()
         await self._process.stop()
+
+    async def fall_asleep(self) -> None:
+        """See SleepableEngine."""
+        assert self._http is not None  # noqa: S101 - `start` has set it
+        await fall_asleep(self._http)
+
+    async def wake(self) -> None:
+        """See SleepableEngine."""
+        assert self._http is not None  # noqa: S101 - `start` has set it
+        await wake(self._http)
 
     def stats(self) -> EngineStats:
         """Return the stats of at most half a second ago."""

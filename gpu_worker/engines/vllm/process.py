@@ -14,6 +14,8 @@ from pathlib import Path
 
 from gpu_worker.engines.vllm.server import PARENT_VARIABLE
 
+SERVER = "gpu_worker.engines.vllm.server"
+DEVELOPER_VARIABLE = "VLLM_SERVER_DEV_MODE"
 GRACE_S = 5.0
 """vLLM ends its engine core and frees the device in this time."""
 
@@ -34,14 +36,18 @@ class ServerProcess:
         """None while the server runs."""
         return None if self._process is None else self._process.returncode
 
-    async def start(self, words: Sequence[str]) -> None:
-        """Start. The server logs on the worker's standard error: its standard output is for the worker's own line."""
+    async def start(self, words: Sequence[str], *, developer_routes: bool = False) -> None:
+        """Start. The server logs on the worker's standard error: its standard output is for the worker's own line.
+
+        `developer_routes`: the server also has the routes of vLLM's developer mode, such as `/sleep`.
+        """
+        routes = {DEVELOPER_VARIABLE: "1"} if developer_routes else {}
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "gpu_worker.engines.vllm.server", "--uds", str(self.socket), *words),
+            *("-m", SERVER, "--uds", str(self.socket), *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
-            env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+            env={**os.environ, PARENT_VARIABLE: str(os.getpid()), **routes},
             start_new_session=True,
         )
 

@@ -68,6 +68,16 @@ def test_settings_of_the_operator_stay_beside_ours() -> None:
             server(["--additional-config", wrong])
 
 
+def test_a_server_that_sleeps_logs_no_stacks() -> None:
+    """vLLM's developer mode logs them by default."""
+    arguments = checked(["--model", "/m"])
+    asleep = {
+        sleeps: server_words(arguments, model="/m", name="m", batch=1, swap_bytes=0, headgate={}, sleeps=sleeps)
+        for sleeps in (True, False)
+    }
+    assert set(asleep[True]) - set(asleep[False]) == {"--enable-sleep-mode", "--no-log-error-stack"}
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_would_break_the_worker_is_refused_by_name(name: str) -> None:
     for words in ([name, "1"], [f"{name}=1"], [name[:2] + name[2:].replace("-", "_"), "1"]):
