@@ -26,6 +26,8 @@ from tests.support.local.stack import Running, eventually, running, start, stop,
 TENANTS = ("quiet", "flood")
 OUTPUT = 1900
 """Tokens: some seconds of them, so that there is something to kill."""
+TRIES_MAX = 3
+LOWEST_PRIORITY = 19
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,12 @@ async def asked(stack: Running, tenant: str, tokens: int, began: asyncio.Event |
 
 def engine_of(stack: Running) -> psutil.Process:
     """Find the engine's process by its name: it overwrites the environment that marks the stack's processes."""
-    family = psutil.Process(stack.process.pid).children(recursive=True)
-    return next(process for process in family if "EngineCore" in process.name())
+
+    def engines() -> list[psutil.Process]:
+        family = psutil.Process(stack.process.pid).children(recursive=True)
+        return [process for process in family if process.is_running() and "EngineCore" in process.name()]
+
+    return eventually(engines, lambda found: len(found) == 1)[0]
 
 
 def test_it_answers(stack: Running) -> None:
@@ -71,25 +77,34 @@ def test_it_answers(stack: Running) -> None:
 def test_its_engine_killed_no_slot_is_lost_and_nothing_is_charged_twice(stack: Running) -> None:
     """Streams that had begun end with an error, and pay for what they got; the others are tried again and answered."""
     before = {tenant: usage(stack, tenant).service for tenant in TENANTS}
-
-    engine = engine_of(stack)
-
-    async def story() -> list[int]:
-        began, whole = asyncio.Event(), None
-        asking = [asked(stack, tenant, OUTPUT, stream) for tenant in TENANTS for stream in (began, whole, began)]
-        tasks = [asyncio.create_task(one) for one in asking]
-        await began.wait()
-        engine.send_signal(signal.SIGKILL)
-        return await asyncio.gather(*tasks)
-
-    outcomes = asyncio.run(story())
-    assert any(outcome < 0 for outcome in outcomes), f"nothing ran when it was killed: {outcomes}"
+    tries = [asyncio.run(_killed_at_the_first_token(stack))]
+    while not any(outcome < 0 for outcome in tries[-1]):
+        assert len(tries) < TRIES_MAX, f"nothing ran when it was killed: {tries}"
+        tries.append(asyncio.run(_killed_at_the_first_token(stack)))
     for tenant in TENANTS:
         eventually(partial(running, stack, tenant), lambda count: count == 0)
-        assert 0 <= usage(stack, tenant).service - before[tenant] <= 3 * (20 + 2 * OUTPUT), "each at most once"
+        most = len(tries) * 3 * (20 + 2 * OUTPUT)
+        assert 0 <= usage(stack, tenant).service - before[tenant] <= most, "each at most once"
     eventually(lambda: asyncio.run(asked(stack, "quiet", 8)), lambda tokens: tokens == 8)
     slots = asyncio.run(_all_slots(stack))
     assert slots == [16] * 8
+
+
+async def _killed_at_the_first_token(stack: Running) -> list[int]:
+    """Send streams and whole answers, and kill the engine at the first token. Return what came of each.
+
+    The engine gets less of the processor than the processes that pass its tokens on. Otherwise, on two cores, a stream
+    may get its first token after its last one was generated, and then nothing is left to kill.
+    """
+    engine = engine_of(stack)
+    for process in (engine, *engine.children(recursive=True)):
+        process.nice(LOWEST_PRIORITY)
+    began, whole = asyncio.Event(), None
+    asking = [asked(stack, tenant, OUTPUT, stream) for tenant in TENANTS for stream in (began, whole, began)]
+    tasks = [asyncio.create_task(one) for one in asking]
+    await began.wait()
+    engine.send_signal(signal.SIGKILL)
+    return await asyncio.gather(*tasks)
 
 
 async def _all_slots(stack: Running) -> list[int]:
