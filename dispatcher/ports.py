@@ -1,7 +1,7 @@
 """The interfaces that the gate needs: clock, ids, log, stores, transport, workers. Simulations implement them too.
 
 Times are Unix seconds, costs are service units. Every method of a store raises StoreUnavailable if the store does not
-answer. After that, a write may or may not have been applied.
+answer; then a write may have been applied.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
+from dispatcher.model.batches import BatchStore
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.files import FileRecords
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import ResponseStore
 from dispatcher.model.tenants import KeyRecord, Tenant
@@ -132,7 +134,6 @@ class UsageStore(Protocol):
 
     async def put_usage(self, shard: str, rows: Sequence[UsageRow]) -> None:
         """Replace each row of this shard, unless the stored row has the same or a higher `position`."""
-        ...
 
     async def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[tuple[str, UsageRow]]:
         """Return (shard, row) for each row of a tenant (None: of all tenants), both hours included.
@@ -175,7 +176,7 @@ class TenantStore(Protocol):
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]: ...
 
 
-class Store(TenantStore, InvocationStore, ResponseStore, UsageStore, Protocol):
+class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore, UsageStore, Protocol):
     """One backend: the logs of all shards, and everything that the shards share."""
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.model.batches import Batch
+from dispatcher.model.files import FileRecord
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.requests import Endpoint
@@ -11,6 +13,7 @@ from dispatcher.model.usage import TenantRow, UsageRow
 
 START = 1_000_000.0
 SHARD = "pool-0"
+EXPIRES_AT = START + 100.0
 
 
 class FakeClock:
@@ -49,6 +52,17 @@ def answer(text: str = "answer", **more: Any) -> Answer:
 def kept_response(response_id: str = "resp_p-0", tenant: str = "a", **more: Any) -> KeptResponse:
     fields: dict[str, Any] = {"content": b"\x00content", "expires_at": START + 100, **more}
     return KeptResponse(tenant, response_id, **fields)
+
+
+def file(number: int = 0, tenant: str = "a") -> FileRecord:
+    name = f"requests é {number}.jsonl"
+    return FileRecord(f"file-{number}", tenant, name, "batch", 10 + number, START + 0.25, EXPIRES_AT)
+
+
+def batch(number: int = 0, tenant: str = "a", pool: str = "default") -> Batch:
+    window = ("24h", START + 0.1, START + 50.0, EXPIRES_AT)
+    metadata = {"order": "é"}
+    return Batch(f"batch_{number}", tenant, pool, "/v1/chat/completions", "file-1", *window, metadata)
 
 
 def usage_row(tenant: str = "a", app: str = "", hour: int = 277, position: int = 1, **more: Any) -> UsageRow:

@@ -9,6 +9,9 @@
     CALL#<tenant>       <SHA-256 of the key>      the id of the invocation under a caller's key
     RESP#<tenant>#<id>  <part>                    a part of a kept response
     RESP#<tenant>       <hour>                    the bytes of the tenant's kept responses that expire before this hour
+    FILE#<tenant>       <id>                      the record of a file of the batch API
+    BATCH#<tenant>      <id>                      a batch
+    OPEN#<pool>         <id>                      the tenant of a batch that is not retired
     USAGE#<day>         <tenant>#<hour>#<shard>#<app>  usage within an hour
     STATE#<shard>       <tenant>                  the state of an active tenant, from the log
     TENANT#<tenant>     CONFIG                    a tenant's configuration
@@ -82,6 +85,18 @@ def response_bytes_partition(tenant: str) -> str:
     return f"RESP#{tenant}"
 
 
+def file_partition(tenant: str) -> str:
+    return f"FILE#{tenant}"
+
+
+def batch_partition(tenant: str) -> str:
+    return f"BATCH#{tenant}"
+
+
+def open_batches_partition(pool: str) -> str:
+    return f"OPEN#{pool}"
+
+
 def usage_partition(hour: int) -> str:
     return f"USAGE#{hour // DAY_HOURS}"
 
@@ -123,6 +138,18 @@ def response_key(tenant: str, response_id: str, part: int) -> Key:
 
 def response_bytes_key(tenant: str, hour: int) -> Key:
     return {PARTITION: response_bytes_partition(tenant), SORT: f"{hour:0{HOUR_DIGITS}d}"}
+
+
+def file_key(tenant: str, file_id: str) -> Key:
+    return {PARTITION: file_partition(tenant), SORT: file_id}
+
+
+def batch_key(tenant: str, batch_id: str) -> Key:
+    return {PARTITION: batch_partition(tenant), SORT: batch_id}
+
+
+def open_batch_key(pool: str, batch_id: str) -> Key:
+    return {PARTITION: open_batches_partition(pool), SORT: batch_id}
 
 
 def caller_key(tenant: str, key: str) -> Key:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from botocore.config import Config
 
 from dispatcher.ports import Clock, Log
+from dispatcher.stores.dynamodb.batches import DynamoBatches
 from dispatcher.stores.dynamodb.invocations import DynamoInvocations
 from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
 from dispatcher.stores.dynamodb.log import DynamoLog
@@ -53,7 +54,7 @@ def create_table(client: DynamoDBClient, name: str) -> None:
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": EXPIRY})
 
 
-class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoUsage):
+class DynamoStore(DynamoTenants, DynamoInvocations, DynamoResponses, DynamoBatches, DynamoUsage):
     """dispatcher.ports.Store."""
 
     def __init__(

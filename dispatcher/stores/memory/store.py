@@ -13,12 +13,15 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+from dispatcher.model.batches import Batch
+from dispatcher.model.files import FileRecord
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import KeptResponse
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.ports import Clock
 from dispatcher.stores.limits import checked_invocation, checked_shard, fitting_answer
+from dispatcher.stores.memory.batches import MemoryBatches
 from dispatcher.stores.memory.invocations import MemoryInvocations
 from dispatcher.stores.memory.log import LogData, MemoryLog
 from dispatcher.stores.memory.mailboxes import MemoryMailboxes
@@ -37,6 +40,7 @@ class MemoryData:
         self.tenants = MemoryTenants()
         self.invocations = MemoryInvocations()
         self.responses = MemoryResponses()
+        self.batches = MemoryBatches()
         self.mailboxes = MemoryMailboxes()
         self.usage = MemoryUsage()
 
@@ -133,6 +137,40 @@ class MemoryStore:
     async def delete_response(self, tenant: str, response_id: str) -> bool:
         delete = self.data.responses.delete
         return await self._requests.apply("delete_response", lambda: delete(tenant, response_id, self._clock.now()))
+
+    # ── Files and batches ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_file(self, record: FileRecord) -> None:
+        await self._requests.apply("put_file", lambda: self.data.batches.put_file(record))
+
+    async def file(self, tenant: str, file_id: str) -> FileRecord | None:
+        return await self._requests.apply("file", lambda: self.data.batches.file(tenant, file_id, self._clock.now()))
+
+    async def files(self, tenant: str) -> Sequence[FileRecord]:
+        return await self._requests.apply("files", lambda: self.data.batches.files(tenant, self._clock.now()))
+
+    async def delete_file(self, tenant: str, file_id: str) -> bool:
+        delete = self.data.batches.delete_file
+        return await self._requests.apply("delete_file", lambda: delete(tenant, file_id, self._clock.now()))
+
+    async def create_batch(self, batch: Batch) -> None:
+        await self._requests.apply("create_batch", lambda: self.data.batches.create_batch(batch))
+
+    async def batch(self, tenant: str, batch_id: str) -> Batch | None:
+        return await self._requests.apply("batch", lambda: self.data.batches.batch(tenant, batch_id, self._clock.now()))
+
+    async def batches(self, tenant: str) -> Sequence[Batch]:
+        return await self._requests.apply("batches", lambda: self.data.batches.batches(tenant, self._clock.now()))
+
+    async def replace_batch(self, batch: Batch, expected_version: int) -> bool:
+        put = self.data.batches.replace_batch
+        return await self._requests.apply("replace_batch", lambda: put(batch, expected_version, self._clock.now()))
+
+    async def open_batches(self, pool: str) -> Sequence[tuple[str, str]]:
+        return await self._requests.apply("open_batches", lambda: self.data.batches.open_batches(pool))
+
+    async def retire_batch(self, batch: Batch) -> None:
+        await self._requests.apply("retire_batch", lambda: self.data.batches.retire_batch(batch))
 
     # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,7 +47,18 @@ CREATE TABLE response_bytes (
     tenant TEXT NOT NULL, hour INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (tenant, hour)) WITHOUT ROWID;
 CREATE INDEX response_bytes_by_hour ON response_bytes (hour);
 """
-_STEPS = (_FIRST, _RESPONSES)
+_BATCHES = """
+CREATE TABLE files (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, expires_at REAL NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (tenant, id)) WITHOUT ROWID;
+CREATE INDEX files_by_expiry ON files (expires_at);
+CREATE TABLE batches (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, pool TEXT NOT NULL, is_open INTEGER NOT NULL, version INTEGER NOT NULL,
+    expires_at REAL NOT NULL, record TEXT NOT NULL, PRIMARY KEY (tenant, id)) WITHOUT ROWID;
+CREATE INDEX batches_by_expiry ON batches (expires_at);
+CREATE INDEX open_batches ON batches (pool, id) WHERE is_open;
+"""
+_STEPS = (_FIRST, _RESPONSES, _BATCHES)
 """What each layout adds to the one before it."""
 LAYOUT = len(_STEPS)
 

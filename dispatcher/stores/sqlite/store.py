@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dispatcher.ports import Clock
+from dispatcher.stores.sqlite.batches import SqliteBatches
 from dispatcher.stores.sqlite.database import Database
 from dispatcher.stores.sqlite.invocations import SqliteInvocations
 from dispatcher.stores.sqlite.log import SqliteLog
@@ -14,7 +15,7 @@ from dispatcher.stores.sqlite.tenants import SqliteTenants
 from dispatcher.stores.sqlite.usage import SqliteUsage
 
 
-class SqliteStore(SqliteTenants, SqliteInvocations, SqliteResponses, SqliteUsage):
+class SqliteStore(SqliteTenants, SqliteInvocations, SqliteResponses, SqliteBatches, SqliteUsage):
     """dispatcher.ports.Store."""
 
     def __init__(self, path: str | Path, clock: Clock) -> None:

@@ -12,7 +12,17 @@ from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.ports import Store
 from dispatcher.stores.memory.requests import READS, WRITES
 from dispatcher.stores.memory.store import MemoryStore
-from tests.conformance.store_world import SHARD, FakeClock, answer, invocation, kept_response, tenant_row, usage_row
+from tests.conformance.store_world import (
+    SHARD,
+    FakeClock,
+    answer,
+    batch,
+    file,
+    invocation,
+    kept_response,
+    tenant_row,
+    usage_row,
+)
 
 CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.log(SHARD).append(0, b"x"),
@@ -30,6 +40,16 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.keep_response(kept_response(), 1000),
     lambda s: s.response("a", "resp_p-0"),
     lambda s: s.delete_response("a", "resp_p-0"),
+    lambda s: s.put_file(file()),
+    lambda s: s.file("a", "file-0"),
+    lambda s: s.files("a"),
+    lambda s: s.delete_file("a", "file-0"),
+    lambda s: s.create_batch(batch()),
+    lambda s: s.batch("a", "batch_0"),
+    lambda s: s.batches("a"),
+    lambda s: s.replace_batch(batch(), 1),
+    lambda s: s.open_batches("default"),
+    lambda s: s.retire_batch(batch()),
     lambda s: s.mailboxes.put("p", 0, [b"x"]),
     lambda s: s.mailboxes.read("p", 0),
     lambda s: s.put_usage("s", [usage_row()]),

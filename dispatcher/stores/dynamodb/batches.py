@@ -1,0 +1,99 @@
+"""Records of files and batches in DynamoDB: an item for each, and an item for each batch that is not retired.
+
+The item of an open batch is written before the batch itself, so that no batch is ever without it. The functions may
+not delete items, so a deleted record loses its content and expires at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import ceil
+
+from dispatcher.model.batches import Batch, batch_record, to_batch
+from dispatcher.model.files import FileRecord
+from dispatcher.stores.dynamodb.attributes import Item, encode, encode_item
+from dispatcher.stores.dynamodb.layout import (
+    EXPIRY,
+    SORT,
+    batch_key,
+    batch_partition,
+    file_key,
+    file_partition,
+    open_batch_key,
+    open_batches_partition,
+)
+from dispatcher.stores.dynamodb.reads import Reads
+from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
+
+
+class DynamoBatches:
+    """dispatcher.model.files.FileRecords and dispatcher.model.batches.BatchStore."""
+
+    def __init__(self, requests: Requests, reads: Reads) -> None:
+        self._requests, self._reads = requests, reads
+
+    async def put_file(self, record: FileRecord) -> None:
+        content = {"record": json.dumps(asdict(record)), EXPIRY: ceil(record.expires_at)}
+        await self._requests.put(encode_item({**file_key(record.tenant, record.id), **content}))
+
+    async def file(self, tenant: str, file_id: str) -> FileRecord | None:
+        item = await self._reads.item(file_key(tenant, file_id)) if file_id else None
+        return None if item is None else _file(item)
+
+    async def files(self, tenant: str) -> Sequence[FileRecord]:
+        return [_file(item) for item in reversed(await self._reads.partition(file_partition(tenant)))]
+
+    async def delete_file(self, tenant: str, file_id: str) -> bool:
+        if await self.file(tenant, file_id) is None:
+            return False
+        await self._requests.put(encode_item({**file_key(tenant, file_id), EXPIRY: self._present()}))
+        return True
+
+    async def create_batch(self, batch: Batch) -> None:
+        opened = {**open_batch_key(batch.pool, batch.id), "tenant": batch.tenant, EXPIRY: ceil(batch.forgotten_at)}
+        await self._requests.put(encode_item(opened))
+        await self._requests.put(encode_item(_item(batch)))
+
+    async def batch(self, tenant: str, batch_id: str) -> Batch | None:
+        item = await self._reads.item(batch_key(tenant, batch_id)) if batch_id else None
+        return None if item is None else _batch(item)
+
+    async def batches(self, tenant: str) -> Sequence[Batch]:
+        return [_batch(item) for item in reversed(await self._reads.partition(batch_partition(tenant)))]
+
+    async def replace_batch(self, batch: Batch, expected_version: int) -> bool:
+        names = {"#version": "version", "#ttl": EXPIRY}
+        values = {":version": encode(expected_version), ":now": encode(self._present())}
+        more = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+        try:
+            await self._requests.put(encode_item(_item(batch)), "#version = :version AND #ttl > :now", **more)
+        except ConditionFailed as refused:
+            old = refused.old[0]
+            return old is not None and "record" in old and _batch(old) == batch  # an earlier try was applied
+        return True
+
+    async def open_batches(self, pool: str) -> Sequence[tuple[str, str]]:
+        items = await self._reads.partition(open_batches_partition(pool))
+        return [(item["tenant"], item[SORT]) for item in items]
+
+    async def retire_batch(self, batch: Batch) -> None:
+        retired = {**open_batch_key(batch.pool, batch.id), "tenant": batch.tenant, EXPIRY: self._present()}
+        await self._requests.put(encode_item(retired))
+
+    def _present(self) -> int:
+        return int(self._requests.clock.now())
+
+
+def _item(batch: Batch) -> Item:
+    content = {"version": batch.version, "record": json.dumps(batch_record(batch)), EXPIRY: ceil(batch.forgotten_at)}
+    return {**batch_key(batch.tenant, batch.id), **content}
+
+
+def _batch(item: Item) -> Batch:
+    return to_batch(json.loads(item["record"]))
+
+
+def _file(item: Item) -> FileRecord:
+    return FileRecord(**json.loads(item["record"]))
