@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.files import FileStore
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
@@ -108,6 +109,23 @@ def make_store(config: Config) -> Store:
             f"cannot reach the table: {str(error).removesuffix('.')}; check AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
         ) from None
     return DynamoStore(client, config.table, clock=RealClock(), random=real_random(), threads=config.store_threads)
+
+
+def make_files(config: Config, clock: Clock) -> FileStore | None:
+    """Return the store of the batch API's files that HEADGATE_FILES names; None if it is empty."""
+    kind, _, place = config.files.partition(":")
+    if kind == "folder":
+        from dispatcher.files.folder import FolderFiles
+
+        return FolderFiles(place, clock)
+    if kind == "s3":
+        import boto3
+
+        from dispatcher.files.s3 import S3Files
+
+        bucket, _, prefix = place.partition("/")
+        return S3Files(boto3.client("s3"), bucket, prefix)
+    return None
 
 
 def make_launcher(config: Config) -> Launcher:
@@ -211,6 +229,7 @@ def make_context(
         ids=RealIds(),
         settings=config.gate_settings(),
         limit_settings=config.limits,
+        files=make_files(config, clock),
         cors_origins=config.cors_origins,
     )
 

@@ -20,6 +20,7 @@ from dispatcher.shard.settings import ShardSettings
 _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
+_FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 
 
@@ -57,6 +58,15 @@ class Config(BaseModel):
     """A response of POST /v1/responses is kept for this time. 0: no response is kept."""
     responses_bytes_max: int = Field(default=500_000_000, ge=0)
     """The most bytes of kept responses of one tenant, compressed and with their inputs."""
+    files: str = ""
+    """Where the files of the batch API are stored: "folder:PATH", or "s3:BUCKET" or "s3:BUCKET/PREFIX/". Empty: the
+    service has no batch API."""
+    files_kept_s: float = Field(default=30 * 24 * 3600.0, ge=3600, le=365 * 24 * 3600)
+    """A file of the batch API is kept for this time, and a batch for this time after its window."""
+    file_bytes_max: int = Field(default=200_000_000, ge=0)
+    """The most bytes of one uploaded file."""
+    files_bytes_max: int = Field(default=2_000_000_000, ge=0)
+    """The most bytes of the files of one tenant."""
     lead_max: float = Field(default=50_000.0, gt=0)
     """The bound on the distance between a tenant's virtual clock and the pool's, in service units for a weight of 1
     (policies/clocks.py)."""
@@ -83,6 +93,13 @@ class Config(BaseModel):
         if store != "dynamodb" and not _SQLITE_FILE.fullmatch(store):
             raise PydanticCustomError("store", 'use "dynamodb", or "sqlite:PATH" with the path of a file')
         return store
+
+    @field_validator("files")
+    @classmethod
+    def _names_files(cls, files: str) -> str:
+        if files and not _FILES.fullmatch(files):
+            raise PydanticCustomError("files", 'use "folder:PATH", "s3:BUCKET" or "s3:BUCKET/PREFIX/"')
+        return files
 
     @property
     def store_path(self) -> str:
@@ -111,6 +128,9 @@ class Config(BaseModel):
             drops_unknown_fields=self.unknown_fields == "drop",
             responses_kept_s=self.responses_kept_s,
             responses_bytes_max=self.responses_bytes_max,
+            files_kept_s=self.files_kept_s,
+            file_bytes_max=self.file_bytes_max,
+            files_bytes_max=self.files_bytes_max,
             slo_classes=self.slo_classes.classes() if self.slo_classes else None,
         )
 

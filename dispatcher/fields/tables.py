@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.fields.kinds import Field, Table
+from dispatcher.fields.table.batches import BATCH, LINE
 from dispatcher.fields.table.chat import CHAT
 from dispatcher.fields.table.completion import COMPLETION
 from dispatcher.fields.table.embeddings import EMBEDDINGS
@@ -22,10 +23,12 @@ CHAT_TABLE = Table("POST /v1/chat/completions", CHAT, _elsewhere(CHAT, COMPLETIO
 COMPLETION_TABLE = Table("POST /v1/completions", COMPLETION, _elsewhere(COMPLETION, CHAT))
 EMBEDDINGS_TABLE = Table("POST /v1/embeddings", EMBEDDINGS)
 RESPONSES_TABLE = Table("POST /v1/responses", RESPONSES)
+BATCH_TABLE = Table("POST /v1/batches", BATCH)
+LINE_TABLE = Table("A line of a batch's input file", LINE)
 
 TABLES: Mapping[Endpoint, Table] = {
     Endpoint.CHAT: CHAT_TABLE,
     Endpoint.COMPLETION: COMPLETION_TABLE,
     Endpoint.EMBEDDINGS: EMBEDDINGS_TABLE,
 }
-ALL = (CHAT_TABLE, COMPLETION_TABLE, RESPONSES_TABLE, EMBEDDINGS_TABLE)
+ALL = (CHAT_TABLE, COMPLETION_TABLE, RESPONSES_TABLE, EMBEDDINGS_TABLE, BATCH_TABLE, LINE_TABLE)

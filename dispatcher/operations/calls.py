@@ -37,6 +37,8 @@ class Call:
     """The estimate of the prompt's length that is a part of `cost`."""
     slo_class: SloClass | None = None
     """None if the pool has no SLO classes."""
+    due_at: float = 0.0
+    """When the first token is due, if the class does not say it: a line of a batch has the time of its batch."""
 
     @property
     def is_durable(self) -> bool:
@@ -69,7 +71,7 @@ def accept_of(call: Call, link: GateLink, process: str) -> Accept:
         tier=tenant.tier.value,
         waiting_max=tenant.queue_items_max,
         slo_class="" if call.slo_class is None else call.slo_class.name,
-        due_at=due_at(call.slo_class, call.created_at, call.deadline_at),
+        due_at=call.due_at or due_at(call.slo_class, call.created_at, call.deadline_at),
         deferred=call.is_deferred,
         input_tokens=call.input_tokens,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from dispatcher.model.files import FileStore
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.fleet import FleetView
 from dispatcher.operations.limits import Limits, LimitSettings
@@ -38,6 +39,12 @@ class GateSettings:
     """For this time a response of POST /v1/responses is kept. 0: no response is kept."""
     responses_bytes_max: int = 500_000_000
     """The most bytes of kept responses of one tenant, compressed and with their inputs."""
+    files_kept_s: float = 30 * 24 * 3600.0
+    """For this time a file of the batch API is kept, and a batch after its end."""
+    file_bytes_max: int = 200_000_000
+    """The most bytes of one uploaded file."""
+    files_bytes_max: int = 2_000_000_000
+    """The most bytes of a tenant's files. An upload that would exceed it is refused; a batch's output is not."""
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
 
@@ -54,6 +61,8 @@ class Context:
     ids: Ids
     settings: GateSettings = field(default_factory=GateSettings)
     limit_settings: LimitSettings = field(default_factory=LimitSettings)
+    files: FileStore | None = None
+    """The bytes of the batch API's files; None: the service has no batch API."""
     cors_origins: tuple[str, ...] = ()
     """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS

@@ -46,6 +46,8 @@ class Submission:
     key: str = ""
     """The caller's idempotency key, or the Lambda request id. With a key the call is durable: its answer is stored."""
     deadline_s: float = math.inf
+    due_at: float = 0.0
+    """When the first token is due, in Unix seconds, also after the deadline; 0: as the SLO class says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,8 @@ async def _checked(context: Context, submission: Submission) -> Call:
     deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
     cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     unread = unread_fields(request, capabilities)
-    return Call("", tenant, request, limit, cost, now, deadline_at, submission.key, unread, input_tokens, slo_class)
+    times, due_at = (now, deadline_at), submission.due_at
+    return Call("", tenant, request, limit, cost, *times, submission.key, unread, input_tokens, slo_class, due_at)
 
 
 def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:

@@ -1,0 +1,174 @@
+"""Gets the answer of one line: a durable call of the deferred class, submitted again until it has an end that counts.
+
+The key of the call is made from the batch and the line. So a process that takes a batch over finds the calls of the
+process before it, running or answered, and no line is charged twice.
+
+A call that no worker begins within half of its time is withdrawn and submitted again. Otherwise a line that waited long
+would begin shortly before its deadline, and the worker would end it in the middle of its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dispatcher.model.answers import AnswerHead
+from dispatcher.model.batches import Batch
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, StoreUnavailable
+from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.answer import body_of, result_of
+from dispatcher.operations.batches.lines import Line, custom_id_of, request_of
+from dispatcher.operations.batches.results import Result, done, failed, given_up
+from dispatcher.operations.batches.stop import Stop
+from dispatcher.operations.context import Context
+from dispatcher.operations.leaving import cancel
+from dispatcher.operations.submit import Accepted, Known, Submission, submit
+
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
+"""The pause before a refused line is submitted again doubles from the first to the second of these."""
+WITHDRAWN = "cancelled"
+"""The code of the error of a call that another process has withdrawn."""
+RAN_INTO_DEADLINE_MAX = 3
+"""A line fails whose call reached its deadline so often while a worker ran it: its answer takes too long."""
+
+
+class _Withdrawn(Exception):
+    """No worker began the call in time, or the batch stops. The call is not at the gate any more."""
+
+
+class LineCall:
+    """The way of one line to its result. `on_begun` is called when a worker begins the line."""
+
+    def __init__(
+        self,
+        context: Context,
+        tenant: Tenant,
+        batch: Batch,
+        slo_class: str,
+        stop: Stop,
+        on_begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.has_begun = False
+        self._context, self._tenant, self._batch = context, tenant, batch
+        self._slo_class, self._stop, self._on_begun = slo_class, stop, on_begun
+        self._call_id = ""
+        self._number = self._ran_into_deadline = 0
+
+    async def result(self, line: Line) -> Result:
+        """Return the result of the line. It fails alone: no error of it is raised."""
+        batch, drops = self._batch, self._context.settings.drops_unknown_fields
+        own = custom_id_of(line)
+        try:
+            request = request_of(line, batch.endpoint, self._slo_class, drop_unknown=drops)
+            body = await self._answered(request, line)
+        except AnsweredError as error:
+            return failed(batch, line, own, self._call_id, error)
+        if body is None:
+            return given_up(batch, line, own, *self._stop.reason)
+        return done(batch, line, own, self._call_id, body)
+
+    async def _answered(self, request: Request, line: Line) -> dict[str, Any] | None:
+        """Return the body of the answer, or None if the batch stops first. Raises the error that is the line's end."""
+        pause_s = PAUSE_FIRST_S
+        while not self._stop.is_set:
+            try:
+                return await self._once(request, line)
+            except _Withdrawn:
+                self._number += 1
+            except AnsweredError as error:
+                if isinstance(error, DeadlineExceeded) or error.code == WITHDRAWN:
+                    if self._ran_into_deadline >= RAN_INTO_DEADLINE_MAX:
+                        raise
+                    self._number += 1
+                    continue
+                if isinstance(error, InvalidRequest) or error.retry_after_s is None:
+                    raise
+                await self._stop.wait(max(pause_s, min(error.retry_after_s, PAUSE_MAX_S)))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return None
+
+    async def _once(self, request: Request, line: Line) -> dict[str, Any]:
+        key = f"batch:{self._batch.id}:{line.number}:{self._number}"
+        due_at = due_at_of(self._batch, line.number)
+        submitted = await submit(self._context, Submission(self._tenant, request, key, due_at=due_at))
+        try:
+            if isinstance(submitted, Known):
+                return await self._known(submitted)
+            return await self._accepted(submitted)
+        except DeadlineExceeded:
+            self._ran_into_deadline += _has_run(submitted)
+            raise
+        finally:
+            submitted.leave()
+
+    async def _known(self, known: Known) -> dict[str, Any]:
+        """Return the answer of a call that was submitted before, by another process."""
+        self._call_id = known.invocation.id
+        reading = asyncio.ensure_future(result_of(self._context, known))
+        try:
+            await self._any_of(reading)
+            if not reading.done():
+                raise _Withdrawn
+            answer = reading.result()
+        finally:
+            reading.cancel()
+        assert answer is not None  # noqa: S101 - it waits without a timeout
+        return body_of(known.invocation, answer)
+
+    async def _accepted(self, accepted: Accepted) -> dict[str, Any]:
+        call, following = accepted.call, accepted.following
+        self._call_id = call.id
+
+        async def read() -> None:
+            async for _ in following.events():
+                pass
+
+        reading, begun = asyncio.ensure_future(read()), asyncio.ensure_future(following.begun.wait())
+        try:
+            await self._any_of(reading, begun, within_s=self._begins_within_s())
+            if not reading.done() and not following.begun.is_set():
+                with suppress(StoreUnavailable):
+                    await cancel(self._context, call, "cancelled", following.attempt)
+                raise _Withdrawn
+            self.has_begun = True
+            self._on_begun()
+            await reading
+        finally:
+            reading.cancel()
+            begun.cancel()
+        head = AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
+        collected = following.answer
+        return head.body(collected.choices(), collected.input_tokens, collected.output_tokens)
+
+    def _begins_within_s(self) -> float:
+        """Return how long a call may wait for its worker: less after a deadline in the middle of the answer."""
+        return self._context.settings.deadline_s / (2 << self._ran_into_deadline)
+
+    async def _any_of(self, *events: asyncio.Future[Any], within_s: float | None = None) -> None:
+        """Wait for one of the events, for the stop of the batch, or for so many seconds."""
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({*events, stopped}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+
+
+def due_at_of(batch: Batch, number: int) -> float:
+    """Return when a line's first token is due, in Unix seconds.
+
+    The first half of the window is slack: the line waits for capacity that others leave. Over the second half the due
+    times are spread evenly. So a batch that found no such capacity uses its tenant's share evenly until its end, and
+    not all at once.
+    """
+    half_s = (batch.expires_at - batch.created_at) / 2
+    return batch.expires_at - half_s * (1 - (number + 1) / max(batch.total, number + 1))
+
+
+def _has_run(submitted: Accepted | Known) -> bool:
+    if isinstance(submitted, Accepted):
+        return submitted.following.begun.is_set()
+    answer = submitted.invocation.answer
+    return answer is not None and answer.attempt > 0

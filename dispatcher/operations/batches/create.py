@@ -1,0 +1,98 @@
+"""Creates, finds and cancels batches. The runner (runner.py) does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dispatcher.fields.objects import read_fields
+from dispatcher.fields.reading import Reading
+from dispatcher.fields.tables import BATCH_TABLE
+from dispatcher.model.batches import CANCELLED, CANCELLING, VALIDATING, Batch, UnknownBatch
+from dispatcher.model.errors import InvalidRequest, Refused
+from dispatcher.model.files import INPUT, UnknownFile
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.context import Context
+from dispatcher.operations.files import file_store, new_id
+from dispatcher.policies.planning.slo import SloClass, SloClasses
+
+OPEN_MAX = 50
+"""The most batches of one tenant that wait or run."""
+HOUR_S = 3600.0
+
+
+async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> Batch:
+    """Create a batch from the body of POST /v1/batches. Raises InvalidRequest, UnknownFile, Refused."""
+    file_store(context)
+    fields = read_fields(body, BATCH_TABLE, "", Reading())
+    deferred_class(context.settings.slo_classes, tenant)
+    await _check_input(context, tenant.name, fields["input_file_id"])
+    if sum(each.is_open for each in await context.store.batches(tenant.name)) >= OPEN_MAX:
+        raise Refused(f"You have {OPEN_MAX} batches that have not ended; that is the most.", "batches", 60.0)
+    now = context.clock.now()
+    expires_at = now + HOUR_S * int(fields["completion_window"].removesuffix("h"))
+    batch = Batch(
+        id=new_id(context, "batch_"),
+        tenant=tenant.name,
+        pool=tenant.pool,
+        endpoint=fields["endpoint"],
+        input_file_id=fields["input_file_id"],
+        window=fields["completion_window"],
+        created_at=now,
+        expires_at=expires_at,
+        forgotten_at=expires_at + context.settings.files_kept_s,
+        metadata=fields.get("metadata", {}),
+    )
+    await context.store.create_batch(batch)
+    return batch
+
+
+async def batch_of(context: Context, tenant: str, batch_id: str) -> Batch:
+    """Return the tenant's batch. Raises UnknownBatch, InvalidRequest if the service has no batch API."""
+    file_store(context)
+    found = await context.store.batch(tenant, batch_id)
+    if found is None:
+        raise UnknownBatch()
+    return found
+
+
+async def cancel(context: Context, tenant: str, batch_id: str) -> Batch:
+    """Cancel the batch: lines that no worker runs yet are given up, the others end. A batch that waits ends at once.
+
+    Raises UnknownBatch, InvalidRequest if the batch has ended.
+    """
+    while True:
+        batch = await batch_of(context, tenant, batch_id)
+        if batch.status == CANCELLING:
+            return batch
+        if not batch.is_open:
+            raise InvalidRequest(f"The batch has ended: it is {batch.status}.", None, "batch_ended")
+        now = context.clock.now()
+        status = CANCELLED if batch.status == VALIDATING else CANCELLING
+        times = {**batch.times, CANCELLING: now, **({CANCELLED: now} if status == CANCELLED else {})}
+        changed = replace(batch, version=batch.version + 1, status=status, times=times)
+        if await context.store.replace_batch(changed, batch.version):
+            return changed
+
+
+def deferred_class(classes: SloClasses | None, tenant: Tenant) -> SloClass:
+    """Return the SLO class of a batch's lines: the strictest deferred one that the tenant's requests may have.
+
+    Raises InvalidRequest if there is none.
+    """
+    if classes is not None:
+        own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name
+        found = next((each for each in classes.allowed(own) if each.is_deferred), None)
+        if found is not None:
+            return found
+    message = "This service has no deferred SLO class, so it runs no batches: its operator sets HEADGATE_SLO_CLASSES."
+    raise InvalidRequest(message, None, "batches_unavailable")
+
+
+async def _check_input(context: Context, tenant: str, file_id: str) -> None:
+    record = await context.store.file(tenant, file_id)
+    if record is None:
+        raise UnknownFile("No file has the id in `input_file_id`.")
+    if record.purpose != INPUT:
+        raise InvalidRequest(f"The file has the purpose {record.purpose}; {INPUT} is required.", "input_file_id")

@@ -1,0 +1,141 @@
+"""The lines of a batch's input file: read one after another, checked, and turned into requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from dispatcher.fields.objects import read_fields
+from dispatcher.fields.parse import parse
+from dispatcher.fields.reading import Reading
+from dispatcher.fields.table.batches import CUSTOM_ID_CHARS_MAX, ENDPOINTS
+from dispatcher.fields.tables import LINE_TABLE
+from dispatcher.model.errors import InvalidRequest, RequestTooLarge
+from dispatcher.model.requests import Request
+from dispatcher.strict_json import BODY_BYTES_MAX, parse_object
+
+LINES_MAX = 50_000
+"""The most requests of one batch, as OpenAI's."""
+LINE_BYTES_MAX = BODY_BYTES_MAX + 4096
+"""A request's body and what stands around it."""
+ERRORS_MAX = 100
+"""The most errors that a batch reports about its file."""
+AT_ONCE_BYTES = 1_000_000
+"""After so many bytes, the first reading of a file lets the process do other work."""
+
+
+class Line(NamedTuple):
+    """A line that is not blank, and its place in the file.
+
+    `number` counts all lines of the file from 0. `start` and `end` are bytes of the file.
+    """
+
+    number: int
+    start: int
+    end: int
+    text: bytes | None
+    """None if the line is longer than LINE_BYTES_MAX."""
+
+
+async def lines_of(parts: AsyncIterable[bytes], start: int = 0, number: int = 0) -> AsyncGenerator[Line, None]:
+    """Yield the lines of a file whose bytes from `start` on are `parts`. There begins line `number`."""
+    open_line = bytearray()
+    skipped = 0
+    """The bytes of the present line that were dropped because it is too long."""
+    async for part in parts:
+        for piece in _pieces(part):
+            open_line += piece
+            if len(open_line) > LINE_BYTES_MAX:
+                skipped += len(open_line)
+                open_line.clear()
+            if piece.endswith(b"\n"):
+                end = start + skipped + len(open_line)
+                if skipped or open_line.strip():
+                    yield Line(number, start, end, None if skipped else bytes(open_line))
+                start, number, skipped = end, number + 1, 0
+                open_line.clear()
+    if skipped or open_line.strip():
+        yield Line(number, start, start + skipped + len(open_line), None if skipped else bytes(open_line))
+
+
+def _pieces(part: bytes) -> list[bytes]:
+    r"""Split at \n only: a \r may stand within a line, or before its end."""
+    *whole, rest = part.split(b"\n")
+    return [each + b"\n" for each in whole] + ([rest] if rest else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What the first reading of the file found. `errors`: why the batch cannot begin, as OpenAI's objects."""
+
+    lines: int
+    errors: tuple[dict[str, Any], ...] = ()
+
+
+async def inspect(lines: AsyncGenerator[Line, None]) -> Inspection:
+    """Count the lines and compare their ids. A line that is wrong in itself is no error here: it fails alone."""
+    seen: dict[str, int] = {}
+    errors: list[dict[str, Any]] = []
+    count = read = 0
+    async with aclosing(lines):
+        async for line in lines:
+            count, read = count + 1, read + line.end - line.start
+            if count > LINES_MAX:
+                message = f"The file has more than {LINES_MAX} requests. Make several batches."
+                return Inspection(0, (_error("too_many_requests", message, None),))
+            own = custom_id_of(line)
+            if own in seen and len(errors) < ERRORS_MAX:
+                message = f"Line {line.number + 1} has the custom_id of line {seen[own] + 1}: each must be different."
+                errors.append(_error("duplicate_custom_id", message, line.number + 1))
+            if own is not None:
+                seen.setdefault(own, line.number)
+            if read > AT_ONCE_BYTES:
+                read = 0
+                await asyncio.sleep(0)
+    if not count:
+        errors.append(_error("empty_file", "The file has no requests.", None))
+    return Inspection(count, tuple(errors))
+
+
+def _error(code: str, message: str, line: int | None) -> dict[str, Any]:
+    return {"code": code, "message": message, "param": None, "line": line}
+
+
+def custom_id_of(line: Line) -> str | None:
+    """Return the line's `custom_id`; None if it has none that can be read."""
+    try:
+        found = json.loads(line.text or b"")
+    except (ValueError, RecursionError):
+        return None
+    own = found.get("custom_id") if isinstance(found, dict) else None
+    return own if isinstance(own, str) and len(own) <= CUSTOM_ID_CHARS_MAX else None
+
+
+def request_of(line: Line, endpoint: str, slo_class: str, *, drop_unknown: bool) -> Request:
+    """Return the request of a line, in the deferred class. Raises InvalidRequest, which names the line."""
+    try:
+        return _request_of(line, endpoint, slo_class, drop_unknown)
+    except InvalidRequest as error:
+        error.message = f"Line {line.number + 1}: {error.message}"
+        raise
+
+
+def _request_of(line: Line, endpoint: str, slo_class: str, drop_unknown: bool) -> Request:
+    if line.text is None:
+        raise RequestTooLarge(f"The line has {line.end - line.start} bytes; at most {LINE_BYTES_MAX} are accepted.")
+    fields = read_fields(parse_object(line.text, bytes_max=LINE_BYTES_MAX), LINE_TABLE, "", Reading())
+    if fields["url"] != endpoint:
+        raise InvalidRequest(f"`url` must be the endpoint of the batch, {endpoint}.", "url")
+    if not isinstance(fields["body"], dict):
+        raise InvalidRequest("`body` must be an object.", "body")
+    request = parse(fields["body"], ENDPOINTS[endpoint], drop_unknown=drop_unknown).request
+    if request.stream:
+        raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
+    if request.slo_class not in ("", slo_class):
+        message = f"The lines of a batch have the SLO class {slo_class}: leave out `headgate_slo_class`."
+        raise InvalidRequest(message, "metadata.headgate_slo_class")
+    return replace(request, slo_class=slo_class)

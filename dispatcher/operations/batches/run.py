@@ -1,0 +1,166 @@
+"""Runs one claimed batch: checks its file, gets the answers of its lines, and writes its output files.
+
+The results of lines are stored in order, in parts. Each part is written before the batch's record names it. So after a
+crash another process continues at the first line without a stored result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing, suppress
+from itertools import takewhile
+from typing import Any
+
+from dispatcher.model.batches import (
+    CANCELLED,
+    CANCELLING,
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    FINALIZING,
+    IN_PROGRESS,
+    VALIDATING,
+)
+from dispatcher.model.errors import TenantError
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.batches.answer_line import LineCall
+from dispatcher.operations.batches.claim import Claim
+from dispatcher.operations.batches.create import deferred_class
+from dispatcher.operations.batches.lines import inspect, lines_of
+from dispatcher.operations.batches.results import Result, delete_parts, put_together, store_part
+from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, WINDOW_OVER, Stop
+from dispatcher.operations.context import Context
+from dispatcher.operations.files import file_of, file_store
+
+WAITING_MAX = 16
+"""So many lines of one batch wait at the gate: enough to fill slots as they become free."""
+UNANSWERED_MAX = 256
+"""So many lines of one batch wait or run."""
+AHEAD_MAX = 512
+"""A line is read only if fewer lines before it have no stored result. So memory holds few answers."""
+PART_LINES, PART_S = 100, 10.0
+"""Results are stored after so many lines, or this time after the part before."""
+RENEW_S = 4.0
+"""The claim is renewed, and a cancellation noticed, this often."""
+
+
+class BatchRun:
+    def __init__(self, context: Context, claim: Claim) -> None:
+        self._context, self._claim = context, claim
+        self._stop = Stop()
+        self._running: deque[tuple[LineCall, asyncio.Task[Result]]] = deque()
+        """The lines without a stored result, in order."""
+        self._moved = asyncio.Event()
+        """Set when a worker begins a line, or a line ends."""
+        self._stored_at = context.clock.monotonic()
+
+    async def run(self) -> None:
+        """Run the batch to its end. Raises ClaimLost, StoreUnavailable; then another run continues it."""
+        working, watching = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            await (working if working.done() else watching)
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def _work(self) -> None:
+        tenant = await self._context.directory.tenant_named(self._claim.batch.tenant)
+        if tenant is None:
+            await self._fail("unknown_tenant", "The tenant does not exist any more.")
+            return
+        try:
+            await self._work_for(tenant)
+        except TenantError as error:  # the input file was deleted, or the service has no deferred class any more
+            await self._fail(error.code, error.message)
+
+    async def _work_for(self, tenant: Tenant) -> None:
+        claim = self._claim
+        blob = (await file_of(self._context, tenant.name, claim.batch.input_file_id)).blob
+        if claim.batch.status == VALIDATING:
+            found = await inspect(lines_of(file_store(self._context).read(blob)))
+            if found.errors:
+                await self._end(FAILED, errors=found.errors)
+                return
+            await claim.enter(IN_PROGRESS, total=found.lines)
+        if claim.batch.status != FINALIZING:
+            await self._answer_lines(tenant, blob)
+            await claim.enter(FINALIZING)
+        await self._end(_last_status(claim), **await put_together(self._context, claim.batch))
+
+    async def _answer_lines(self, tenant: Tenant, blob: str) -> None:
+        """Get and store the results of all lines that have none."""
+        batch = self._claim.batch
+        slo_class = deferred_class(self._context.settings.slo_classes, tenant).name
+        content = file_store(self._context).read(blob, batch.next_byte)
+        try:
+            async with aclosing(content), aclosing(lines_of(content, batch.next_byte, batch.next_line)) as lines:
+                async for line in lines:
+                    await self._make_room()
+                    call = LineCall(self._context, tenant, batch, slo_class, self._stop, self._moved.set)
+                    task = asyncio.ensure_future(call.result(line))
+                    task.add_done_callback(lambda _: self._moved.set())
+                    self._running.append((call, task))
+            while self._running:
+                await self._progress()
+        finally:
+            tasks = [task for _, task in self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _make_room(self) -> None:
+        """Wait until a further line may be submitted."""
+        while len(self._running) >= AHEAD_MAX or not self._has_room():
+            await self._progress()
+
+    def _has_room(self) -> bool:
+        unanswered = [call for call, task in self._running if not task.done()]
+        return len(unanswered) < UNANSWERED_MAX and sum(not call.has_begun for call in unanswered) < WAITING_MAX
+
+    async def _progress(self) -> None:
+        """Wait until a line begins or ends, and store results if it is time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PART_S):
+                await self._moved.wait()
+        self._moved.clear()
+        results = [task.result() for _, task in takewhile(lambda each: each[1].done(), self._running)]
+        now = self._context.clock.monotonic()
+        is_time = len(results) >= PART_LINES or len(results) == len(self._running) or now >= self._stored_at + PART_S
+        if results and is_time:
+            await self._claim.change(**await store_part(self._context, self._claim.batch, results, self._claim.name))
+            self._stored_at = now
+            for _ in results:
+                self._running.popleft()
+
+    async def _watch(self) -> None:
+        """Renew the claim, and stop the batch when it is cancelled or its window is over. Raises as Claim.change."""
+        clock, claim = self._context.clock, self._claim
+        while True:
+            left_s = claim.batch.expires_at - clock.now()
+            if claim.batch.status == CANCELLING:
+                self._stop.set(CANCELLED_BY_TENANT)
+            elif left_s <= 0:
+                self._stop.set(WINDOW_OVER)
+            await clock.sleep(min(RENEW_S, left_s) if left_s > 0 else RENEW_S)
+            await claim.change()
+
+    async def _fail(self, code: str, message: str) -> None:
+        """End the batch as failed. The results that it has are kept."""
+        files = await put_together(self._context, self._claim.batch)
+        await self._end(FAILED, errors=({"code": code, "message": message, "param": None, "line": None},), **files)
+
+    async def _end(self, status: str, **changes: Any) -> None:
+        parts = self._claim.batch.parts
+        await self._claim.enter(status, parts=(), **changes)
+        await self._context.store.retire_batch(self._claim.batch)
+        await delete_parts(self._context, parts)
+
+
+def _last_status(claim: Claim) -> str:
+    batch = claim.batch
+    if CANCELLING in batch.times:
+        return CANCELLED
+    return COMPLETED if batch.completed + batch.failed == batch.total else EXPIRED
