@@ -21,10 +21,12 @@ from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
 from dispatcher.strict_json import parse_object
+from functions.http_api.batches import ROUTES as BATCHES
 from functions.http_api.callers import context_of, tenant_of
 from functions.http_api.complete import complete, read_request
 from functions.http_api.connections import BoundedConnections
 from functions.http_api.cors import ConfiguredCors
+from functions.http_api.files import ROUTES as FILES
 from functions.http_api.forms import ChatForm
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
@@ -109,6 +111,8 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         *RESPONSES,
+        *FILES,
+        *BATCHES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
         *DOCUMENTATION,
         Route("/health", health, methods=["GET"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/usage")
+_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/files", "/batches", "/usage")
 
 
 def hint(path: str) -> str:

@@ -28,7 +28,7 @@ from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import Gate, make_gate
 from tests.support.gate.worker_client import Act
 
-PATHS = [each.path for each in OPERATIONS if each.table is not None]
+PATHS = [each.path for each in OPERATIONS if each.takes_idempotency_key]
 ALL = tuple(sorted(Capability))
 GROWTH_MAX = 1.25
 EMBEDDINGS = "/v1/embeddings"

@@ -8,8 +8,11 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from dispatcher.fields.kinds import Table
-from dispatcher.fields.tables import CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
+from dispatcher.fields.tables import BATCH_TABLE, CHAT_TABLE, COMPLETION_TABLE, EMBEDDINGS_TABLE, RESPONSES_TABLE
+from dispatcher.model.files import INPUT
 from functions.envelope import ID
+from functions.http_api.batches import PARAMETERS as BATCH_PARAMETERS
+from functions.http_api.files import PARAMETERS as FILE_PARAMETERS
 from functions.http_api.openapi.schemas import Json, object_of, opened
 from functions.http_api.usage import PARAMETERS as USAGE_PARAMETERS
 
@@ -23,18 +26,39 @@ class Operation(NamedTuple):
     table: Table | None = None
     streams: bool = False
     needs_key: bool = True
+    uploads: bool = False
+    """Its body is a form with a file."""
+    takes_idempotency_key: bool = False
     query: Mapping[str, str] = {}
 
 
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Continue a chat.", CHAT_TABLE, streams=True),
-    Operation("post", "/v1/completions", "Continue a text.", COMPLETION_TABLE, streams=True),
-    Operation("post", "/v1/responses", "Answer as OpenAI's Responses API does.", RESPONSES_TABLE, streams=True),
+    Operation("post", "/v1/chat/completions", "Continue a chat.", CHAT_TABLE, streams=True, takes_idempotency_key=True),
+    Operation(
+        "post", "/v1/completions", "Continue a text.", COMPLETION_TABLE, streams=True, takes_idempotency_key=True
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer as OpenAI's Responses API does.",
+        RESPONSES_TABLE,
+        streams=True,
+        takes_idempotency_key=True,
+    ),
     Operation("get", "/v1/responses/{id}", "Return a stored response."),
     Operation("delete", "/v1/responses/{id}", "Delete a stored response."),
     Operation("post", "/v1/responses/{id}/cancel", "Refused: no response runs in the background."),
     Operation("get", "/v1/responses/{id}/input_items", "Return the input of a stored response."),
-    Operation("post", "/v1/embeddings", "Turn texts into vectors.", EMBEDDINGS_TABLE),
+    Operation("post", "/v1/embeddings", "Turn texts into vectors.", EMBEDDINGS_TABLE, takes_idempotency_key=True),
+    Operation("post", "/v1/files", "Upload the input file of a batch.", uploads=True),
+    Operation("get", "/v1/files", "List the tenant's files.", query=FILE_PARAMETERS),
+    Operation("get", "/v1/files/{id}", "Describe a file."),
+    Operation("delete", "/v1/files/{id}", "Delete a file."),
+    Operation("get", "/v1/files/{id}/content", "Return the content of a file."),
+    Operation("post", "/v1/batches", "Answer the requests of a file when the service has room.", BATCH_TABLE),
+    Operation("get", "/v1/batches", "List the tenant's batches.", query=BATCH_PARAMETERS),
+    Operation("get", "/v1/batches/{id}", "Describe a batch."),
+    Operation("post", "/v1/batches/{id}/cancel", "Cancel a batch; running requests end."),
     Operation("get", "/v1/models", "List the models that the key may use, with context length and capabilities."),
     Operation("get", "/v1/models/{name}", "Describe a model."),
     Operation(
@@ -56,6 +80,12 @@ _ERROR: Json = {
             "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": _TEXT, "code": _TEXT},
         }
     },
+}
+_FORM: Json = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"const": INPUT}},
+    "additionalProperties": False,
 }
 _IDEMPOTENCY: Json = {
     "name": "Idempotency-Key",
@@ -101,6 +131,9 @@ def _operation(operation: Operation) -> Json:
     if operation.table is not None:
         reference = {"$ref": f"#/components/schemas/{_name(operation)}"}
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    elif operation.uploads:
+        made["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}
+    if operation.takes_idempotency_key:
         parameters.append(_IDEMPOTENCY)
     if parameters:
         made["parameters"] = parameters
