@@ -3,8 +3,8 @@
 front-0 …   functions.http_api.app under uvicorn, the same app that Lambda runs behind the Web Adapter
 gate-0 …    python -m dispatcher, one beside every worker: any of them can lead
 worker-0 …  python -m gpu_worker
-executor-0  python -m headgate.serve.executor: durable calls that no process holds (`headgate serve` only; Lambda
-            does this work on AWS)
+executor-0  python -m headgate.serve.executor: batches, and durable calls that no process holds (the latter in
+            `headgate serve` only; Lambda does this work on AWS)
 """
 
 from __future__ import annotations
@@ -46,8 +46,16 @@ class Member:
 class Fleet:
     """Starts and stops the processes. `environment` holds the variables of gate and machine."""
 
-    def __init__(self, options: FleetOptions, children: Children, environment: Mapping[str, str], pool: str) -> None:
+    def __init__(
+        self,
+        options: FleetOptions,
+        children: Children,
+        environment: Mapping[str, str],
+        pool: str,
+        executor_arguments: Sequence[str] = (),
+    ) -> None:
         self._options = options
+        self._executor_arguments = executor_arguments
         self._children = children
         self._environment = environment
         self._pool = pool
@@ -137,7 +145,7 @@ class Fleet:
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 
     async def start_executor(self, number: int) -> Member:
-        return await self._announced(EXECUTOR, number, ["-m", "headgate.serve.executor"])
+        return await self._announced(EXECUTOR, number, ["-m", "headgate.serve.executor", *self._executor_arguments])
 
     async def stop(self, grace_s: float) -> None:
         """End the processes in STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import boto3
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TABLE = "headgate"
 QUEUE = "headgate-execute"
+BUCKET = "headgate-files"
 REGION = "us-east-1"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "local",
@@ -62,6 +64,13 @@ async def make_queue(endpoint_url: str) -> str:
         return sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "360"})["QueueUrl"]
 
     return await asyncio.to_thread(create)
+
+
+async def make_bucket(endpoint_url: str) -> str:
+    """Create the bucket for the batch API's files and return the value of HEADGATE_FILES for it."""
+    client = session().client("s3", endpoint_url=endpoint_url)
+    await asyncio.to_thread(partial(client.create_bucket, Bucket=BUCKET))
+    return f"s3:{BUCKET}"
 
 
 async def make_tenants(store: TenantStore, tenants: Mapping[str, Share], queue_items_max: int) -> dict[str, str]:

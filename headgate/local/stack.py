@@ -5,6 +5,7 @@
     front-0 …           OpenAI's API, the same app that Lambda runs behind the Web Adapter
     gate-0 …            python -m dispatcher, one beside every worker
     worker-0 …          python -m gpu_worker
+    executor-0          batches, if there are SLO classes; their files are in S3 (moto)
     lambda-…            awslambdaric, a process for each Lambda environment, started when it is needed
 
 A front, a gate or a worker may be killed: the stack reports it and goes on. The processes end with this one, however
@@ -28,9 +29,10 @@ from headgate.local.fleet import Fleet
 from headgate.local.options import Addresses, ProcessAddress, StackOptions
 from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
-from headgate.local.seed import CREDENTIALS, TABLE, make_queue, make_table, make_tenants, table_store
+from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
 from headgate.monitor.follower import LogFollower, open_follower
 from headgate.monitor.picture import Picture, WorkerPicture
+from headgate.serve.executor import ONLY_BATCHES
 
 STOP_GRACE_S = 3.0
 POOL = "default"
@@ -111,11 +113,13 @@ class Stack:
 
     async def _start(self, ports: list[int], aws_port: int, on_step: Step) -> Addresses:
         options = self.options
-        on_step("DynamoDB, SQS and CloudWatch (moto)")
+        on_step("DynamoDB, S3, SQS and CloudWatch (moto)")
         moto_url = await self._service("moto", ["-m", "headgate.local.moto.server"])
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
         environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
+        if options.slo_classes:
+            environment |= {"HEADGATE_SLO_CLASSES": options.slo_classes, "HEADGATE_FILES": await make_bucket(moto_url)}
         config = load_config(environment)
         self._store = table_store(dynamodb_url)
         keys = await make_tenants(self._store, options.tenants, options.queue_items_max)
@@ -131,8 +135,8 @@ class Stack:
         )
         aws_url = await self._aws.start()
         on_step(f"{options.fronts} HTTP front(s), {options.workers} worker(s) with the {options.engine} engine")
-        self._fleet = Fleet(options, self._children, environment, POOL)
-        await self._fleet.start(ports)
+        self._fleet = Fleet(options, self._children, environment, POOL, [ONLY_BATCHES])
+        await self._fleet.start(ports, executors=1 if options.slo_classes else 0)
         self._follower = open_follower(self._store, config, self._clock)
         await self._registered(on_step)
         on_step("warming the Lambda functions")
@@ -210,7 +214,7 @@ def base_environment() -> dict[str, str]:
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
 
 
-def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> Mapping[str, str]:
+def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> dict[str, str]:
     return {
         **base_environment(),
         "AWS_ENDPOINT_URL": moto_url,
@@ -221,7 +225,6 @@ def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_
         "HEADGATE_QUEUE_URL": queue_url,
         "HEADGATE_POOL": POOL,
         "HEADGATE_ORDER": options.order,
-        **({"HEADGATE_SLO_CLASSES": options.slo_classes} if options.slo_classes else {}),
         "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
         "POWERTOOLS_SERVICE_NAME": "headgate",
         "POWERTOOLS_METRICS_NAMESPACE": "headgate",

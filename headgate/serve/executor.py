@@ -1,7 +1,9 @@
-"""`python -m headgate.serve.executor` executes the durable calls that no process holds. The leader sends it their ids.
+"""`python -m headgate.serve.executor` executes the durable calls that no process holds, and runs the batches.
 
-(On AWS, an SQS message starts headgate-execute instead.) The executor prints one JSON line, `{"role": "executor"}`,
-when it is ready. SIGTERM ends it. Its executions go on at their workers, which report the ends with the answers.
+The leader sends it the ids of such calls. With `--only-batches` it gets none: on AWS, an SQS message starts
+headgate-execute instead. The executor prints one JSON line, `{"role": "executor"}`, when it is ready. SIGTERM ends it.
+Its executions go on at their workers, which report the ends with the answers, and another executor continues its
+batches.
 """
 
 from __future__ import annotations
@@ -10,35 +12,51 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from dispatcher.bootstrap import make_context
+from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError
+from dispatcher.operations.batches.runner import serve_batches
+from dispatcher.operations.context import Context
 from dispatcher.operations.detached import serve_launched
 
+ONLY_BATCHES = "--only-batches"
 
-async def serve() -> None:
+
+async def serve(*, only_batches: bool) -> None:
     """Execute until SIGTERM or SIGINT. Raises ConfigurationError."""
-    context = make_context()
+    config = load_config()
+    context = make_context(config)
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    serving, stop = asyncio.create_task(serve_launched(context)), asyncio.create_task(over.wait())
+    serving = [asyncio.create_task(work) for work in _work(context, config.pool, only_batches)]
+    stop = asyncio.create_task(over.wait())
     sys.stdout.write(json.dumps({"role": "executor"}) + "\n")
     sys.stdout.flush()
-    await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
-    serving.cancel()
-    stop.cancel()
+    await asyncio.wait({*serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+    failed = [task for task in serving if task.done()]
+    for task in (*serving, stop):
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
     for task in list(context.tasks):
         task.cancel()
-    await asyncio.gather(serving, *context.tasks, return_exceptions=True)
+    await asyncio.gather(*context.tasks, return_exceptions=True)
     await context.workers.close()
-    if not over.is_set():
-        serving.result()
+    for task in failed:
+        task.result()
 
 
-def main() -> None:
+def _work(context: Context, pool: str, only_batches: bool) -> list[Coroutine[Any, Any, None]]:
+    work = [] if only_batches else [serve_launched(context)]
+    return work if context.files is None else [*work, serve_batches(context, pool)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     try:
-        asyncio.run(serve())
+        asyncio.run(serve(only_batches=ONLY_BATCHES in (sys.argv[1:] if argv is None else argv)))
     except HeadgateError as error:
         sys.stderr.write(f"headgate.serve.executor: {error}\n")
         sys.exit(2)

@@ -4,6 +4,7 @@ headgate.sqlite     the gate's log, invocations, tenants (with SQLite's files -w
 worker-secret       the secret that signs work orders; readable by its owner only
 gate.json           the settings of the gate that belong to the log, such as its order
 lock                locked while `headgate serve` runs
+files/              the files of the batch API, by tenant
 logs/               a text log for each process; at a start, one above LOG_BYTES_MAX is moved to <name>.log.1
 """
 
@@ -21,7 +22,8 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.local.options import LOG_BYTES_MAX
 
 DEFAULT_FOLDER = Path("headgate-data")
-DATABASE, SECRET, SETTINGS, LOCK, LOGS = "headgate.sqlite", "worker-secret", "gate.json", "lock", "logs"
+DATABASE, SECRET, SETTINGS, LOCK = "headgate.sqlite", "worker-secret", "gate.json", "lock"
+FILES, LOGS = "files", "logs"
 ORDER = "HEADGATE_ORDER"
 SECRET_BYTES = 33
 
@@ -38,6 +40,11 @@ class DataFolder:
     def store(self) -> str:
         """The value of HEADGATE_STORE for this folder's database."""
         return f"sqlite:{self.database.absolute()}"
+
+    @property
+    def files(self) -> str:
+        """The value of HEADGATE_FILES for this folder's files."""
+        return f"folder:{(self.path / FILES).absolute()}"
 
     @property
     def logs(self) -> Path:

@@ -1,7 +1,7 @@
 """Starts the processes of `headgate serve`, restarts those that die, and stops all of them in order.
 
     front-0 …    OpenAI's API
-    executor-0   durable calls that no process holds, for example after the death of their front
+    executor-0   durable calls that no process holds, for example after the death of their front; and batches
     gate-0 …     one beside every worker; one of them leads
     worker-0 …   engine and scheduler
 
@@ -172,6 +172,7 @@ def _environment(folder: DataFolder) -> Mapping[str, str]:
         **own,
         "PYTHONUNBUFFERED": "1",
         "HEADGATE_STORE": folder.store,
+        "HEADGATE_FILES": folder.files,
         "HEADGATE_POOL": POOL,
         "HEADGATE_WORKER_SECRET": folder.secret(),
         "POWERTOOLS_SERVICE_NAME": "headgate",
