@@ -105,9 +105,12 @@ class ModelSwaps:
             model = swaps._models[facts.model] = _Model(make, facts, await swaps._canary(engine))
             model.start_s.append(took_s)
             put_away = sleeping.put_away
-        if engine.asleep:
-            for name in [*engine.asleep, engine.facts.model]:
+        own = engine.facts.model
+        for name in list(engine.asleep):
+            if name in engine.asleep:  # else it was stopped to make room
                 await swaps._timed_load(swaps._models[name])
+        if engine.facts.model != own:
+            await swaps._timed_load(swaps._models[own])
         return swaps
 
     def loadable(self, loaded: str, service_per_s: Callable[[str], float]) -> tuple[LoadableModel, ...]:

@@ -32,6 +32,9 @@ def serve(
     slots: fleet_options.Slots = 8,
     batch: Annotated[int | None, typer.Option(help="Sequences in the engine's batch; fewer than --slots.")] = None,
     swap_gib: Annotated[float, typer.Option(help="GiB of host memory for swapped KV.")] = 0.0,
+    sleep_memory_gb: Annotated[
+        float, typer.Option(help="GB of host memory for each worker's sleeping models; 0: they are stopped instead.")
+    ] = 0.0,
     worker_tiers: Annotated[
         Path | None, typer.Option(help="YAML file: tiers, targets and shedding in the workers.")
     ] = None,
@@ -57,7 +60,8 @@ def serve(
         **{
             "port": port, "host": host, "engine": engine, "model": model, "url": url,
             "context_tokens": context_tokens, "slots": slots, "batch": batch, "swap_gib": swap_gib,
-            "worker_tiers": worker_tiers, "workers": workers, "fronts": fronts, "order": order, "policy": policy,
+            "sleep_memory_gb": sleep_memory_gb, "worker_tiers": worker_tiers, "workers": workers,
+            "fronts": fronts, "order": order, "policy": policy,
             "home": data, "tenants": tenants, "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
             **fleet_options.fleet_values(fleet, engine, model),
         },

@@ -128,6 +128,7 @@ class Fleet:
             "--slots": options.slots if swapping is None else swapping.slots,
             "--batch": options.batch,
             "--swap-gib": options.swap_gib or None,
+            "--sleep-memory-gb": options.sleep_memory_gb or None,
             "--tiers": options.worker_tiers,
             "--url": options.url,
             "--context-tokens": options.context_tokens,

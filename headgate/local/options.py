@@ -57,6 +57,8 @@ class FleetOptions(BaseModel):
     """Sequences in the engine's batch at most; None: the worker's default."""
     swap_gib: float = Field(default=0.0, ge=0, le=99_999)
     """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
+    sleep_memory_gb: float = Field(default=0.0, ge=0, le=99_999)
+    """GB of host memory for a worker's sleeping models; 0: none sleeps."""
     worker_tiers: Path | None = None
     """YAML file of the worker's tiers (examples/worker-tiers.yaml)."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"

@@ -84,13 +84,15 @@ class Loaded(ScriptedEngine):
 class Models:
     """Makes engines, and keeps them. `faults`: of the next engines of a model, in order.
 
-    `sleep_bytes`: of each engine; None: it cannot sleep.
+    `sleep_bytes`: of each engine; None: it cannot sleep. `most_asleep_bytes`: host memory of all sleeping engines, the
+    most at any measurement of the device.
     """
 
     def __init__(self, sleep_bytes: int | None = None) -> None:
         self.made: list[Loaded] = []
         self.faults: dict[str, list[str]] = {}
         self.sleep_bytes = sleep_bytes
+        self.most_asleep_bytes = 0
 
     def make(self, model: str, load_s: float) -> Callable[[], Engine]:
         def make() -> Engine:
@@ -112,6 +114,7 @@ class Models:
         return [engine.facts.model for engine in self.made if engine.is_asleep and not engine.is_stopped]
 
     async def free_bytes(self) -> int:
+        self.most_asleep_bytes = max(self.most_asleep_bytes, len(self.asleep()) * (self.sleep_bytes or 0))
         return DEVICE_BYTES - sum(engine.device_bytes for engine in self.made)
 
 

@@ -34,6 +34,7 @@ def test_no_other_order_can() -> None:
         ({"workers": 99}, "--workers"),
         ({"start_timeout_s": 0}, "--start-timeout"),
         ({"swap_gib": -1}, "--swap-gib"),
+        ({"sleep_memory_gb": -1}, "--sleep-memory-gb"),
     ],
 )
 def test_a_mistake_names_its_option(options: dict[str, object], message: str) -> None:

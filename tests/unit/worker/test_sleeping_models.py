@@ -100,6 +100,21 @@ def test_a_full_budget_stops_the_engine_that_was_used_least_recently() -> None:
     run(story())
 
 
+def test_room_is_made_by_another_engine_than_the_one_that_wakes() -> None:
+    """Although that one was used least recently."""
+
+    async def story() -> None:
+        engine, swaps = await sleeping(Models(SLEEP_BYTES), "b", "c", budget=2 * SLEEP_BYTES)
+        await swaps.load("c")
+        assert [*engine.asleep] == ["b", "a"]
+        wakes = engine.swaps.wakes
+        await swaps.load("b")
+        assert (engine.swaps.wakes, [*engine.asleep]) == (wakes + 1, ["c"])
+        await engine.stop()
+
+    run(story())
+
+
 def test_an_engine_that_must_be_woken_is_not_stopped_to_make_room() -> None:
     """Its memory is taken until it is awake: with room for one, the loaded engine is stopped."""
 
