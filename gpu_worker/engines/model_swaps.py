@@ -97,8 +97,7 @@ class ModelSwaps:
         swaps, first, put_away = cls(engine, clock, sleeping), engine.make, sleeping.stop
         for make in [*others, first] if others else []:
             begun_s = clock.monotonic()
-            await engine.load(make, put_away=put_away)
-            await sleeping.note_loaded()
+            await swaps._first_load(make, put_away)
             took_s, facts = clock.monotonic() - begun_s, engine.facts
             if facts.model in swaps._models:
                 raise EngineUnavailable(f"two models of this worker have the name {facts.model!r}: give each its own")
@@ -167,6 +166,18 @@ class ModelSwaps:
         if self.engine.swaps.wakes > wakes:
             self.engine.swaps.wake_s = took_s
         return took_s
+
+    async def _first_load(self, make: MakeEngine, put_away: PutAway) -> None:
+        """Start an engine. If that fails, stop the sleeping ones, and start it once more. Raises what that raises."""
+        try:
+            await self.engine.load(make, put_away=put_away)
+        except Exception as error:
+            if not self.engine.asleep:
+                raise
+            logger.error("the engine does not start while others sleep: %s", _reason(error))
+            await self.sleeping.stop_all()
+            await self.engine.load(make, put_away=self.sleeping.stop)
+        await self.sleeping.note_loaded()
 
     async def _load(self, model: _Model) -> None:
         """Wake the model's engine, or start it, at most twice, until its canary is right. Raises what that raises."""

@@ -196,6 +196,22 @@ def test_a_start_that_fails_gets_all_the_memory_for_its_second_try() -> None:
     run(story())
 
 
+def test_the_worker_starts_also_if_a_model_does_not_start_while_others_sleep() -> None:
+    async def story() -> None:
+        models = Models(SLEEP_BYTES)
+        models.faults["c"] = ["fails", ""]
+        engine, swaps = await sleeping(models, "b", "c")
+        assert [each.model for each in swaps.loadable("a", lambda _: 0.0)] == ["a", "b", "c"]
+        assert sorted(models.alive()) == ["a", *engine.asleep] == ["a", "c"]
+        models = Models(SLEEP_BYTES)
+        models.faults["b"] = ["fails", ""]
+        with pytest.raises(RuntimeError, match="out of memory"):
+            await sleeping(models, "b", "c")
+        await engine.stop()
+
+    run(story())
+
+
 def test_a_failed_swap_returns_to_the_former_model() -> None:
     async def story() -> None:
         models = Models(SLEEP_BYTES)
