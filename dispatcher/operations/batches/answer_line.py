@@ -10,13 +10,14 @@ would begin shortly before its deadline, and the worker would end it in the midd
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.batches import Batch
-from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, StoreUnavailable
+from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, ServiceError, StoreUnavailable
 from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.answer import body_of, result_of
@@ -24,6 +25,7 @@ from dispatcher.operations.batches.lines import Line, custom_id_of, request_of
 from dispatcher.operations.batches.results import Result, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
 from dispatcher.operations.context import Context
+from dispatcher.operations.following import Following
 from dispatcher.operations.leaving import cancel
 from dispatcher.operations.submit import Accepted, Known, Submission, submit
 
@@ -33,6 +35,8 @@ WITHDRAWN = "cancelled"
 """The code of the error of a call that another process has withdrawn."""
 RAN_INTO_DEADLINE_MAX = 3
 """A line fails whose call reached its deadline so often while a worker ran it: its answer takes too long."""
+
+logger = logging.getLogger("headgate.batches")
 
 
 class _Withdrawn(Exception):
@@ -45,14 +49,13 @@ class LineCall:
     def __init__(
         self,
         context: Context,
-        tenant: Tenant,
         batch: Batch,
         slo_class: str,
         stop: Stop,
         on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         self.has_begun = False
-        self._context, self._tenant, self._batch = context, tenant, batch
+        self._context, self._batch = context, batch
         self._slo_class, self._stop, self._on_begun = slo_class, stop, on_begun
         self._call_id = ""
         self._number = self._ran_into_deadline = 0
@@ -66,6 +69,9 @@ class LineCall:
             body = await self._answered(request, line)
         except AnsweredError as error:
             return failed(batch, line, own, self._call_id, error)
+        except Exception as error:
+            logger.error("line %d of %s failed: %s", line.number + 1, batch.id, type(error).__name__)
+            return failed(batch, line, own, self._call_id, ServiceError("The server had an error.", "internal_error"))
         if body is None:
             return given_up(batch, line, own, *self._stop.reason)
         return done(batch, line, own, self._call_id, body)
@@ -93,7 +99,7 @@ class LineCall:
     async def _once(self, request: Request, line: Line) -> dict[str, Any]:
         key = f"batch:{self._batch.id}:{line.number}:{self._number}"
         due_at = due_at_of(self._batch, line.number)
-        submitted = await submit(self._context, Submission(self._tenant, request, key, due_at=due_at))
+        submitted = await submit(self._context, Submission(await self._tenant(), request, key, due_at=due_at))
         try:
             if isinstance(submitted, Known):
                 return await self._known(submitted)
@@ -104,15 +110,22 @@ class LineCall:
         finally:
             submitted.leave()
 
+    async def _tenant(self) -> Tenant:
+        """Return the tenant as it is configured now: a batch may run for a day. Raises InvalidRequest."""
+        found = await self._context.directory.tenant_named(self._batch.tenant)
+        if found is None:
+            raise InvalidRequest("The tenant does not exist any more.", None, "unknown_tenant")
+        return found
+
     async def _known(self, known: Known) -> dict[str, Any]:
         """Return the answer of a call that was submitted before, by another process."""
         self._call_id = known.invocation.id
         reading = asyncio.ensure_future(result_of(self._context, known))
         try:
             await self._any_of(reading)
-            if not reading.done():
-                raise _Withdrawn
-            answer = reading.result()
+            if not reading.done() and known.following is not None:
+                await self._withdraw(known.following)
+            answer = await reading
         finally:
             reading.cancel()
         assert answer is not None  # noqa: S101 - it waits without a timeout
@@ -129,10 +142,8 @@ class LineCall:
         reading, begun = asyncio.ensure_future(read()), asyncio.ensure_future(following.begun.wait())
         try:
             await self._any_of(reading, begun, within_s=self._begins_within_s())
-            if not reading.done() and not following.begun.is_set():
-                with suppress(StoreUnavailable):
-                    await cancel(self._context, call, "cancelled", following.attempt)
-                raise _Withdrawn
+            if not reading.done():
+                await self._withdraw(following)
             self.has_begun = True
             self._on_begun()
             await reading
@@ -142,6 +153,13 @@ class LineCall:
         head = AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
         collected = following.answer
         return head.body(collected.choices(), collected.input_tokens, collected.output_tokens)
+
+    async def _withdraw(self, following: Following) -> None:
+        """Take the call from the gate unless a worker has begun it. Raises _Withdrawn if it is withdrawn."""
+        if not following.begun.is_set():
+            with suppress(StoreUnavailable):
+                await cancel(self._context, following.call, "cancelled", following.attempt)
+            raise _Withdrawn
 
     def _begins_within_s(self) -> float:
         """Return how long a call may wait for its worker: less after a deadline in the middle of the answer."""

@@ -22,7 +22,7 @@ from dispatcher.model.batches import (
     IN_PROGRESS,
     VALIDATING,
 )
-from dispatcher.model.errors import TenantError
+from dispatcher.model.errors import StoreUnavailable, TenantError
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.batches.answer_line import LineCall
 from dispatcher.operations.batches.claim import Claim
@@ -99,7 +99,7 @@ class BatchRun:
             async with aclosing(content), aclosing(lines_of(content, batch.next_byte, batch.next_line)) as lines:
                 async for line in lines:
                     await self._make_room()
-                    call = LineCall(self._context, tenant, batch, slo_class, self._stop, self._moved.set)
+                    call = LineCall(self._context, batch, slo_class, self._stop, self._moved.set)
                     task = asyncio.ensure_future(call.result(line))
                     task.add_done_callback(lambda _: self._moved.set())
                     self._running.append((call, task))
@@ -136,7 +136,7 @@ class BatchRun:
                 self._running.popleft()
 
     async def _watch(self) -> None:
-        """Renew the claim, and stop the batch when it is cancelled or its window is over. Raises as Claim.change."""
+        """Renew the claim, and stop the batch when it is cancelled or its window is over. Raises ClaimLost."""
         clock, claim = self._context.clock, self._claim
         while True:
             left_s = claim.batch.expires_at - clock.now()
@@ -145,7 +145,8 @@ class BatchRun:
             elif left_s <= 0:
                 self._stop.set(WINDOW_OVER)
             await clock.sleep(min(RENEW_S, left_s) if left_s > 0 else RENEW_S)
-            await claim.change()
+            with suppress(StoreUnavailable):  # the claim holds for a while longer
+                await claim.change()
 
     async def _fail(self, code: str, message: str) -> None:
         """End the batch as failed. The results that it has are kept."""

@@ -73,7 +73,7 @@ class _Runner:
             logger.warning("%s", error)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
-                logger.warning("batch %s of %s is interrupted: %s", claim.batch.id, tenant, error, exc_info=error)
+                logger.warning("batch %s of %s is interrupted: %s", claim.batch.id, tenant, type(error).__name__)
             with suppress(HeadgateError):
                 await claim.release()
             if not isinstance(error, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dispatcher.model.batches import Batch
 from dispatcher.model.commands import Accept
 from dispatcher.model.errors import InvalidRequest, Refused, RequestTooLarge
 from dispatcher.model.files import UnknownFile
+from dispatcher.operations.batches import answer_line as answering
 from dispatcher.operations.batches import create as creating
 from dispatcher.operations.batches import lines as reading
 from dispatcher.operations.batches.answer_line import due_at_of
@@ -264,6 +266,37 @@ async def test_a_batch_without_its_file_or_tenant_fails(gate: Gate) -> None:
         over = [await ended(gate, batch) for batch in (lost, orphan)]
     assert [each.status for each in over] == ["failed", "failed"]
     assert [each.errors[0]["code"] for each in over] == ["not_found", "unknown_tenant"]
+
+
+async def test_a_tenant_that_changes_meanwhile_changes_its_batch(gate: Gate) -> None:
+    batch = await started(gate, *(line(f"r{number}", 100) for number in range(60)))
+    tenant = await gate.store.get_tenant("a")
+    assert tenant is not None
+    async with runner(gate):
+        await gate.clock.sleep(30.0)
+        await gate.store.put_tenant(replace(tenant, max_tokens_max=50, version=2), expected_version=1)
+        over = await ended(gate, batch)
+    assert over.status == "completed"
+    assert over.completed + over.failed == 60
+    assert 6 <= over.completed <= 40
+    refused = {each["response"]["body"]["error"]["param"] for each in await errors(gate, over)}
+    assert refused == {"max_tokens"}
+
+
+async def test_an_error_of_ours_fails_one_line_only(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(batch: Batch, number: int) -> float:
+        if number == 1:
+            raise RuntimeError("not to be told")
+        return due_at_of(batch, number)
+
+    monkeypatch.setattr(answering, "due_at_of", broken)
+    batch = await started(gate, line("a"), line("b"), line("c"))
+    async with runner(gate):
+        over = await ended(gate, batch)
+    assert (over.status, ids(await output(gate, over))) == ("completed", ["a", "c"])
+    (wrong,) = await errors(gate, over)
+    assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("b", 500)
+    assert "not to be told" not in str(wrong)
 
 
 async def test_a_batch_needs_a_file_of_its_tenant(gate: Gate) -> None:
