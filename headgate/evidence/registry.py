@@ -22,6 +22,8 @@ MODULES = (
     "qlm.single_model",
     "qlm.multi_model",
     "qlm.tenants",
+    "qlm.robustness",
+    "qlm.unseen",
 )
 
 for _module in MODULES:

@@ -35,7 +35,11 @@ def beside_a_flood(setting: Setting) -> Section:
             "Both have weight 1. A swap takes 2 s, and waits for running requests.",
         ),
         tables=[
-            Table("", ("class of steady", "planner", "steady in time", "flood in time", "requests/s", "swaps"), rows)
+            Table(
+                "In time, and requests/s",
+                ("class of steady", "planner", "steady in time", "flood in time", "requests/s", "swaps"),
+                rows,
+            )
         ],
         checks=[
             at_least(
