@@ -47,7 +47,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-clients test-bodies check bench bench-peers evidence synth constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies check bench bench-peers evidence synth constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ test-vllm: $(VLLM_VENV)/.installed ## the scheduler inside vLLM, on vLLM's CPU b
 		if [ $$status != 0 ]; then failed=1; fi; \
 	done; \
 	exit $$failed
+
+test-vllm-swaps: $(VLLM_VENV)/.installed ## a worker that swaps vLLM's own servers, and their sleep (4 minutes; not in CI)
+	@$(VLLM_VENV)/bin/python -m pytest -q tests/vllm/swaps $(PYTEST_ARGS)
 
 # Each client has an environment of its own in .clients. docs/clients.md is the result.
 test-clients: $(STAMPS)/install $(UV_VENV)/bin/uv ## unmodified clients against headgate (CLIENTS="openai langchain", CLIENTS=all)
