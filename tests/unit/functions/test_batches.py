@@ -12,7 +12,6 @@ from dispatcher.model.files import FileRecord
 from dispatcher.operations.files import upload
 from dispatcher.operations.pages import page
 from functions.http_api import uploads
-from functions.http_api.app import make_app
 from tests.support.asgi import Reply
 from tests.support.gate.batch_story import (
     batch_gate,
@@ -26,8 +25,9 @@ from tests.support.gate.batch_story import (
 )
 from tests.support.gate.memory_gate import CHAT, Gate
 
-openai = pytest.importorskip("openai")
-httpx2 = pytest.importorskip("httpx2")
+pytest.importorskip("openai")
+pytest.importorskip("httpx2")
+from tests.support.gate.sdk import client_of
 
 BOUNDARY = "limit-of-parts"
 
@@ -41,15 +41,7 @@ async def gate() -> AsyncIterator[Gate]:
 
 @pytest.fixture
 def client(gate: Gate) -> Any:
-    app = make_app()
-    app.state.context = gate.context
-    transport = httpx2.ASGITransport(app)
-    return openai.AsyncOpenAI(
-        api_key=gate.keys["a"],
-        base_url="http://gate/v1",
-        max_retries=0,
-        http_client=httpx2.AsyncClient(transport=transport),
-    )
+    return client_of(gate)
 
 
 def form(*parts: tuple[str, str, bytes]) -> bytes:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from dispatcher.model.worker_protocol import Token
-from functions.http_api.app import make_app
 from tests.support.gate.memory_gate import Gate
 from tests.support.gate.worker_client import Act
 
 openai = pytest.importorskip("openai")
-httpx2 = pytest.importorskip("httpx2")
+pytest.importorskip("httpx2")
 from pydantic import BaseModel  # noqa: E402
+
+from tests.support.gate.sdk import client_of  # noqa: E402
 
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"city":'}}
 MORE = {"index": 0, "function": {"arguments": '"Ulm"}'}}
@@ -42,15 +43,7 @@ async def able(gate: Gate) -> None:
 
 @pytest.fixture
 def client(gate: Gate) -> Any:
-    app = make_app()
-    app.state.context = gate.context
-    transport = httpx2.ASGITransport(app)
-    return openai.AsyncOpenAI(
-        api_key=gate.keys["a"],
-        base_url="http://gate/v1",
-        max_retries=0,
-        http_client=httpx2.AsyncClient(transport=transport),
-    )
+    return client_of(gate)
 
 
 async def test_create_retrieve_list_and_delete(client: Any) -> None:
