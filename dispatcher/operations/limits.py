@@ -53,6 +53,9 @@ class LimitSettings:
     process_waiting_items_max: int = 8192
     waiting_items_max: int = 2048
     """Requests of a tenant that wait for a slot in this process."""
+    process_uploads_max: int = 32
+    uploads_max: int = 8
+    """Files of a tenant that are being uploaded to this process. Each is on its disk until it is stored."""
     same_key_max: int = 16
     """Open requests with the same idempotency key in this process."""
     waiting_executions_max: int = 50
@@ -176,6 +179,8 @@ class Limits:
         self.waiting_bytes = Budget("waiting_bytes", "bytes of waiting requests", tenant, process)
         process, tenant = settings.process_waiting_tokens_max, settings.waiting_tokens_max
         self.waiting_tokens = Budget("waiting_tokens", "tokens of waiting requests", tenant, process)
+        process, tenant = settings.process_uploads_max, settings.uploads_max
+        self.uploads = Budget("uploads", "uploads", tenant, process)
         self.keys = Budget("same_key", "requests under this idempotency key", settings.same_key_max, math.inf)
 
     @contextmanager
@@ -186,6 +191,15 @@ class Limits:
             yield
         finally:
             self.requests.give_back(tenant)
+
+    @contextmanager
+    def upload(self, tenant: str) -> Iterator[None]:
+        """Hold one of the tenant's uploads. Raises Refused."""
+        self.uploads.take(tenant)
+        try:
+            yield
+        finally:
+            self.uploads.give_back(tenant)
 
     @contextmanager
     def key_in_flight(self, tenant: str, key: str) -> Iterator[None]:

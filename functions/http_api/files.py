@@ -9,7 +9,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.files import INPUT, OUTPUT
+from dispatcher.model.files import INPUT, OUTPUT, FileRecord
+from dispatcher.model.tenants import Tenant
+from dispatcher.operations.context import Context
 from dispatcher.operations.files import delete, file_of, file_store, upload
 from dispatcher.operations.pages import page
 from functions.http_api.callers import context_of, tenant_of
@@ -28,11 +30,16 @@ PARAMETERS = {
 async def create_file(request: Request) -> Response:
     context, tenant = context_of(request), await tenant_of(request)
     file_store(context)
+    with context.limits.upload(tenant.name):
+        record = await _uploaded(request, context, tenant)
+    return JSONResponse(record.body())
+
+
+async def _uploaded(request: Request, context: Context, tenant: Tenant) -> FileRecord:
     async with uploaded(request, context.settings.file_bytes_max) as form:
         if form.purpose != INPUT:
             raise InvalidRequest(f"`purpose` must be {INPUT}: headgate keeps files for batches only.", "purpose")
-        record = await upload(context, tenant.name, form.filename, form.parts())
-    return JSONResponse(record.body())
+        return await upload(context, tenant.name, form.filename, form.parts())
 
 
 async def list_files(request: Request) -> Response:

@@ -10,6 +10,7 @@ import pytest
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.files import FileRecord
 from dispatcher.operations.files import upload
+from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pages import page
 from functions.http_api import uploads
 from tests.support.asgi import Reply
@@ -129,6 +130,17 @@ async def test_a_file_that_is_longer_than_it_says_is_refused(gate: Gate, monkeyp
     assert (await posted(gate, large)).status == 413
     assert (await posted(gate, form(("file", '; filename="f"', b"x" * 101), PURPOSE))).status == 413
     assert (await posted(gate, form(("file", '; filename="f"', b"x" * 100), PURPOSE))).status == 200
+
+
+async def test_a_tenant_has_a_bounded_number_of_uploads(gate: Gate) -> None:
+    context = gate.context
+    context.limits = Limits(LimitSettings(uploads_max=1))
+    with context.limits.upload("a"):
+        reply = await posted(gate, form(FILE, PURPOSE))
+        assert (reply.status, reply.error["code"]) == (429, "uploads")
+        assert "retry-after" in reply.headers
+    assert (await posted(gate, form(FILE, PURPOSE))).status == 200
+    assert context.limits.uploads.total == 0
 
 
 async def test_a_service_without_files_says_so_on_each_route(gate: Gate) -> None:
