@@ -1,8 +1,9 @@
 """What each function may do: each has a role of its own, with named actions on named resources. No role allows Scan.
 
 The gate's functions (front, invoke, execute, sweep) read the table; write the log, its snapshots and projections,
-mailboxes, invocations and responses; and start detached executions. `headgate-result` only reads. No function may
-write a tenant, an API key or the list of tenants; an administrator's role may, and this stack does not make it.
+mailboxes, invocations, responses, batches and records of files; and start detached executions. `headgate-result` only
+reads. No function may write a tenant, an API key or the list of tenants; an administrator's role may, and this stack
+does not make it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ READS = ["dynamodb:GetItem", "dynamodb:Query"]
 WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
 """IAM authorizes a transaction by the actions of its parts."""
 LEADING_KEYS = "dynamodb:LeadingKeys"
-WRITTEN_BY_THE_GATE = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"]
+WRITTEN_BY_THE_GATE = [
+    *("LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"),
+    *("FILE#*", "BATCH#*", "OPEN#*"),
+]
 """dispatcher/stores/dynamodb/layout.py says what each partition holds."""
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
 READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]

@@ -15,7 +15,10 @@ WITHOUT_RESOURCE = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 """Actions for which AWS knows no resource but `*`."""
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 
-GATE_PARTITIONS = {"LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"}
+GATE_PARTITIONS = {
+    *("LOG#*", "SNAP#*", "MAIL#*", "INV#*", "CALL#*", "RESP#*", "USAGE#*", "STATE#*"),
+    *("FILE#*", "BATCH#*", "OPEN#*"),
+}
 
 
 def findings(template: Template) -> list[str]:
