@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,5 +99,6 @@ def _write_all(file: int, data: bytes) -> None:
 
 def _delete_older(folder: Path, until: float) -> None:
     for path in folder.glob("*/*"):
-        if path.stat().st_mtime < until:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process deleted it meanwhile
+            if path.stat().st_mtime < until:
+                path.unlink()
