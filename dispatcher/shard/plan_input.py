@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
@@ -17,9 +16,7 @@ from dispatcher.policies.planning.claims import TenantBacklog
 from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.policies.planning.groups import LENGTH_BOUNDS, GroupFigures, GroupKey
-from dispatcher.policies.planning.residency import DRAIN_S
 from dispatcher.policies.planning.slo import BATCH, INTERACTIVE, NORMAL
-from dispatcher.shard.records import Worker
 from dispatcher.shard.state import State
 from dispatcher.shard.swapping import USABLE, fleet_worker
 
@@ -41,7 +38,7 @@ def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: floa
             groups.setdefault(call.tenant.name, {}).setdefault(_key(call), []).append(call)
     backlogs = tuple(_backlog(state.tenants[name], of_tenant, forecasts, now) for name, of_tenant in groups.items())
     usable = (worker for worker in state.workers.values() if worker.load or worker.config.state in USABLE)
-    return PlanInput(backlogs, tuple(fleet_worker(worker, now, _free_s(worker)) for worker in usable), now)
+    return PlanInput(backlogs, tuple(fleet_worker(worker, now) for worker in usable), now)
 
 
 def predicts_miss(state: State, now: float) -> bool:
@@ -96,10 +93,3 @@ def _figures(key: GroupKey, calls: list[Call]) -> GroupFigures:
     """Return the figures of a group. A call's cost is its expected service. The planner needs no lengths of outputs."""
     due = [_due_at(call) for call in calls]
     return GroupFigures(key, len(calls), sum(call.cost for call in calls), 0.0, 0.0, min(due), max(due))
-
-
-def _free_s(worker: Worker) -> float:
-    """Return when the running calls have ended: on average, half of their cost is left. A drain bounds it."""
-    capacity_per_s = worker.config.service_per_s
-    left = sum(call.cost for call in worker.running.values()) / 2
-    return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)

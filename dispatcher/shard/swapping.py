@@ -27,6 +27,8 @@ from dispatcher.shard.state import State
 TRIGGERS = frozenset({Accept, Report, Tick, Plan})
 SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
+DRAIN_MIN_S = 2.0
+"""A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
 USABLE = frozenset({"serving", "resting"})
 
 
@@ -38,11 +40,13 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     for worker in list(state.workers.values()):
         if worker.load and state.at >= worker.order_ends_at:
             decision.add(ModelOrdered(worker.name, ""))
+    models = planned_models(state)
     if waiting := _waiting_since(state):
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
-        _order(decision, fallback_models(waiting, fleet, state.at))
-    _order(decision, planned_models(state))
+        expected_s = _drain_s(fleet) if models else None
+        _order(decision, fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s))
+    _order(decision, models)
 
 
 def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
@@ -54,7 +58,7 @@ def answered_with_loads(state: State, commands: Sequence[Command], outcomes: lis
             outcomes[number] = outcome._replace(load=state.workers[outcome.worker].load)
 
 
-def fleet_worker(worker: Worker, now: float, free_s: float = 0.0) -> FleetWorker:
+def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     """Return the worker as the planner sees it. Impossible numbers of its report are replaced.
 
     A worker counts as having its model since the end of its last order, if that is later.
@@ -65,8 +69,20 @@ def fleet_worker(worker: Worker, now: float, free_s: float = 0.0) -> FleetWorker
     rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
-        worker.name, kind, worker.target, loaded_at, swap_s, free_s, rates, max(1, worker.slots)
+        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots)
     )  # fmt: skip
+
+
+def _free_s(worker: Worker) -> float:
+    """Return in how many seconds the running calls end: on average, half of their cost is left. A drain bounds it."""
+    capacity_per_s = worker.config.service_per_s
+    left = sum(call.cost for call in worker.running.values()) / 2
+    return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)
+
+
+def _drain_s(fleet: Sequence[FleetWorker]) -> float:
+    """Return how long a drain is expected to take: the last running call ends in twice the mean time."""
+    return min(DRAIN_S, DRAIN_MIN_S + 2 * max((worker.free_s for worker in fleet), default=0.0))
 
 
 def _order(decision: Decision, models: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heapify, heapreplace
 from math import ceil
 
 from dispatcher.policies.planning.fleet import FleetWorker
@@ -45,7 +46,12 @@ def residency_s(swap_s: float, is_waited_for: bool) -> float:
 
 
 def fallback_models(
-    waiting_by_model: Mapping[str, float], workers: Sequence[FleetWorker], now: float, drain_s: float = DRAIN_S
+    waiting_by_model: Mapping[str, float],
+    workers: Sequence[FleetWorker],
+    now: float,
+    drain_s: float = DRAIN_S,
+    *,
+    expected_drain_s: float | None = None,
 ) -> dict[str, str]:
     """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
 
@@ -62,9 +68,13 @@ def fallback_models(
     at the beginning to models that no request waits for, or that two workers load, come on top.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
-    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then. Until then a plan
-    decides freely. So they begin for the i-th model only when it has waited (ceil(M / W) - ceil(i / W)) P - drain -
-    swap: at once if there is a worker for every model.
+    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then. So without a plan
+    they begin for the i-th model when it has waited (ceil(M / W) - ceil(i / W)) P - drain - swap: at once if there is
+    a worker for every model.
+
+    `expected_drain_s`: None without a plan. With a plan, the time that a drain probably takes. Then they begin as late
+    as the invariant allows: when the i-th model would be later than ceil(M / W) P if from now on each worker that may
+    swap took the next model of this order. If drains take longer than expected, a model is later by that.
     """
     loaded = {worker.loaded for worker in workers}
     fitting = {model for model in waiting_by_model if any(worker.fits(model) for worker in workers)}
@@ -74,11 +84,33 @@ def fallback_models(
     swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
     period_s = residency_s(swap_s, True) + drain_s + swap_s
     rounds = ceil(len(fitting) / len(workers))
+    if expected_drain_s is None:
+        loaded_in_s = [
+            ceil(number / len(workers)) * period_s + drain_s + swap_s for number in range(1, len(absent) + 1)
+        ]
+    else:
+        loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
     overdue = 0
-    for number, model in enumerate(absent, 1):
-        patience_s = (rounds - ceil(number / len(workers))) * period_s - drain_s - swap_s
-        overdue = number if now - waiting_by_model[model] >= patience_s else overdue
+    for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
+        overdue = number if now + in_s - waiting_by_model[model] >= rounds * period_s else overdue
     return assign(absent[:overdue], workers, now, waiting_by_model)
+
+
+def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:
+    """Return in how many seconds each of `count` models is loaded if each worker takes the next one when it may swap.
+
+    `turn_s`: of a drain and a swap of `swap_s`. A worker may swap when its residency is over.
+    """
+    free_s = [
+        0.0 if worker.loaded == "" else max(0.0, worker.loaded_at + residency_s(swap_s, True) - now)
+        for worker in workers
+    ]
+    heapify(free_s)
+    loaded_s = []
+    for _ in range(count):
+        loaded_s.append(free_s[0] + turn_s)
+        heapreplace(free_s, loaded_s[-1] + residency_s(swap_s, True))
+    return loaded_s
 
 
 def assign(

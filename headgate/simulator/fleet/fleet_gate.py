@@ -1,7 +1,7 @@
 """The production's shard before a fleet: queues of all tenants, and dispatch to workers that swap models.
 
-The decisions are the production's (dispatcher/shard). Reports of workers go in when a worker's state changes, and the
-facts of dispatches come out. Times are seconds of the run; a run begins at EPOCH_S.
+The decisions are the production's (dispatcher/shard). Reports of workers go in when a worker's state changes, and
+plans; dispatches and orders to swap come out. Times are seconds of the run; a run begins at EPOCH_S.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from dispatcher.model.commands import Accept, Command, End, Refused, Report, Return, call_id
-from dispatcher.model.facts import Dispatched, Entry
+from dispatcher.model.facts import Dispatched, Entry, ModelOrdered
 from dispatcher.model.loadable import LoadableModel
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.slack_index import Slack
+from dispatcher.policies.planning.plan import Plan
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.policies.tiers import Tier
+from dispatcher.shard.plan_command import plan_command
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from headgate.simulator.fleet.requests import FleetRequest
@@ -24,9 +26,6 @@ from headgate.simulator.gates.shard_gate import EPOCH_S, PROCESS, WAITING_MAX
 
 NOT_COUNTED = "declined"
 """The reason of a return that counts neither as an attempt of the call nor as a failure of the worker."""
-
-NOT_ORDERED_S = 86400.0
-"""The swap times that workers report here, so that the gate itself orders no swap: the planner does."""
 
 
 class FleetGate:
@@ -45,6 +44,7 @@ class FleetGate:
         """The ids of calls, by request."""
         self._sent = 0
         self._dispatched: list[tuple[FleetRequest, FleetWorker]] = []
+        self._ordered: list[tuple[FleetWorker, str]] = []
 
     def arrive(self, request: FleetRequest, deferred: bool, now_s: float) -> None:
         """Queue the request, or set its `rejected`. The charge is for its true length, as in gated_engine.py."""
@@ -84,23 +84,31 @@ class FleetGate:
                 self._reported[worker.name] = report
                 self._do(report, now_s)
 
+    def plan(self, plan: Plan, now_s: float) -> None:
+        """Propose a plan. The gate follows it or not."""
+        self._do(plan_command(plan), now_s)
+
     def dispatches(self) -> Iterator[tuple[FleetRequest, FleetWorker]]:
         """Yield what the gate has dispatched since the last time."""
         while self._dispatched:
             yield self._dispatched.pop(0)
 
+    def swaps(self) -> Iterator[tuple[FleetWorker, str]]:
+        """Yield the workers that the gate has ordered to load a model since the last time, each with the model."""
+        while self._ordered:
+            yield self._ordered.pop(0)
+
     def _report(self, worker: FleetWorker) -> Report:
-        is_serving = worker.target is None and worker.model is not None
         model = worker.model or ""
         models = tuple(
             LoadableModel(
-                name, 0.0 if name == model else NOT_ORDERED_S, 0, 0.0, self._rates.get((worker.kind, name), 0.0)
+                name, 0.0 if name == model else each.swap_s, 0, 0.0, self._rates.get((worker.kind, name), 0.0)
             )
             for name, each in sorted(worker.models.items())
         )
         slots = worker.models[model].slots if model else 1
         rate = self._rates.get((worker.kind, model), 0.0)
-        return Report(worker.name, "", model, slots, 0, 0.0, rate, not is_serving, 0.0, 0, (), (), models)
+        return Report(worker.name, "", model, slots, 0, 0.0, rate, worker.target is not None, 0.0, 0, (), (), models)
 
     def _do(self, command: Command, now_s: float) -> object:
         shard = self._shard
@@ -108,6 +116,9 @@ class FleetGate:
         shard.confirm(Entry(shard.position, shard.at, "", "", 0, facts) if facts else None)
         self._dispatched += [
             (self._calls[fact.id], self._workers[fact.worker]) for fact in facts if type(fact) is Dispatched
+        ]
+        self._ordered += [
+            (self._workers[fact.worker], fact.model) for fact in facts if type(fact) is ModelOrdered and fact.model
         ]
         return outcomes[0]
 

@@ -28,6 +28,25 @@ def test_a_plan_decides_freely_until_a_model_has_waited_too_long() -> None:
     assert fallback_models(waiting, [worker()], NOW + begins_s) == {"w": "b"}
 
 
+def test_with_a_plan_they_begin_as_late_as_the_bound_allows() -> None:
+    waiting = {"a": 0.0, "b": NOW}
+    bound_s, expected_s = 2 * (10.0 + 30.0 + 2.0), 4.0
+    begins_s = bound_s - expected_s - 2.0
+    for early_s, models in ((0.1, {}), (0.0, {"w": "b"})):
+        at = NOW + begins_s - early_s
+        assert fallback_models(waiting, [worker()], at, expected_drain_s=expected_s) == models
+
+
+def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> None:
+    waiting = {"b": NOW - 40.0, "c": NOW - 50.0}
+    bound_s, turn_s = 2 * (10.0 + 30.0 + 2.0), 4.0 + 2.0
+    begins_s = bound_s - 40.0 - (turn_s + 10.0 + turn_s)
+    assert begins_s < bound_s - 50.0 - turn_s, "the first alone could begin later"
+    for early_s, models in ((0.1, {}), (0.0, {"w": "c"})):
+        at = NOW + begins_s - early_s
+        assert fallback_models(waiting, [worker(models="bc")], at, expected_drain_s=4.0) == models
+
+
 def test_models_that_must_wait_for_others_begin_earlier_and_in_order() -> None:
     waiting = {"b": NOW + 10.0, "c": NOW}
     assert fallback_models(waiting, [worker(models="bc")], NOW + 11.0) == {"w": "c"}

@@ -1,10 +1,8 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
-The plan is made again at most every PLAN_S seconds while requests wait, and each swap that it names is carried out.
-One thing differs from production: there the gate also loads models that the plan leaves out (shard/swapping.py), here
-only the plan's swaps are made.
-Which request gets a free slot is the gate's decision, among the requests for the loaded models: BWFQ with due times
-(policies/orders/slack_index.py).
+The plan is made again at most every PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
+that the plan leaves out for long (shard/swapping.py). It also decides which request gets a free slot, among those for
+the loaded models: BWFQ with due times (policies/orders/slack_index.py).
 
 Output lengths and rates of arrivals are learned as in production, from the past of the run. The rates of full workers
 and the seconds of swaps come from the profiles.
@@ -81,29 +79,24 @@ class ProductionPlanner(Planner):
     def actions(self, now_s: float) -> Iterator[Action]:
         self._gate.report(now_s)
         self._note_loaded(now_s)
-        yield from self._dispatched()
         if self._grouped and now_s >= self._planned_s + PLAN_S:
-            for worker, model in self._swaps(now_s):
-                yield Swap(worker, model)
-                self._gate.report(now_s)
-            yield from self._dispatched()
+            self._plan(now_s)
+        yield from self._decided()
 
-    def _dispatched(self) -> Iterator[Action]:
+    def _decided(self) -> Iterator[Action]:
+        """Yield the gate's dispatches and orders to swap."""
         for request, worker in self._gate.dispatches():
             self._leave(request)
             yield Dispatch(request, worker)
+        for worker, model in self._gate.swaps():
+            yield Swap(worker, model)
 
-    def _swaps(self, now_s: float) -> list[tuple[FleetWorker, str]]:
-        """Make a plan, and return the swaps that it names."""
+    def _plan(self, now_s: float) -> None:
+        """Make a plan, and propose it to the gate."""
         now, self._planned_s = EPOCH_S + now_s, now_s
         workers = [self._planned_worker(worker, now_s) for worker in self.workers]
         self._last = make_plan(self._backlogs(now), workers, now, last=self._last, moves=MOVES, settings=self._settings)
-        models = self._last.models
-        return [
-            (worker, models[worker.name])
-            for worker in self.workers
-            if worker.target is None and models.get(worker.name) not in (None, "", worker.model)
-        ]
+        self._gate.plan(self._last, now_s)
 
     def _backlogs(self, now: float) -> list[TenantBacklog]:
         models = tuple(self.around.profiles)
