@@ -74,15 +74,16 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
 
 
 def _free_s(worker: Worker) -> float:
-    """Return in how many seconds the running calls end: on average, half of their cost is left. A drain bounds it."""
+    """Return in how many seconds the running calls have ended: on average, half of their cost is left. A drain bounds
+    it."""
     capacity_per_s = worker.config.service_per_s
     left = sum(call.cost for call in worker.running.values()) / 2
     return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)
 
 
 def _drain_s(fleet: Sequence[FleetWorker]) -> float:
-    """Return how long a drain is expected to take: the last running call ends in twice the mean time."""
-    return min(DRAIN_S, DRAIN_MIN_S + 2 * max((worker.free_s for worker in fleet), default=0.0))
+    """Return how long a drain probably takes: the longest of the workers now."""
+    return min(DRAIN_S, DRAIN_MIN_S + max((worker.free_s for worker in fleet), default=0.0))
 
 
 def _order(decision: Decision, models: Mapping[str, str]) -> None:

@@ -33,7 +33,8 @@ from headgate.workloads.described.document import Document, read_document
 from headgate.workloads.described.errors import first_error
 from headgate.workloads.described.model import Model, at_key
 
-SWAP_S_MAX = 3600.0
+SWAP_S_MAX = 600.0
+"""A gate orders no longer swap (dispatcher/shard/swapping.py)."""
 WORKERS_MAX = 1000
 
 Label = Annotated[str, Field(min_length=1, max_length=200)]
@@ -70,7 +71,7 @@ class FleetFields(Model):
     workers: tuple[WorkerFields, ...]
     classes: Annotated[dict[Label, ClassFields], Field(min_length=1)] | None = None
     default_class: Label | None = None
-    drain_s: Annotated[float, Field(ge=DRAIN_S_MIN, le=SWAP_S_MAX)] = DRAIN_S
+    drain_s: Annotated[float, Field(ge=DRAIN_S_MIN, le=3600.0)] = DRAIN_S
 
     @model_validator(mode="after")
     def _workers_are_sound(self) -> FleetFields:
