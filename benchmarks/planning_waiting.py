@@ -19,11 +19,9 @@ from pathlib import Path
 
 from benchmarks.waiting.measured import replay
 from benchmarks.waiting.scores import Score, score
-from benchmarks.waiting.simulated import BATCHES, fits
+from headgate.evidence.qlm.full_queue import BATCHES, FLOORS, fits
 
 GROUPS = (1, 2, 4, 8, 16)
-FLOORS = {"a10g-llama2-7b": 0.7, "a100-llama2-13b": 0.9, "a100x8-llama3-70b": 0.98, "a100-llama3-8b-chunked": 0.98}
-"""R² at four groups."""
 IN_ORDER_FLOOR, OTHER_FLOOR = 0.85, 0.8
 COVERAGE = (0.85, 0.97)
 SPREAD_MAX = 1.6

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from headgate.evidence.qlm.full_queue import r_squared
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -28,13 +30,6 @@ class Score:
     coverage: float
     spread: float
     spread_median: float
-
-
-def r_squared(actual: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return 1 - squared errors / squared distances from the mean. At least two different actual values are needed."""
-    mean = fmean(actual)
-    errors = sum((a - p) ** 2 for a, p in zip(actual, predicted, strict=True))
-    return 1 - errors / sum((a - mean) ** 2 for a in actual)
 
 
 def score(outcomes: Sequence[Outcome]) -> Score:

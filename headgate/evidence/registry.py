@@ -19,10 +19,12 @@ MODULES = (
     "bwfq.cares",
     "fairserve.case",
     "qlm.overview",
+    "qlm.waits",
     "qlm.single_model",
     "qlm.multi_model",
     "qlm.tenants",
     "qlm.robustness",
+    "qlm.planning_cost",
     "qlm.unseen",
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.planning_waiting import COVERAGE, FLOORS, SPREAD_MAX, is_fair
+from benchmarks.planning_waiting import COVERAGE, SPREAD_MAX, is_fair
 from benchmarks.waiting.measured import replay
 from benchmarks.waiting.scores import score
-from benchmarks.waiting.simulated import fits
+from headgate.evidence.qlm.full_queue import FLOORS, fits
 from tests.support.simulator.paper_traces import TRACES, needs_traces
 
 

@@ -6,8 +6,8 @@ from headgate.evidence.document.sections import Section, Setting, Table, experim
 
 FIGURES = (
     ("1", "fewer GPUs", "qlm-figure-1"),
-    ("3, 18", "waiting times are predictable", "tests/simulation/test_waiting_figures.py, not on this page"),
-    ("4", "eviction cuts the wait at the head", "not done here: workers of a fleet do not evict"),
+    ("3, 18", "waiting times are predictable", "qlm-figure-3-18"),
+    ("4", "eviction cuts the wait at the head", "qlm-figure-4"),
     ("5", "EDF drains more slowly than groups", "qlm-figure-5"),
     ("9, 10", "throughput and SLOs with one model", "qlm-figure-9-10"),
     ("11, 14", "each operation left out", "qlm-figure-11-14, without eviction"),
@@ -15,7 +15,8 @@ FIGURES = (
     ("15", "A10 and A100 together", "qlm-figure-15"),
     ("16", "mega prompts", "qlm-figure-16"),
     ("17", "the gain grows with the queue", "qlm-figure-17"),
-    ("19, 20", "group size, and the time of a plan", "not done here: tests/unit/planning has the planner's own bounds"),
+    ("19", "group size", "qlm-figure-19"),
+    ("20", "the time of a plan", "qlm-figure-20"),
 )
 
 

@@ -8,6 +8,7 @@ from random import Random
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.policies.fairness.registry import make_policy
@@ -30,7 +31,9 @@ from headgate.workloads.sources import Workload
 @dataclass(frozen=True, slots=True)
 class FleetRunSpec:
     """`planner`: a name of the registry. `policy`: of the engines' queues. `shares`: of tenants at the gate, instead of
-    the workload's weights. Raises ConfigurationError for a model or class that the fleet does not have."""
+    the workload's weights. `delta`: the batches of a request group of planner `qlm`.
+
+    Raises ConfigurationError for a model or class that the fleet does not have."""
 
     workload: Workload
     fleet: FleetSpec
@@ -38,6 +41,7 @@ class FleetRunSpec:
     policy: str = "fcfs"
     shares: Mapping[str, Share] = field(default_factory=dict)
     seed: int = 0
+    delta: int = DELTA
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
@@ -48,7 +52,7 @@ class FleetRunSpec:
 @dataclass(frozen=True, slots=True)
 class FleetRun:
     """`total_time_s`: from 0 to the last token; throughput is over this time. `swaps`, `swapping_s`: of all workers,
-    with the first load of a worker that began without a model."""
+    with the first load of a worker that began without a model. `moves`: of the annealing of all plans."""
 
     workload: str
     planner: str
@@ -63,6 +67,7 @@ class FleetRun:
     swapping_s: float
     rejections: dict[str, int]
     """How many requests were refused, by reason (SimRequest.rejected)."""
+    moves: int
 
 
 def check_workload(workload: Workload, fleet: FleetSpec) -> None:
@@ -106,6 +111,7 @@ def simulate_fleet(spec: FleetRunSpec) -> FleetRun:
         sum(worker.swaps for worker in workers),
         sum(worker.swapping_s for worker in workers),
         dict(sorted(collector.rejections.items())),
+        planner.moves,
     )
 
 
@@ -139,4 +145,6 @@ def _surroundings(spec: FleetRunSpec, workers: Sequence[FleetWorker], classes: S
                 engine = make_engine(loadable.profile, make_policy("fcfs", WEIGHTED_TOKENS))
                 rates[worker.kind, model] = full_rate_per_s(engine, loadable.slots, profiles[model])
     weights = {tenant: Share(weight=weight) for tenant, weight in spec.workload.weights.items()}
-    return Surroundings(workers, classes, profiles, rates, {**weights, **spec.shares}, spec.fleet.drain_s, spec.seed)
+    return Surroundings(
+        workers, classes, profiles, rates, {**weights, **spec.shares}, spec.fleet.drain_s, spec.seed, spec.delta
+    )

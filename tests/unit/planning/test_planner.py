@@ -12,9 +12,9 @@ from dispatcher.policies.planning.annealing import anneal
 from dispatcher.policies.planning.costs import PlanCost, Queue, ends_s, late_requests, plan_cost, queue_cost
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
+from headgate.evidence.qlm.problems import KIND, feasible, mixed, small
 from tests.support.planning.baselines import list_edf
 from tests.support.planning.exact import cheapest_cost
-from tests.support.planning.instances import KIND, feasible, mixed, small
 
 MOVES = 12_000
 

@@ -16,6 +16,7 @@ from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from headgate.simulator.fleet.profiling import ModelProfile
 from headgate.simulator.fleet.requests import FleetRequest
@@ -49,7 +50,8 @@ Action = Dispatch | Swap | Preempt
 class Surroundings:
     """What a planner is made from. `shares`: of tenants that have one. `profiles`: by model, of all its requests.
 
-    `capacity_per_s`: service units per second of a full worker, by its kind and model.
+    `capacity_per_s`: service units per second of a full worker, by its kind and model. `delta`: QLM's size of a request
+    group, in batches.
     """
 
     workers: Sequence[FleetWorker]
@@ -59,6 +61,7 @@ class Surroundings:
     shares: Mapping[str, Share]
     drain_s: float
     seed: int = 0
+    delta: int = DELTA
 
 
 class Planner(ABC):
@@ -67,6 +70,8 @@ class Planner(ABC):
     def __init__(self, around: Surroundings) -> None:
         self.around = around
         self.workers = around.workers
+        self.moves = 0
+        """The moves of the annealing so far: what planning costs, in a unit that no machine changes."""
 
     @abstractmethod
     def arrived(self, request: FleetRequest, now_s: float) -> None:

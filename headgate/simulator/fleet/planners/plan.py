@@ -96,6 +96,7 @@ class ProductionPlanner(Planner):
         now, self._planned_s = EPOCH_S + now_s, now_s
         workers = [self._planned_worker(worker, now_s) for worker in self.workers]
         self._last = make_plan(self._backlogs(now), workers, now, last=self._last, moves=MOVES, settings=self._settings)
+        self.moves += MOVES
         self._gate.plan(self._last, now_s)
 
     def _backlogs(self, now: float) -> list[TenantBacklog]:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dispatcher.policies.planning.annealing import anneal
-from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
 from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Surroundings, Swap, planner
@@ -53,7 +52,7 @@ class QlmPlanner(Planner):
         """The last planned group of each model and class, which new requests join."""
         self._unplanned: list[FleetRequest] = []
         self._planned_s = -PLAN_S
-        self._size_max = {model: _batch(around, model) * DELTA for model in around.profiles}
+        self._size_max = {model: _batch(around, model) * around.delta for model in around.profiles}
 
     def arrived(self, request: FleetRequest, now_s: float) -> None:
         group = self._last.get((request.model, request.slo_class))
@@ -108,7 +107,9 @@ class QlmPlanner(Planner):
         waiting = [self._waiting_group(str(at), group, now_s) for at, group in enumerate(groups)]
         problem = Problem(waiting, [self._planned_worker(worker, now_s) for worker in self.workers])
         first = insert_by_due_time(problem)
-        queues = anneal(problem, first, MOVES_PER_GROUP * len(groups), self.around.seed)
+        moves = MOVES_PER_GROUP * len(groups)
+        self.moves += moves
+        queues = anneal(problem, first, moves, self.around.seed)
         for worker, queue in zip(self.workers, queues, strict=True):
             self._queues[worker.name] = deque(groups[at] for at in queue)
         self._last = {group.key: group for group in groups}

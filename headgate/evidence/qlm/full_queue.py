@@ -7,10 +7,11 @@ are those of an earlier run with other lengths (another seed), never of the run 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 
-from benchmarks.waiting.scores import r_squared
 from dispatcher.policies.planning.lengths import LengthHistory, Lengths, lengths_without_history
 from dispatcher.policies.planning.waiting import Ahead, Batch, expected_wait_s
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -20,6 +21,8 @@ from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
+FLOORS = {"a10g-llama2-7b": 0.7, "a100-llama2-13b": 0.9, "a100x8-llama3-70b": 0.98, "a100-llama3-8b-chunked": 0.98}
+"""The R² that is wanted at four groups, by profile."""
 BATCHES = {"a10g-llama2-7b": 20, "a100-llama2-13b": 72, "a100x8-llama3-70b": 63, "a100-llama3-8b-chunked": 254}
 """Requests of a batch, by profile, only to size the groups (PLANNING, "Waiting time")."""
 GROUP_BATCHES = 4
@@ -91,6 +94,13 @@ def fits(profile: str, groups: int, seed: int) -> tuple[float, float]:
         for batch in (alone, corrected)
     ]
     return r_squared(actual, predicted[0]), r_squared(actual, predicted[1])
+
+
+def r_squared(actual: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return 1 - squared errors / squared distances from the mean. At least two different actual values are needed."""
+    mean = fmean(actual)
+    errors = sum((a - p) ** 2 for a, p in zip(actual, predicted, strict=True))
+    return 1 - errors / sum((a - mean) ** 2 for a in actual)
 
 
 def _service_until(request: SimRequest, until_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Planning problems for tests and benchmarks, the same for the same seed.
+"""Planning problems for Figure 20, tests and benchmarks, the same for the same seed.
 
 Groups of hundreds of workers are made from a known plan: due times are its ends, times 1 + `slack`. So a plan without
 lateness exists. How hard it is to find depends on the known plan's swaps: their time is a reserve for every plan that
