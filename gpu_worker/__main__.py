@@ -164,7 +164,7 @@ def _engine(options: argparse.Namespace, tiers: WorkerTiers, number: int) -> Eng
         server=server_options(options, os.environ),
         arguments=options.arguments,
         modelled=modelled_options(options, number),
-        sleeps=bool(options.sleep_memory_gb) and len(options.models) > 1,
+        sleep_level=options.sleep_level if options.sleep_memory_gb and len(options.models) > 1 else 0,
     )
 
 

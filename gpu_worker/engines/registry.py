@@ -33,13 +33,13 @@ def make_engine(
     server: Mapping[str, Any] | None = None,
     arguments: Sequence[str] = (),
     modelled: Mapping[str, Any] | None = None,
-    sleeps: bool = False,
+    sleep_level: int = 0,
 ) -> Engine:
     """Make an engine, not started. `batch`: sequences in a batch at most. `home`: folder for a built model. `tiers`:
     fields of TierSettings as plain values, for a policy with tiers. `swap_bytes`: host memory for swapped KV, for
     engines that swap. `server`: fields of the openai engine's ServerOptions. `arguments`: of vLLM's server.
     `modelled`: times and memory of the modelled engine (`load_s`, `sleep_bytes`, `wake_s`).
-    `sleeps`: vLLM's server is made so that it can sleep.
+    `sleep_level`: of vLLM's server (vllm/sleep.py); 0: it cannot sleep.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
@@ -64,7 +64,7 @@ def make_engine(
             )
         from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 
-        vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes, arguments=arguments, sleeps=sleeps)
+        vllm_shape = VllmShape(batch=batch, swap_bytes=swap_bytes, arguments=arguments, sleep_level=sleep_level)
         return VllmEngine(model=model, home=home, policy=policy, tiers=tiers, shape=vllm_shape)
     if kind == "openai":
         from gpu_worker.engines.openai.engine import OpenAiEngine

@@ -53,6 +53,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         f"GB of host memory for sleeping models, with --engine {SLEEPING}; 0: none sleeps, the others are stopped"
     )
     parser.add_argument("--sleep-memory-gb", type=_gb, default=0.0, metavar="GB", help=sleep_help)
+    level_help = "of vLLM's sleep: 1 keeps the weights in host memory, 2 reads them from disk again at each wake-up"
+    parser.add_argument("--sleep-level", type=int, choices=(1, 2), default=1, help=level_help)
     parser.add_argument("--slots", type=_number(1, SLOTS_MAX), default=8, help="executions at the same time")
     batch_help = "sequences in the engine's batch; with --engine openai: in the server at the same time"
     parser.add_argument("--batch", type=_number(1, BATCH_MAX), default=4, help=batch_help)
@@ -83,6 +85,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         setattr(options, name, given)
     if options.sleep_memory_gb and options.engine not in SLEEPING_ENGINES:
         parser.error(f"--sleep-memory-gb is for --engine {SLEEPING}: --engine {options.engine} cannot sleep")
+    if options.sleep_level == 2 and (options.engine != "vllm" or not options.sleep_memory_gb):
+        parser.error("--sleep-level 2 is for --engine vllm with --sleep-memory-gb")
     if len(options.models) > 1 and options.engine == "openai":
         parser.error("--engine openai serves one model: its server has its own swaps. Name one with --model")
     options.outbox = options.outbox or options.home / "outbox"

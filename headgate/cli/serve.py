@@ -35,6 +35,9 @@ def serve(
     sleep_memory_gb: Annotated[
         float, typer.Option(help="GB of host memory for each worker's sleeping models; 0: they are stopped instead.")
     ] = 0.0,
+    sleep_level: Annotated[
+        int, typer.Option(min=1, max=2, help="Of vLLM's sleep: 1 keeps weights in host memory, 2 reads them again.")
+    ] = 1,
     worker_tiers: Annotated[
         Path | None, typer.Option(help="YAML file: tiers, targets and shedding in the workers.")
     ] = None,
@@ -60,8 +63,8 @@ def serve(
         **{
             "port": port, "host": host, "engine": engine, "model": model, "url": url,
             "context_tokens": context_tokens, "slots": slots, "batch": batch, "swap_gib": swap_gib,
-            "sleep_memory_gb": sleep_memory_gb, "worker_tiers": worker_tiers, "workers": workers,
-            "fronts": fronts, "order": order, "policy": policy,
+            "sleep_memory_gb": sleep_memory_gb, "sleep_level": sleep_level, "worker_tiers": worker_tiers,
+            "workers": workers, "fronts": fronts, "order": order, "policy": policy,
             "home": data, "tenants": tenants, "start_timeout_s": start_timeout, "engine_arguments": context.obj or (),
             **fleet_options.fleet_values(fleet, engine, model),
         },

@@ -129,6 +129,7 @@ class Fleet:
             "--batch": options.batch,
             "--swap-gib": options.swap_gib or None,
             "--sleep-memory-gb": options.sleep_memory_gb or None,
+            "--sleep-level": options.sleep_level if options.sleep_level != 1 else None,
             "--tiers": options.worker_tiers,
             "--url": options.url,
             "--context-tokens": options.context_tokens,

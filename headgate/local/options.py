@@ -59,6 +59,8 @@ class FleetOptions(BaseModel):
     """GiB of host memory for swapped KV; 0: an evicted request is computed again."""
     sleep_memory_gb: float = Field(default=0.0, ge=0, le=99_999)
     """GB of host memory for a worker's sleeping models; 0: none sleeps."""
+    sleep_level: Literal[1, 2] = 1
+    """Level of vLLM's sleep (gpu_worker/engines/vllm/sleep.py)."""
     worker_tiers: Path | None = None
     """YAML file of the worker's tiers (examples/worker-tiers.yaml)."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"

@@ -59,13 +59,14 @@ NOTHING = EngineStats(0, 0, 0.0, {})
 @dataclass(frozen=True, slots=True)
 class VllmShape:
     """`batch`: sequences in a batch at most. `swap_bytes`: host memory for swapped KV. `calibrate`: measure the machine
-    at the start. `arguments`: of vLLM's server; they replace the worker's defaults. `sleeps`: the engine can sleep."""
+    at the start. `arguments`: of vLLM's server; they replace the worker's defaults. `sleep_level`: 1 or 2; 0: it cannot
+    sleep (sleep.py)."""
 
     batch: int = 64
     swap_bytes: int = 0
     calibrate: bool = True
     arguments: Sequence[str] = ()
-    sleeps: bool = False
+    sleep_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,9 @@ class VllmEngine(Forwarding):
         self._arguments = checked(self.shape.arguments)
         self._model = VllmModel.find(model, home, self._arguments)
         self.sleep_bytes: int | None = None
-        if self.shape.sleeps:  # the space for swapped KV stays too
-            self.sleep_bytes = weight_bytes(Path(self._model.path)) + self.shape.swap_bytes
+        if self.shape.sleep_level:  # the space for swapped KV stays too
+            weights = weight_bytes(Path(self._model.path)) if self.shape.sleep_level == 1 else 0
+            self.sleep_bytes = weights + self.shape.swap_bytes
         self._settings = {"policy": policy, "tiers": dict(tiers or {}), "send_stats": True}
         self._words = server_words(
             self._arguments,
@@ -121,7 +123,7 @@ class VllmEngine(Forwarding):
             batch=self.shape.batch,
             swap_bytes=self.shape.swap_bytes,
             headgate=self._settings,
-            sleeps=self.shape.sleeps,
+            sleeps=bool(self.shape.sleep_level),
         )
         self._process = ServerProcess()
         self._stats = NOTHING
@@ -132,7 +134,7 @@ class VllmEngine(Forwarding):
     async def start(self) -> None:
         """Start the server, and measure the machine. Raises RuntimeError if it ends before it serves, and what
         Forwarding.start raises."""
-        await self._process.start(self._words, developer_routes=self.shape.sleeps)
+        await self._process.start(self._words, developer_routes=bool(self.shape.sleep_level))
         self._http = httpx.AsyncClient(transport=self._transport(), timeout=POLL_WAIT_S, trust_env=False)
         await super().start()
         await self._measure_text()
@@ -152,12 +154,12 @@ class VllmEngine(Forwarding):
     async def fall_asleep(self) -> None:
         """See SleepableEngine."""
         assert self._http is not None  # noqa: S101 - `start` has set it
-        await fall_asleep(self._http)
+        await fall_asleep(self._http, self.shape.sleep_level)
 
     async def wake(self) -> None:
         """See SleepableEngine."""
         assert self._http is not None  # noqa: S101 - `start` has set it
-        await wake(self._http)
+        await wake(self._http, self.shape.sleep_level)
 
     def stats(self) -> EngineStats:
         """Return the stats of at most half a second ago."""

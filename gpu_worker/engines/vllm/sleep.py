@@ -1,11 +1,14 @@
-"""Sleep of vLLM's server at level 1: the weights go to host memory, the KV cache is discarded.
+"""Sleep of vLLM's server. It discards the KV cache. The weights go to host memory at level 1, and nowhere at level 2.
 
 The server has these routes with `VLLM_SERVER_DEV_MODE=1` only, and frees memory with `--enable-sleep-mode` only, on
-GPUs. Level 2, which also discards the weights, is not used: it is reported to give gibberish after the wake-up.
+GPUs. After level 2 the weights are read from disk again, in three calls (vLLM's documentation, "Sleep Mode"). Without
+the second one the server answers with gibberish and reports no error (vllm#29341), so level 2 is only used if it is
+requested. The canary (model_swaps.py) finds wrong weights in both cases.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -27,23 +30,28 @@ def weight_bytes(folder: Path) -> int:
     raise ValueError(f"{folder} has no weights ({', '.join(WEIGHT_FILES)}), so --sleep-memory-gb cannot count them")
 
 
-async def fall_asleep(server: httpx.AsyncClient) -> None:
-    """Put the server to sleep. The caller bounds the time. Raises SleepFailed."""
-    await _post(server, "/sleep?level=1")
+async def fall_asleep(server: httpx.AsyncClient, level: int) -> None:
+    """Put the server to sleep at level 1 or 2. The caller bounds the time. Raises SleepFailed."""
+    await _post(server, f"/sleep?level={level}")
     if not await _is_sleeping(server):
         raise SleepFailed("the server reports that it does not sleep")
 
 
-async def wake(server: httpx.AsyncClient) -> None:
-    """Wake the server up. The caller bounds the time. Raises SleepFailed."""
-    await _post(server, "/wake_up")
+async def wake(server: httpx.AsyncClient, level: int) -> None:
+    """Wake the server up from this level. The caller bounds the time. Raises SleepFailed."""
+    if level == 1:
+        await _post(server, "/wake_up")
+    else:
+        await _post(server, "/wake_up?tags=weights")
+        await _post(server, "/collective_rpc", {"method": "reload_weights"})
+        await _post(server, "/wake_up?tags=kv_cache")
     if await _is_sleeping(server):
         raise SleepFailed("the server reports that it still sleeps")
 
 
-async def _post(server: httpx.AsyncClient, path: str) -> None:
+async def _post(server: httpx.AsyncClient, path: str, body: Mapping[str, str] | None = None) -> None:
     try:
-        answer = await server.post(f"http://vllm{path}", timeout=None)
+        answer = await server.post(f"http://vllm{path}", json=body, timeout=None)
     except httpx.HTTPError as error:
         raise SleepFailed(f"POST {path}: {type(error).__name__}") from None
     if answer.status_code != 200:

@@ -27,6 +27,7 @@ class Server:
         self.words = words
         self.folder = Path(self._value("--model"))
         self.sleeps = False
+        self.level = 0
         self.is_wrong = False
 
     def _value(self, name: str) -> str:
@@ -48,6 +49,7 @@ class Server:
                 Route("/sleep", self.sleep, methods=["POST"]),
                 Route("/wake_up", self.wake_up, methods=["POST"]),
                 Route("/is_sleeping", self.is_sleeping),
+                Route("/collective_rpc", self.collective_rpc, methods=["POST"]),
             ]
         uvicorn.run(Starlette(routes=routes), uds=self._value("--uds"), log_level="error")
 
@@ -71,21 +73,30 @@ class Server:
         yield b"data: [DONE]\n\n"
 
     async def sleep(self, request: Request) -> Response:
-        if self.fault == "sleep fails" or request.query_params["level"] != "1":
+        if self.fault == "sleep fails":
             return JSONResponse({"error": {"message": "Memory usage increased after sleeping."}}, 500)
-        self.sleeps = self.fault != "sleep lies"
+        self.sleeps, self.level = self.fault != "sleep lies", int(request.query_params["level"])
         if self.fault == "dies asleep":
             os._exit(1)
-        return JSONResponse({"status": "sleeping", "level": 1})
+        self.is_wrong = self.is_wrong or self.level == 2
+        return JSONResponse({"status": "sleeping", "level": self.level})
 
-    async def wake_up(self, _request: Request) -> Response:
+    async def wake_up(self, request: Request) -> Response:
         if self.fault == "wake fails":
             return JSONResponse({"error": {"message": "out of memory"}}, 500)
         if self.fault == "dies when woken":
             os._exit(1)
-        self.sleeps = self.fault in ("wake lies", "wake lies twice")
-        self.is_wrong = self.fault == "wrong after wake"
-        return JSONResponse({"status": "awake", "tags": None})
+        tags = request.query_params.getlist("tags")
+        self.sleeps = self.fault in ("wake lies", "wake lies twice") or tags == ["weights"]
+        self.is_wrong = self.is_wrong or self.fault == "wrong after wake"
+        return JSONResponse({"status": "awake", "tags": tags})
+
+    async def collective_rpc(self, request: Request) -> Response:
+        if self.fault == "reload fails":
+            return JSONResponse({"error": {"message": "no such file"}}, 500)
+        assert (await request.json())["method"] == "reload_weights"
+        self.is_wrong = self.fault == "reloads nothing"
+        return JSONResponse({"results": [None]})
 
     async def is_sleeping(self, _request: Request) -> Response:
         if self.fault == "nonsense":

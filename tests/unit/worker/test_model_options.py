@@ -36,6 +36,9 @@ def test_modelled_models_sleep_as_they_are_described() -> None:
         ("--engine modelled --load-s -1", "--load-s"),
         ("--engine modelled --sleep-memory-gb -1", "--sleep-memory-gb"),
         ("--engine transformers --sleep-memory-gb 8", "--engine transformers cannot sleep"),
+        ("--engine modelled --sleep-memory-gb 8 --sleep-level 2", "--sleep-level 2 is for --engine vllm"),
+        ("--engine vllm --sleep-level 2", "with --sleep-memory-gb"),
+        ("--engine vllm --sleep-memory-gb 8 --sleep-level 3", "invalid choice: 3"),
         ("--engine modelled --load-s inf", "is not a number of seconds"),
     ],
 )

@@ -45,8 +45,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def engine_of(home: Path, name: str, *, sleeps: bool = False) -> VllmEngine:
-    shape = VllmShape(batch=4, swap_bytes=20 << 20, calibrate=False, arguments=ARGUMENTS, sleeps=sleeps)
+def engine_of(home: Path, name: str, *, sleep_level: int = 0) -> VllmEngine:
+    shape = VllmShape(batch=4, swap_bytes=20 << 20, calibrate=False, arguments=ARGUMENTS, sleep_level=sleep_level)
     return VllmEngine(model=str(home / name), home=home, shape=shape)
 
 
@@ -80,7 +80,7 @@ async def test_a_swap_stops_a_server_and_starts_the_other(home: Path) -> None:
 
 async def test_the_server_sleeps_and_serves_the_same_tokens_after_it(home: Path) -> None:
     """Three times, with headgate's scheduler and connector. On a CPU the server starts without --enable-sleep-mode."""
-    engine = engine_of(home, "one", sleeps=True)
+    engine = engine_of(home, "one", sleep_level=1)
     assert engine.sleep_bytes == weight_bytes(home / "one") + (20 << 20)
     engine._words.remove("--enable-sleep-mode")
     await engine.start()
@@ -95,7 +95,7 @@ async def test_the_server_sleeps_and_serves_the_same_tokens_after_it(home: Path)
 
 
 async def test_the_cpu_build_refuses_to_sleep(home: Path) -> None:
-    engine = engine_of(home, "one", sleeps=True)
+    engine = engine_of(home, "one", sleep_level=1)
     with pytest.raises(RuntimeError, match="ended with exit code"):
         await engine.start()
     await engine.stop()

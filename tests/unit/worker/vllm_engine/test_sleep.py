@@ -36,19 +36,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def engine_of(home: Path, name: str, *, sleeps: bool = True) -> VllmEngine:
-    shape = VllmShape(batch=2, swap_bytes=SWAP_BYTES, calibrate=False, sleeps=sleeps)
+def engine_of(home: Path, name: str, *, sleep_level: int = 1) -> VllmEngine:
+    shape = VllmShape(batch=2, swap_bytes=SWAP_BYTES, calibrate=False, sleep_level=sleep_level)
     return VllmEngine(model=str(home / name), home=home, shape=shape)
 
 
 @asynccontextmanager
-async def swapping(home: Path) -> AsyncIterator[tuple[SupervisedEngine, ModelSwaps]]:
+async def swapping(home: Path, level: int = 1) -> AsyncIterator[tuple[SupervisedEngine, ModelSwaps]]:
     """A worker with the models one (loaded) and two (asleep)."""
-    engine = SupervisedEngine(lambda: engine_of(home, "one"), RealClock())
+    engine = SupervisedEngine(lambda: engine_of(home, "one", sleep_level=level), RealClock())
     await engine.start()
     try:
-        room = 2 * (WEIGHT_BYTES + SWAP_BYTES)
-        yield engine, await ModelSwaps.prepared(engine, [lambda: engine_of(home, "two")], RealClock(), room)
+        room = 2 * SWAP_BYTES + (2 * WEIGHT_BYTES if level == 1 else 0)
+        others = [lambda: engine_of(home, "two", sleep_level=level)]
+        yield engine, await ModelSwaps.prepared(engine, others, RealClock(), room)
     finally:
         await engine.stop()
 
@@ -65,7 +66,8 @@ def servers() -> list[psutil.Process]:
 
 def test_its_sleep_takes_the_weights_and_the_space_for_swapped_kv(home: Path) -> None:
     assert engine_of(home, "one").sleep_bytes == WEIGHT_BYTES + SWAP_BYTES
-    assert engine_of(home, "one", sleeps=False).sleep_bytes is None
+    assert engine_of(home, "one", sleep_level=2).sleep_bytes == SWAP_BYTES
+    assert engine_of(home, "one", sleep_level=0).sleep_bytes is None
     (home / "one" / "pytorch_model.bin").write_bytes(b"the same weights again")
     assert weight_bytes(home / "one") == WEIGHT_BYTES
     (home / "one" / "model.safetensors").unlink()
@@ -74,8 +76,9 @@ def test_its_sleep_takes_the_weights_and_the_space_for_swapped_kv(home: Path) ->
         engine_of(home, "one")
 
 
-async def test_cycles_keep_the_two_servers_and_their_tokens(home: Path) -> None:
-    async with swapping(home) as (engine, swaps):
+@pytest.mark.parametrize("level", [1, 2])
+async def test_cycles_keep_the_two_servers_and_their_tokens(home: Path, level: int) -> None:
+    async with swapping(home, level) as (engine, swaps):
         before = {server.pid for server in servers()}
         for cycle in range(5):
             for name in ("two", "one"):
@@ -89,7 +92,7 @@ async def test_cycles_keep_the_two_servers_and_their_tokens(home: Path) -> None:
 
 
 async def test_a_server_that_does_not_sleep_has_no_routes_for_it(home: Path) -> None:
-    engine = engine_of(home, "one", sleeps=False)
+    engine = engine_of(home, "one", sleep_level=0)
     await engine.start()
     try:
         assert engine._http is not None
@@ -123,6 +126,15 @@ async def test_a_failed_wake_up_ends_the_server_and_starts_another(home: Path, f
         after = {server.pid for server in servers()}
         assert len(after) == 2
         assert len(after - before) == 1
+        assert await answer(engine, "r") == 3 * " two"
+
+
+@pytest.mark.parametrize("fault", ["reload fails", "reloads nothing"])
+async def test_weights_that_are_not_read_again_end_the_server(home: Path, fault: str) -> None:
+    async with swapping(home, 2) as (engine, swaps):
+        (home / "two" / sleeping_server.FAULT).write_text(fault)
+        await swaps.load("two")
+        assert engine.swaps.wakes_failed == 1
         assert await answer(engine, "r") == 3 * " two"
 
 
