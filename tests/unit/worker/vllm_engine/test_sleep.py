@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dispatcher.bootstrap import RealClock
-from gpu_worker.engines.interface import EngineRequest, Token
+from gpu_worker.engines.interface import Engine, EngineRequest, Token
 from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm import process
@@ -48,8 +48,11 @@ async def swapping(home: Path, level: int = 1) -> AsyncIterator[tuple[Supervised
     await engine.start()
     try:
         room = 2 * SWAP_BYTES + (2 * WEIGHT_BYTES if level == 1 else 0)
-        others = [lambda: engine_of(home, "two", sleep_level=level)]
-        yield engine, await ModelSwaps.prepared(engine, others, RealClock(), room)
+
+        def other() -> Engine:
+            return engine_of(home, "two", sleep_level=level)
+
+        yield engine, await ModelSwaps.prepared(engine, [other], RealClock(), room)
     finally:
         await engine.stop()
 
