@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from dispatcher.fields.parse import Parsed, parse
 from dispatcher.model.errors import InvalidRequest, StoreUnavailable
 from dispatcher.model.kept_response import CONTENT_BYTES_MAX, KeptResponse
+from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
-from dispatcher.responses.errors import UnknownItem, UnknownPreviousResponse, UnknownResponse
+from dispatcher.responses.errors import Places, UnknownItem, UnknownPreviousResponse, UnknownResponse, renamed
 from dispatcher.responses.ids import is_response_id, response_of_item
 from dispatcher.responses.items import check_size
 from dispatcher.responses.record import Item, Record, decode, encode
-from dispatcher.responses.request import Asked
+from dispatcher.responses.request import Asked, chat_of, parse_asked
 
 REFERENCED_MAX = 16
 """The most kept responses that one request may read because of its references. One response has the items of all
@@ -37,6 +40,31 @@ async def delete_response(context: Context, tenant: str, response_id: str) -> No
         raise UnknownResponse(context.settings.responses_kept_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request for a response: what was asked, and the chat that is submitted for it.
+
+    `items`: all that the model reads, those of earlier responses first. `places`: those of the chat's fields in the
+    request.
+    """
+
+    asked: Asked
+    items: list[Item]
+    chat: Parsed
+    places: Places
+
+
+async def read_turn(context: Context, tenant: str, body: Mapping[str, Any]) -> Turn:
+    """Return the turn of a body of POST /v1/responses. Raises InvalidRequest and what `conversation` raises."""
+    drops = context.settings.drops_unknown_fields
+    asked = parse_asked(body, drop_unknown=drops)
+    earlier, items = await conversation(context, tenant, asked)
+    places = Places()
+    with renamed(places):
+        chat = parse(chat_of(asked, earlier, items, places), Endpoint.CHAT, drop_unknown=drops)
+    return Turn(asked, [*earlier, *items], Parsed(chat.request, (*asked.dropped, *chat.dropped)), places)
+
+
 async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[list[Item], list[Item]]:
     """Return the items of earlier responses, and those of `input` with each reference replaced by its item.
 
@@ -47,6 +75,12 @@ async def conversation(context: Context, tenant: str, asked: Asked) -> tuple[lis
     items = await _resolved(context, tenant, asked.items)
     check_size([*earlier, *items])
     return earlier, items
+
+
+async def keep_if_wanted(context: Context, tenant: str, response: dict[str, Any], items: list[Item]) -> None:
+    """Keep a whole response if its request wants it (`store`). If that fails, the response says so."""
+    if response["store"] and (why_not := await keep(context, tenant, Record(response, items))):
+        response |= {"store": False, "not_stored_because": why_not}
 
 
 async def keep(context: Context, tenant: str, record: Record) -> str:

@@ -11,9 +11,10 @@ A response that is not streamed is built by the same calls, and its events are d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from dispatcher.model.collected import tokens_of
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.responses.output import Event, FunctionItem, MessageItem, OutputItem, ReasoningItem
@@ -22,6 +23,8 @@ from dispatcher.responses.shape import ResponseHead, ended, failure, usage
 _REASONING = ("reasoning", "reasoning_content")
 """The names that engines give the reasoning in a chat's delta."""
 
+Choices = Sequence[Mapping[str, Any]]
+"""The choices of a whole answer, as in dispatcher/model/collected.py."""
 Item = TypeVar("Item", bound=MessageItem | ReasoningItem)
 
 
@@ -65,6 +68,13 @@ class ResponseEvents:
         spent = usage(finished.input_tokens, finished.output_tokens)
         self.final = self._head.response(status, self._output(), usage=spent, incomplete_details=details)
         return self._numbered(events)
+
+    def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
+        """Return the whole response of an answer that is not streamed. It is `final` from then on."""
+        for token in tokens_of(choices[:1], finished.output_tokens):
+            self.token(token)
+        self.finish(finished)
+        return self.final
 
     def last(self) -> list[Event]:
         return self._numbered([{"type": f"response.{self.final['status']}", "response": self.final}])

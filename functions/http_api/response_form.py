@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
-from dispatcher.model.collected import tokens_of
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.context import Context
-from dispatcher.operations.responses import keep
+from dispatcher.operations.responses import keep_if_wanted
 from dispatcher.responses.answer import ResponseEvents
 from dispatcher.responses.items import Item, listed
 from dispatcher.responses.output import Event
-from dispatcher.responses.record import Record
 from dispatcher.responses.request import Asked
 from dispatcher.responses.shape import ResponseHead
 from functions.http_api.forms import Choices
@@ -25,7 +23,7 @@ class ResponseForm:
     """One response. `items` are all items that the model reads, those of earlier responses first."""
 
     def __init__(self, context: Context, tenant: str, head: AnswerHead, asked: Asked, items: Sequence[Item]) -> None:
-        self._context, self._tenant, self._asked = context, tenant, asked
+        self._context, self._tenant = context, tenant
         self._items = listed(items, head.id)
         self._events = ResponseEvents(ResponseHead(head.id, head.created, head.model, asked))
         self._is_open = False
@@ -47,19 +45,12 @@ class ResponseForm:
         return []
 
     async def whole(self, choices: Choices, finished: Finished) -> dict[str, Any]:
-        for token in tokens_of(choices[:1], finished.output_tokens):
-            self._events.token(token)
-        self._events.finish(finished)
+        self._events.whole(choices, finished)
         await self._keep()
         return self._events.final
 
     async def _keep(self) -> None:
-        """Keep the response if the request wants it. If that fails, the response says so."""
-        if not self._asked.is_stored:
-            return
-        why_not = await keep(self._context, self._tenant, Record(self._events.final, self._items))
-        if why_not:
-            self._events.final |= {"store": False, "not_stored_because": why_not}
+        await keep_if_wanted(self._context, self._tenant, self._events.final, self._items)
 
     def _opening(self) -> list[Event]:
         if self._is_open:

@@ -8,14 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dispatcher.fields.parse import Parsed, parse
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.errors import InvalidRequest
-from dispatcher.model.requests import Endpoint
-from dispatcher.operations.responses import conversation, delete_response, read_response
-from dispatcher.responses.errors import Places, renamed
+from dispatcher.operations.responses import delete_response, read_response, read_turn
+from dispatcher.responses.errors import renamed
 from dispatcher.responses.listing import page_of
-from dispatcher.responses.request import chat_of, parse_asked
 from dispatcher.strict_json import parse_object
 from functions.http_api.callers import context_of, tenant_of
 from functions.http_api.complete import complete, read_request
@@ -27,18 +24,13 @@ PATH = "/v1/responses"
 async def create_response(request: Request) -> Response:
     context, tenant = context_of(request), await tenant_of(request)
     key, body = await read_request(request, tenant)
-    drops = context.settings.drops_unknown_fields
-    asked = parse_asked(parse_object(body), drop_unknown=drops)
-    earlier, items = await conversation(context, tenant.name, asked)
-    places = Places()
-    with renamed(places):
-        chat = parse(chat_of(asked, earlier, items, places), Endpoint.CHAT, drop_unknown=drops)
-        parsed = Parsed(chat.request, (*asked.dropped, *chat.dropped))
+    turn = await read_turn(context, tenant.name, parse_object(body))
 
-        def form(head: AnswerHead) -> ResponseForm:
-            return ResponseForm(context, tenant.name, head, asked, [*earlier, *items])
+    def form(head: AnswerHead) -> ResponseForm:
+        return ResponseForm(context, tenant.name, head, turn.asked, turn.items)
 
-        return await complete(request, tenant, parsed, key, form)
+    with renamed(turn.places):
+        return await complete(request, tenant, turn.chat, key, form)
 
 
 async def get_response(request: Request) -> Response:

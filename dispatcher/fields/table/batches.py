@@ -10,11 +10,14 @@ from dispatcher.fields.shapes.scalars import Anything, Text, Word
 from dispatcher.fields.table.ours import refused
 from dispatcher.model.requests import Endpoint
 
+RESPONSES = "/v1/responses"
 ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/chat/completions": Endpoint.CHAT,
     "/v1/completions": Endpoint.COMPLETION,
     "/v1/embeddings": Endpoint.EMBEDDINGS,
+    RESPONSES: Endpoint.CHAT,
 }
+"""The paths that the lines of a batch may have, and what a line is submitted as."""
 METADATA_MAX, METADATA_KEY_CHARS_MAX, METADATA_CHARS_MAX = 16, 64, 512
 WINDOW_HOURS_MAX = 24
 CUSTOM_ID_CHARS_MAX = 512

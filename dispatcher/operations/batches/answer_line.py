@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.batches import Batch
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, ServiceError, StoreUnavailable
-from dispatcher.model.requests import Request
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.answer import body_of, result_of
-from dispatcher.operations.batches.lines import Line, custom_id_of, request_of
+from dispatcher.model.worker_protocol import Finished
+from dispatcher.operations.answer import head_of, result_of
+from dispatcher.operations.batches.line_request import LineRequest, line_request
+from dispatcher.operations.batches.lines import Line, custom_id_of
 from dispatcher.operations.batches.results import Result, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.leaving import cancel
+from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Accepted, Known, Submission, submit
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
@@ -62,11 +64,9 @@ class LineCall:
 
     async def result(self, line: Line) -> Result:
         """Return the result of the line. It fails alone: no error of it is raised."""
-        batch, drops = self._batch, self._context.settings.drops_unknown_fields
-        own = custom_id_of(line)
+        batch, own = self._batch, custom_id_of(line)
         try:
-            request = request_of(line, batch.endpoint, self._slo_class, drop_unknown=drops)
-            body = await self._answered(request, line)
+            body = await self._answered(line)
         except AnsweredError as error:
             return failed(batch, line, own, self._call_id, error)
         except Exception as error:
@@ -76,12 +76,14 @@ class LineCall:
             return given_up(batch, line, own, *self._stop.reason)
         return done(batch, line, own, self._call_id, body)
 
-    async def _answered(self, request: Request, line: Line) -> dict[str, Any] | None:
+    async def _answered(self, line: Line) -> dict[str, Any] | None:
         """Return the body of the answer, or None if the batch stops first. Raises the error that is the line's end."""
-        pause_s = PAUSE_FIRST_S
+        pause_s, asked = PAUSE_FIRST_S, None
         while not self._stop.is_set:
             try:
-                return await self._once(request, line)
+                asked = asked or await self._asked(line)
+                with asked.renamed():
+                    return await self._once(asked, line)
             except _Withdrawn:
                 self._number += 1
             except AnsweredError as error:
@@ -96,14 +98,17 @@ class LineCall:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         return None
 
-    async def _once(self, request: Request, line: Line) -> dict[str, Any]:
+    async def _asked(self, line: Line) -> LineRequest:
+        return await line_request(self._context, self._batch.tenant, line, self._batch.endpoint, self._slo_class)
+
+    async def _once(self, asked: LineRequest, line: Line) -> dict[str, Any]:
         key = f"batch:{self._batch.id}:{line.number}:{self._number}"
         due_at = due_at_of(self._batch, line.number)
-        submitted = await submit(self._context, Submission(await self._tenant(), request, key, due_at=due_at))
+        submitted = await submit(self._context, Submission(await self._tenant(), asked.request, key, due_at=due_at))
         try:
             if isinstance(submitted, Known):
-                return await self._known(submitted)
-            return await self._accepted(submitted)
+                return await self._known(submitted, asked)
+            return await self._accepted(submitted, asked)
         except DeadlineExceeded:
             self._ran_into_deadline += _has_run(submitted)
             raise
@@ -117,7 +122,7 @@ class LineCall:
             raise InvalidRequest("The tenant does not exist any more.", None, "unknown_tenant")
         return found
 
-    async def _known(self, known: Known) -> dict[str, Any]:
+    async def _known(self, known: Known, asked: LineRequest) -> dict[str, Any]:
         """Return the answer of a call that was submitted before, by another process."""
         self._call_id = known.invocation.id
         reading = asyncio.ensure_future(result_of(self._context, known))
@@ -129,9 +134,9 @@ class LineCall:
         finally:
             reading.cancel()
         assert answer is not None  # noqa: S101 - it waits without a timeout
-        return body_of(known.invocation, answer)
+        return await self._body(asked, head_of(known.invocation), choices_of(answer), last_event(answer))
 
-    async def _accepted(self, accepted: Accepted) -> dict[str, Any]:
+    async def _accepted(self, accepted: Accepted, asked: LineRequest) -> dict[str, Any]:
         call, following = accepted.call, accepted.following
         self._call_id = call.id
 
@@ -151,8 +156,14 @@ class LineCall:
             reading.cancel()
             begun.cancel()
         head = AnswerHead(call.id, int(call.created_at), call.request.model, call.request.endpoint)
-        collected = following.answer
-        return head.body(collected.choices(), collected.input_tokens, collected.output_tokens)
+        answer = following.answer
+        finished = Finished(answer.reason, answer.input_tokens, answer.output_tokens, answer.reasons)
+        return await self._body(asked, head, answer.choices(), finished)
+
+    async def _body(
+        self, asked: LineRequest, head: AnswerHead, choices: Sequence[Mapping[str, Any]], finished: Finished
+    ) -> dict[str, Any]:
+        return await asked.body(self._context, self._batch.tenant, head, choices, finished)
 
     async def _withdraw(self, following: Following) -> None:
         """Take the call from the gate unless a worker has begun it. Raises _Withdrawn if it is withdrawn."""

@@ -1,4 +1,4 @@
-"""The lines of a batch's input file: read one after another, checked, and turned into requests."""
+"""The lines of a batch's input file: read one after another, and checked."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dispatcher.fields.objects import read_fields
-from dispatcher.fields.parse import parse
 from dispatcher.fields.reading import Reading
-from dispatcher.fields.table.batches import CUSTOM_ID_CHARS_MAX, ENDPOINTS
+from dispatcher.fields.table.batches import CUSTOM_ID_CHARS_MAX
 from dispatcher.fields.tables import LINE_TABLE
 from dispatcher.model.errors import InvalidRequest, RequestTooLarge
-from dispatcher.model.requests import Request
 from dispatcher.strict_json import BODY_BYTES_MAX, parse_object
 
 LINES_MAX = 50_000
@@ -115,16 +113,8 @@ def custom_id_of(line: Line) -> str | None:
     return own if isinstance(own, str) and len(own) <= CUSTOM_ID_CHARS_MAX else None
 
 
-def request_of(line: Line, endpoint: str, slo_class: str, *, drop_unknown: bool) -> Request:
-    """Return the request of a line, in the deferred class. Raises InvalidRequest, which names the line."""
-    try:
-        return _request_of(line, endpoint, slo_class, drop_unknown)
-    except InvalidRequest as error:
-        error.message = f"Line {line.number + 1}: {error.message}"
-        raise
-
-
-def _request_of(line: Line, endpoint: str, slo_class: str, drop_unknown: bool) -> Request:
+def fields_of(line: Line, endpoint: str) -> dict[str, Any]:
+    """Return the body of a line's request. Raises InvalidRequest."""
     if line.text is None:
         raise RequestTooLarge(f"The line has {line.end - line.start} bytes; at most {LINE_BYTES_MAX} are accepted.")
     fields = read_fields(parse_object(line.text, bytes_max=LINE_BYTES_MAX), LINE_TABLE, "", Reading())
@@ -132,10 +122,5 @@ def _request_of(line: Line, endpoint: str, slo_class: str, drop_unknown: bool) -
         raise InvalidRequest(f"`url` must be the endpoint of the batch, {endpoint}.", "url")
     if not isinstance(fields["body"], dict):
         raise InvalidRequest("`body` must be an object.", "body")
-    request = parse(fields["body"], ENDPOINTS[endpoint], drop_unknown=drop_unknown).request
-    if request.stream:
-        raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
-    if request.slo_class not in ("", slo_class):
-        message = f"The lines of a batch have the SLO class {slo_class}: leave out `headgate_slo_class`."
-        raise InvalidRequest(message, "metadata.headgate_slo_class")
-    return replace(request, slo_class=slo_class)
+    body: dict[str, Any] = fields["body"]
+    return body

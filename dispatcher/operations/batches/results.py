@@ -32,8 +32,10 @@ class Result(NamedTuple):
 
 def done(batch: Batch, line: Line, custom_id: str | None, call_id: str, body: Mapping[str, Any]) -> Result:
     usage = body["usage"]
+    input_tokens = usage["input_tokens"] if "input_tokens" in usage else usage["prompt_tokens"]
+    output_tokens = usage.get("output_tokens", usage.get("completion_tokens", 0))
     text = _line(batch, line, custom_id, {"status_code": 200, "request_id": call_id, "body": body}, None)
-    return Result(line, text, True, usage["prompt_tokens"], usage.get("completion_tokens", 0))
+    return Result(line, text, True, input_tokens, output_tokens)
 
 
 def failed(batch: Batch, line: Line, custom_id: str | None, call_id: str, error: AnsweredError) -> Result:

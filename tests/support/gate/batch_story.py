@@ -19,6 +19,7 @@ from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.memory_gate import CHAT, MODEL, POOL, Gate, make_gate
 from tests.support.memory_files import MemoryFiles
 
+RESPONSES = "/v1/responses"
 CLASSES = SloClasses([SloClass("normal", 60.0), SloClass("night", 3600.0, is_deferred=True)])
 LATEST_S = 48 * 3600.0
 """No test waits longer, in virtual time."""
@@ -44,16 +45,21 @@ def line(custom_id: str, max_tokens: int = 3, **more: Any) -> dict[str, Any]:
     return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
 
 
+def response_line(custom_id: str, **more: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "input": custom_id, "max_output_tokens": 3, **more}
+    return {"custom_id": custom_id, "method": "POST", "url": RESPONSES, "body": body}
+
+
 def jsonl(*lines: Any) -> bytes:
     return b"".join((each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in lines)
 
 
-async def started(gate: Gate, *lines: Any, tenant: str = "a", window: str = "24h") -> Batch:
+async def started(gate: Gate, *lines: Any, tenant: str = "a", window: str = "24h", endpoint: str = CHAT) -> Batch:
     """Upload the lines and create their batch."""
     record = await upload(gate.context, tenant, "requests.jsonl", parts_of(jsonl(*lines)))
     found = await gate.store.get_tenant(tenant)
     assert found is not None
-    body = {"input_file_id": record.id, "endpoint": CHAT, "completion_window": window}
+    body = {"input_file_id": record.id, "endpoint": endpoint, "completion_window": window}
     return await create(gate.context, found, body)
 
 

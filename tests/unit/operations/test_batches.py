@@ -19,7 +19,10 @@ from dispatcher.operations.batches import lines as reading
 from dispatcher.operations.batches.answer_line import due_at_of
 from dispatcher.operations.batches.create import cancel, create
 from dispatcher.operations.files import delete, file_of, upload
+from dispatcher.operations.responses import read_response
+from dispatcher.responses.errors import UnknownResponse
 from tests.support.gate.batch_story import (
+    RESPONSES,
     batch_gate,
     batch_process,
     ended,
@@ -28,6 +31,7 @@ from tests.support.gate.batch_story import (
     line,
     output,
     parts_of,
+    response_line,
     runner,
     started,
 )
@@ -104,6 +108,46 @@ async def test_a_bad_line_fails_alone(gate: Gate, monkeypatch: pytest.MonkeyPatc
     assert told[0]["message"].startswith("Line 2: ")
     assert [each["param"] for each in told[1:4]] == ["custom_id", "url", "method"]
     assert told[7]["code"] == "model_not_found"
+
+
+async def test_lines_may_be_requests_for_responses(gate: Gate) -> None:
+    batch = await started(gate, response_line("kept"), response_line("not kept", store=False), endpoint=RESPONSES)
+    async with runner(gate):
+        over = await ended(gate, batch)
+    assert (over.completed, over.failed, over.input_tokens, over.output_tokens) == (2, 0, 20, 6)
+    kept, passed = [each["response"]["body"] for each in await output(gate, over)]
+    for body in (kept, passed):
+        assert (body["object"], body["status"]) == ("response", "incomplete"), "max_output_tokens was reached"
+        assert body["output"][0]["content"][0]["text"] == "xxx"
+    assert (kept["store"], passed["store"]) == (True, False)
+    assert (await read_response(gate.context, "a", kept["id"])).response == kept
+    with pytest.raises(UnknownResponse):
+        await read_response(gate.context, "a", passed["id"])
+    later = await started(gate, response_line("more", previous_response_id=kept["id"]), endpoint=RESPONSES)
+    async with runner(gate):
+        over = await ended(gate, later)
+    assert (await output(gate, over))[0]["response"]["body"]["previous_response_id"] == kept["id"]
+    messages = gate.workers.orders[-1][1].body["messages"]
+    assert [each["role"] for each in messages] == ["user", "assistant", "user"]
+    assert gate.spent("a") == 3 * (10 + 2 * 3)
+
+
+async def test_a_bad_response_fails_alone_and_names_its_own_fields(gate: Gate) -> None:
+    bad = [
+        response_line("stream", stream=True),
+        response_line("unknown", previous_response_id="resp_" + "0" * 32),
+        response_line("tools", tools=[{"type": "web_search"}]),
+        response_line("long", max_output_tokens=10**9),
+        line("a chat"),
+    ]
+    batch = await started(gate, *bad, response_line("good"), endpoint=RESPONSES)
+    async with runner(gate):
+        over = await ended(gate, batch)
+    assert (over.completed, over.failed) == (1, 5)
+    told = [each["response"]["body"]["error"] for each in await errors(gate, over)]
+    assert [each["param"] for each in told] == [
+        "stream", "previous_response_id", "tools.0.type", "max_output_tokens", "url",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
