@@ -20,17 +20,25 @@ FAILS = 0.2
 class StormSwaps:
     """gpu_worker.engines.model_swaps.ModelSwaps, as far as a worker's swapper needs it."""
 
-    def __init__(self, engine: StormEngine, count: int, random: Random) -> None:
+    def __init__(self, engine: StormEngine, count: int, random: Random, service_per_s: float = 0.0) -> None:
+        """`service_per_s`: the throughput of each model until it is measured; 0: unknown."""
         self.engine = engine
         self._models = MODELS[:count]
         self._random = random
+        self._service_per_s = service_per_s
 
     def can_load(self, model: str) -> bool:
         return model in self._models
 
     def loadable(self, loaded: str, service_per_s: Callable[[str], float]) -> tuple[LoadableModel, ...]:
         return tuple(
-            LoadableModel(model, 0.0 if model == loaded else SWAP_S, CONTEXT_TOKENS, 1.0, service_per_s(model))
+            LoadableModel(
+                model,
+                0.0 if model == loaded else SWAP_S,
+                CONTEXT_TOKENS,
+                1.0,
+                service_per_s(model) or self._service_per_s,
+            )
             for model in self._models
         )
 

@@ -15,6 +15,7 @@ from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.detached import serve_launched
+from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
@@ -137,7 +138,8 @@ class WorkerNode(Node):
         self.executions = Executions(
             name, self.engine, weather.slots, self.clock, self.outbox, started_at=self.clock.now()
         )
-        swaps: Any = StormSwaps(self.engine, weather.models, self.random)
+        output_per_s = weather.slots / weather.token_s if weather.planned else 0.0
+        swaps: Any = StormSwaps(self.engine, weather.models, self.random, WEIGHTED_TOKENS.output_weight * output_per_s)
         self.swapper = Swapper(swaps, self.executions, self.clock, DRAIN_S) if weather.models > 1 else None
         self.agent: Agent | None = None
         self.spawn(self._run())

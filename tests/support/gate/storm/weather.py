@@ -13,6 +13,8 @@ STEADY = 0.6
 """In so many seeds with isolations nothing else fails, so that a gate process leads for longer than a lease."""
 SWAPPING = 0.2
 """In so many seeds workers can load several models."""
+PLANNED = 0.5
+"""In so many of these the leader plans."""
 MILD = 0.25
 """In so many seeds only processes die: store, network and clocks work, so the bounds of liveness hold all the time."""
 
@@ -70,6 +72,8 @@ class Weather:
     set_back_s: float = 0.0
     """Most by which the wall clock of a worker is set back while it is isolated."""
     models: int = 1
+    planned: bool = False
+    """The workers report a throughput from the start, so that the leader plans."""
     """What each worker can load. With more than one, calls are for any of them, and workers swap."""
     freezes: float = 0.0
     """Chance that a process stops in the middle of an append, for longer than an entry lives."""
@@ -130,7 +134,9 @@ def draw(seed: int, fronts: int | None = None) -> Weather:
 def _with_models(weather: Weather) -> Weather:
     """Return the weather, in some seeds with workers of several models. Other random numbers stay as they are."""
     random = Random(f"models {weather.seed}")
-    return replace(weather, models=random.choice([2, 3])) if random.random() < SWAPPING else weather
+    if random.random() >= SWAPPING:
+        return weather
+    return replace(weather, models=random.choice([2, 3]), planned=random.random() < PLANNED)
 
 
 def _long_silences(weather: Weather, random: Random) -> Weather:
