@@ -1,8 +1,9 @@
 """Plans the fleet of a leader: makes a picture of its shard, lets `offload` plan, and proposes the plan to the shard.
 
 A plan is due when a miss is predicted, at most every REPLAN_S, and otherwise every SWEEP_S. While no worker can load
-several models, nothing is planned. A planner that fails or takes too long costs a plan: dispatch goes on without it,
-and the shard checks every plan that it gets, so two planners do no harm (shard/planned.py).
+several models, or no throughput is measured, nothing is planned. A planner that fails or takes too long costs a plan:
+dispatch goes on without it, and the shard checks every plan that it gets, so two planners do no harm
+(shard/planned.py).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Planning:
 
     async def _plan(self) -> None:
         picture = plan_input(self._replica.shard.state, self._forecasts, self._clock.now())
-        if not picture.workers:
+        if not picture.is_measured:
             return
         try:
             async with asyncio.timeout(PLAN_MAX_S):

@@ -29,6 +29,11 @@ class PlanInput(NamedTuple):
     made_at: float
     """The time of the picture, in Unix seconds."""
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether any throughput is measured. Otherwise no time can be planned."""
+        return any(rate > 0 for worker in self.workers for rate in worker.service_per_s.values())
+
 
 def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: float) -> PlanInput:
     """Return the picture. `forecasts`: the arrivals of the tenants, by model."""

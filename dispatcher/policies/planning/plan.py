@@ -11,8 +11,8 @@ Source: QLM (SoCC 2024), sections 4 and 7; the deviations stand in the modules n
 without it, and residency.py, `fallback_models`, loads what no plan loads.
 
 It is the same for the same arguments. Unknown names in the last plan are ignored, and all of it if it is older than a
-minute or from the future. If no throughput is measured, no time can be planned: then each waiting model that is loaded
-nowhere gets a worker, as far as workers may swap, and there are no orders.
+minute or from the future. If no throughput is measured, no time can be planned: then each worker keeps its model, and
+there are no orders. The gate does not use such a plan: without one its models take turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, load_floors, place_deferred
 from dispatcher.policies.planning.insertion import insert_by_due_time
 from dispatcher.policies.planning.problem import PlannedWorker, Problem, WaitingGroup
-from dispatcher.policies.planning.residency import assign, held_s
+from dispatcher.policies.planning.residency import held_s
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.planning.steadiness import steady
 
@@ -113,7 +113,9 @@ def make_plan(
     models |= {model for backlog in backlogs for model in backlog.forecast_service}
     rates = ServiceRates(workers, models | {worker.loaded for worker in workers})
     if not rates.are_known:
-        return _without_times(backlogs, workers, now)
+        waiting = sum(group.requests for backlog in backlogs for group in backlog.groups)
+        kept = {worker.name: worker.loaded for worker in workers}
+        return Plan(now, kept, {worker.name: () for worker in workers}, left_out=waiting)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     return _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
@@ -232,16 +234,3 @@ class _Planning:
         deferred = [piece for piece in self.claimed.pieces if piece.has_slack]
         for name, piece, end_s in place_deferred(deferred, self.workers, self.rates, tails, models, idle, self.now):
             groups[name].append(self._planned(piece, end_s))
-
-
-def _without_times(backlogs: Sequence[TenantBacklog], workers: Sequence[FleetWorker], now: float) -> Plan:
-    """Load each waiting model somewhere, the one that is due first before the others."""
-    due_at: dict[str, float] = {}
-    for group in (group for backlog in backlogs for group in backlog.groups):
-        due_at[group.key.model] = min(group.due_at, due_at.get(group.key.model, inf))
-    loaded = {worker.loaded for worker in workers}
-    absent = sorted(due_at.keys() - loaded, key=lambda model: (due_at[model], model))
-    swaps = assign(absent, workers, now, due_at)
-    waiting = sum(group.requests for backlog in backlogs for group in backlog.groups)
-    models = {worker.name: swaps.get(worker.name, worker.loaded) for worker in workers}
-    return Plan(now, models, {worker.name: () for worker in workers}, left_out=waiting)

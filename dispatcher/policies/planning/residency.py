@@ -26,6 +26,8 @@ RESIDENCY_S = 10.0
 SWAP_TIMES = 5.0
 DRAIN_S = 30.0
 """A swap waits at most this long for running streams."""
+PATIENCE_S = 4.0
+"""Without a plan a missing model waits so long for one. A plan is made every 2 s while a model is missing."""
 FUTURE_MAX_S = 3600.0
 """A swap under way ends earlier. A model that is loaded since a later time has a wrong one, and is not kept for it."""
 
@@ -68,12 +70,11 @@ def fallback_models(
     at the beginning to models that no request waits for, or that two workers load, come on top.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
-    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then. So without a plan
-    they begin for the i-th model when it has waited (ceil(M / W) - ceil(i / W)) P - drain - swap: at once if there is
-    a worker for every model.
+    ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
 
-    `expected_drain_s`: None without a plan. With a plan, the time that a drain probably takes. Then they begin as late
-    as the invariant allows: when the i-th model would be later than ceil(M / W) P if from now on each worker that may
+    `expected_drain_s`: None without a plan: then they begin after PATIENCE_S, in which a planner that lives makes one.
+    With a plan it is the time that a drain probably takes. Then they begin as late as the invariant allows, and the
+    plan decides until then: when the i-th model would be later than ceil(M / W) P if from now on each worker that may
     swap took the next model of this order. If drains take longer than expected, a model is later by that.
     """
     loaded = {worker.loaded for worker in workers}
@@ -81,19 +82,30 @@ def fallback_models(
     absent = sorted(fitting - loaded, key=lambda model: (waiting_by_model[model], model))
     if not absent:
         return {}
-    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
-    period_s = residency_s(swap_s, True) + drain_s + swap_s
-    rounds = ceil(len(fitting) / len(workers))
     if expected_drain_s is None:
-        loaded_in_s = [
-            ceil(number / len(workers)) * period_s + drain_s + swap_s for number in range(1, len(absent) + 1)
-        ]
+        absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
     else:
-        loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
+        absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
+    return assign(absent, workers, now, waiting_by_model)
+
+
+def _overdue(
+    absent: Sequence[str],
+    waiting_by_model: Mapping[str, float],
+    models: int,
+    workers: Sequence[FleetWorker],
+    now: float,
+    drain_s: float,
+    expected_drain_s: float,
+) -> int:
+    """Return how many of the absent models must be loaded from now on, so that none is later than the bound."""
+    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
+    bound_s = ceil(models / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
     overdue = 0
     for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
-        overdue = number if now + in_s - waiting_by_model[model] >= rounds * period_s else overdue
-    return assign(absent[:overdue], workers, now, waiting_by_model)
+        overdue = number if now + in_s - waiting_by_model[model] >= bound_s else overdue
+    return overdue
 
 
 def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:

@@ -169,10 +169,10 @@ def test_a_model_that_fits_no_worker_is_left_out_and_claims_nothing() -> None:
         assert (plan.left_out, plan.entitled_left_out) == (10, 0)
 
 
-def test_without_any_throughput_waiting_models_are_loaded_and_nothing_is_ordered() -> None:
+def test_without_any_throughput_each_worker_keeps_its_model_and_nothing_is_ordered() -> None:
     workers = [worker("v", "c", per_s=0.0), worker("w", per_s=0.0), worker("x", "c", per_s=float("nan"))]
     plan = make_plan([backlog(group("a"), group("b"), group("huge"))], workers, NOW)
-    assert plan.models == {"v": "b", "w": "a", "x": "c"}
+    assert plan.models == {"v": "c", "w": "a", "x": "c"}
     assert (plan.left_out, plan.groups) == (30, {"v": (), "w": (), "x": ()})
 
 

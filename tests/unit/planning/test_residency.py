@@ -6,26 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.policies.planning.residency import fallback_models, held_s
+from dispatcher.policies.planning.residency import PATIENCE_S, fallback_models, held_s
 from tests.support.planning.fleets import NOW, worker
 
+LATER = NOW + PATIENCE_S
 
-def test_with_a_worker_for_every_model_a_waiting_one_is_loaded_at_once() -> None:
+
+def test_a_missing_model_waits_for_a_plan_and_not_longer() -> None:
     workers = [worker("v"), worker("w", "b")]
-    assert fallback_models({"c": NOW}, workers, NOW) == {"v": "c"}
-    assert fallback_models({"a": NOW, "c": NOW}, workers, NOW) == {"w": "c"}, "the worker that no request waits for"
+    assert fallback_models({"c": NOW}, workers, LATER - 0.1) == {}
+    assert fallback_models({"c": NOW}, workers, LATER) == {"v": "c"}
+    assert fallback_models({"a": NOW, "c": NOW}, workers, LATER) == {"w": "c"}, "the worker that no request waits for"
 
 
 def test_a_worker_whose_model_another_has_too_goes_first() -> None:
     workers = [worker("v"), worker("w", "b", loaded_at=9.0), worker("x", "b", loaded_at=5.0)]
-    assert fallback_models(dict.fromkeys("abc", NOW), workers, NOW) == {"x": "c"}
-
-
-def test_a_plan_decides_freely_until_a_model_has_waited_too_long() -> None:
-    waiting = {"a": 0.0, "b": NOW}
-    begins_s = (10.0 + 30.0 + 2.0) - (30.0 + 2.0)
-    assert fallback_models(waiting, [worker()], NOW + begins_s - 0.1) == {}
-    assert fallback_models(waiting, [worker()], NOW + begins_s) == {"w": "b"}
+    assert fallback_models(dict.fromkeys("abc", NOW), workers, LATER) == {"x": "c"}
 
 
 def test_with_a_plan_they_begin_as_late_as_the_bound_allows() -> None:
@@ -47,8 +43,8 @@ def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> 
         assert fallback_models(waiting, [worker(models="bc")], at, expected_drain_s=4.0) == models
 
 
-def test_models_that_must_wait_for_others_begin_earlier_and_in_order() -> None:
-    waiting = {"b": NOW + 10.0, "c": NOW}
+def test_the_model_that_waits_longest_is_the_first() -> None:
+    waiting = {"b": NOW + 1.0, "c": NOW}
     assert fallback_models(waiting, [worker(models="bc")], NOW + 11.0) == {"w": "c"}
 
 
