@@ -12,6 +12,8 @@ from typing import Any
 
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 
+Choices = Sequence[Mapping[str, Any]]
+"""The choices of a whole answer."""
 _WHOLE = frozenset({"id", "type", "role", "name", "index"})
 """Texts that an engine sends whole and may repeat. All other texts come in pieces."""
 

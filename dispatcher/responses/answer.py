@@ -11,10 +11,10 @@ A response that is not streamed is built by the same calls, and its events are d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from dispatcher.model.collected import tokens_of
+from dispatcher.model.collected import Choices, tokens_of
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Finished, Token
 from dispatcher.responses.output import Event, FunctionItem, MessageItem, OutputItem, ReasoningItem
@@ -23,8 +23,6 @@ from dispatcher.responses.shape import ResponseHead, ended, failure, usage
 _REASONING = ("reasoning", "reasoning_content")
 """The names that engines give the reasoning in a chat's delta."""
 
-Choices = Sequence[Mapping[str, Any]]
-"""The choices of a whole answer, as in dispatcher/model/collected.py."""
 Item = TypeVar("Item", bound=MessageItem | ReasoningItem)
 
 

@@ -5,17 +5,15 @@ A form writes one answer, whole or as a stream. replies.py gives it the events a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dispatcher.model.answers import DONE, AnswerHead, event
+from dispatcher.model.collected import Choices
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.requests import Request
 from dispatcher.model.worker_protocol import Finished, Token, WorkEvent
-
-Choices = Sequence[Mapping[str, Any]]
-"""The choices of a whole answer, as in dispatcher/model/collected.py."""
 
 
 class AnswerForm(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
+from dispatcher.model.collected import Choices
 from dispatcher.model.errors import AnsweredError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.context import Context
@@ -16,7 +17,6 @@ from dispatcher.responses.items import Item, listed
 from dispatcher.responses.output import Event
 from dispatcher.responses.request import Asked
 from dispatcher.responses.shape import ResponseHead
-from functions.http_api.forms import Choices
 
 
 class ResponseForm:

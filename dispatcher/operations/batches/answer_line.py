@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from dispatcher.model.answers import AnswerHead
 from dispatcher.model.batches import Batch
+from dispatcher.model.collected import Choices
 from dispatcher.model.errors import AnsweredError, DeadlineExceeded, InvalidRequest, ServiceError, StoreUnavailable
 from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
@@ -160,9 +161,7 @@ class LineCall:
         finished = Finished(answer.reason, answer.input_tokens, answer.output_tokens, answer.reasons)
         return await self._body(asked, head, answer.choices(), finished)
 
-    async def _body(
-        self, asked: LineRequest, head: AnswerHead, choices: Sequence[Mapping[str, Any]], finished: Finished
-    ) -> dict[str, Any]:
+    async def _body(self, asked: LineRequest, head: AnswerHead, choices: Choices, finished: Finished) -> dict[str, Any]:
         return await asked.body(self._context, self._batch.tenant, head, choices, finished)
 
     async def _withdraw(self, following: Following) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from dispatcher.fields.parse import parse
 from dispatcher.fields.table.batches import ENDPOINTS, RESPONSES
 from dispatcher.model.answers import AnswerHead
+from dispatcher.model.collected import Choices
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Request
 from dispatcher.model.worker_protocol import Finished
@@ -34,12 +34,7 @@ class LineRequest:
         return nullcontext() if self.turn is None else renamed(self.turn.places)
 
     async def body(
-        self,
-        context: Context,
-        tenant: str,
-        head: AnswerHead,
-        choices: Sequence[Mapping[str, Any]],
-        finished: Finished,
+        self, context: Context, tenant: str, head: AnswerHead, choices: Choices, finished: Finished
     ) -> dict[str, Any]:
         """Return the body of the answer. A response is kept, unless its line says `store` false."""
         if self.turn is None:
