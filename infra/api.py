@@ -6,7 +6,7 @@ its limits and the request's shape; the gateway knows neither keys nor tenants.
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, CfnOutput, Duration, Validations
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Stack, Validations
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
@@ -34,7 +34,7 @@ class Api(Construct):
         self.rest_api = apigateway.RestApi(
             self,
             "Rest",
-            rest_api_name="headgate",
+            rest_api_name=Stack.of(self).stack_name,
             endpoint_types=[apigateway.EndpointType.REGIONAL],  # streams may idle for 5 minutes; at an edge for 30 s
             cloud_watch_role=True,
             deploy_options=self._stage(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Duration
+from aws_cdk import Aws, Duration, Stack
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -30,21 +30,22 @@ EXECUTIONS_MAX = 100
 
 @dataclass(frozen=True)
 class Spec:
-    """One function. `concurrency_max` is reserved and reduces the account's limit; None reserves nothing. `recurs`: its
-    execution may start another one."""
+    """One function. `recurs`: its execution may start another one.
+
+    No concurrency is reserved: an account must keep 100 executions unreserved, and a new one has fewer than this.
+    """
 
     name: str
     handler: str
     timeout: Duration
     memory_mb: int
-    concurrency_max: int | None = None
     recurs: bool = False
 
 
 INVOKE = Spec("invoke", "functions.invoke.handler.handler", LONGEST, 512)
 RESULT = Spec("result", "functions.result.handler.handler", Duration.seconds(30), 512)
 EXECUTE = Spec("execute", "functions.execute.handler.handler", LONGEST, 512, recurs=True)
-SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512, concurrency_max=1)
+SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512)
 FRONT = Spec("front", "run.sh", LONGEST, 1024)
 
 
@@ -99,7 +100,7 @@ class Functions(Construct):
         function = lambda_.Function(
             self,
             title,
-            function_name=f"headgate-{spec.name}",
+            function_name=f"{Stack.of(self).stack_name}-{spec.name}",
             runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
             handler=spec.handler,
@@ -110,7 +111,6 @@ class Functions(Construct):
             role=role,
             log_group=logs,
             tracing=lambda_.Tracing.ACTIVE,
-            reserved_concurrent_executions=spec.concurrency_max,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.recurs else lambda_.RecursiveLoop.TERMINATE,
         )
         return function, role

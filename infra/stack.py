@@ -15,10 +15,15 @@ from infra.state import State
 
 
 class HeadgateStack(Stack):
-    """headgate in one account and region. `code` is the functions' asset (infra/bundle.py)."""
+    """headgate in one account and region. `code` is the functions' asset (infra/bundle.py).
 
-    def __init__(self, scope: Construct, construct_id: str, *, code: lambda_.Code) -> None:
-        super().__init__(scope, construct_id, description="headgate: fair shares of a GPU fleet for every tenant")
+    All physical names begin with `name`, so that one account and region can have several stacks.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, name: str, code: lambda_.Code) -> None:
+        super().__init__(
+            scope, construct_id, stack_name=name, description="headgate: fair shares of a GPU fleet for every tenant"
+        )
         state = State(self, "State")
         execution = ExecutionQueue(self, "Execution", consumer_timeout=EXECUTE.timeout)
         fleet = GpuFleet(self, "GpuFleet")

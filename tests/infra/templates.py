@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 Template = dict[str, Any]
+
+
+def template_in(assembly: Path) -> Template:
+    """The stack's template in a cloud assembly."""
+    loaded: Template = json.loads((assembly / "Headgate.template.json").read_text())
+    return loaded
 
 
 def of_type(template: Template, kind: str) -> list[dict[str, Any]]:

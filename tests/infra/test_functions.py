@@ -91,7 +91,11 @@ def test_the_sweep_runs_each_minute(template: dict[str, Any]) -> None:
     (rule,) = of_type(template, "AWS::Events::Rule")
     assert rule["ScheduleExpression"] == "rate(1 minute)"
     assert rule["State"] == "ENABLED"
-    assert functions(template)["headgate-sweep"]["ReservedConcurrentExecutions"] == 1
+
+
+def test_nothing_reserves_concurrency(template: dict[str, Any]) -> None:
+    """A new account has too little of it, and refuses the stack."""
+    assert all("ReservedConcurrentExecutions" not in function for function in functions(template).values())
 
 
 def test_logs_end(template: dict[str, Any]) -> None:

@@ -1,0 +1,47 @@
+"""Several stacks fit into one account: every physical name begins with the name of its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.infra.templates import Template, functions, template_in
+
+NAMED = frozenset(
+    {
+        *("FunctionName", "TableName", "QueueName", "TopicName", "AlarmName", "DashboardName", "LogGroupName"),
+        *("RoleName", "PolicyName", "ManagedPolicyName", "Name", "SecretName", "RuleName", "LayerName", "BucketName"),
+    }
+)
+"""Properties that give a resource a physical name, if they are no reference."""
+LOCAL = frozenset({"AWS::IAM::Policy"})
+"""The name of an inline policy is unique in its role only."""
+
+
+def physical_names(template: Template) -> Iterator[str]:
+    for resource in template["Resources"].values():
+        for key, value in resource.get("Properties", {}).items():
+            if key in NAMED and isinstance(value, str) and resource["Type"] not in LOCAL:
+                yield value
+
+
+def test_the_default_stack_is_the_one_of_the_documentation(template: Template) -> None:
+    assert "headgate-invoke" in functions(template)
+    names = list(physical_names(template))
+    assert len(names) >= 6
+    assert all(name.startswith("headgate") for name in names), names
+
+
+def test_a_second_stack_shares_no_name_with_the_first(template: Template, synthesise: Callable[[str], Path]) -> None:
+    second = template_in(synthesise("staging"))
+    names = list(physical_names(second))
+    assert all(name.startswith("staging") for name in names), names
+    assert not set(names) & set(physical_names(template))
+
+
+@pytest.mark.parametrize("name", ["Headgate", "a b", "1st", "x" * 33, "-a", "ü"])
+def test_an_impossible_name_is_refused(synthesise: Callable[[str], Path], name: str) -> None:
+    with pytest.raises(ValueError, match="cannot have the name"):
+        synthesise(name)
