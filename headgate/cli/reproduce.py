@@ -22,12 +22,15 @@ from headgate.simulator.report.drawing import check_installed
 TRACES = Path("../shared/traces")
 DOCS = Path("docs")
 MARKS = {True: "[green]✔[/]", False: "[red]✘[/]", None: "–"}
-OUT = "Folder for the document and its plots. Default: docs/; with --only, nothing is written without --out."
+COMPARE = "Exit with 1 if the document in this folder, such as docs, shows another result of an experiment that ran."
+OUT = "Folder for the document and its plots. Default: docs/; with --only, --without or --compare none."
 
 
 def reproduce(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a claim does not hold.")] = False,
+    compare: Annotated[Path | None, typer.Option(help=COMPARE)] = None,
     only: Annotated[str, typer.Option(help="Experiments, separated by commas; see --list.")] = "",
+    without: Annotated[str, typer.Option(help="Experiments that are left out, separated by commas.")] = "",
     out: Annotated[Path | None, typer.Option(help=OUT)] = None,
     traces: Annotated[
         Path, typer.Option(help="Folder with vtc/ and azure/. Without it, the experiments that need it are skipped.")
@@ -40,24 +43,34 @@ def reproduce(
     if list_:
         sys.stdout.write("".join(f"{name}\n" for name in EXPERIMENTS))
         return
-    names = _names(only)
-    folder = out if out is not None else None if only else DOCS
+    names = _names(only, without)
+    folder = out if out is not None else None if only or without or compare else DOCS
     if folder is not None:
         _folder(folder)
+    if compare is not None and not (compare / document.DOCUMENT).is_file():
+        raise ConfigurationError(f"--compare: there is no {document.DOCUMENT} in {compare}")
     sections = _sections(names, traces if traces.is_dir() else None, seeds, processes)
     if folder is not None:
         document.write(folder, sections)
     failed = _verdict(sections)
-    raise typer.Exit(1 if check and failed else 0)
+    differing = [] if compare is None else document.differing(compare, sections)
+    for name in differing:
+        sys.stdout.write(f"{name}: {compare}/{document.DOCUMENT} shows another result\n")
+    raise typer.Exit(1 if differing or (check and failed) else 0)
 
 
-def _names(only: str) -> list[str]:
+def _names(only: str, without: str) -> list[str]:
     """Return the experiments to run, in the order of the document. Raises ConfigurationError for an unknown one."""
-    chosen = [name.strip() for name in only.split(",") if name.strip()]
-    for name in chosen:
+    chosen, left_out = _listed(only), _listed(without)
+    return [name for name in EXPERIMENTS if (not chosen or name in chosen) and name not in left_out]
+
+
+def _listed(names: str) -> set[str]:
+    listed = {name.strip() for name in names.split(",") if name.strip()}
+    for name in sorted(listed):
         if name not in EXPERIMENTS:
             raise ConfigurationError(f"unknown experiment {name[:80]!r}; there are {', '.join(EXPERIMENTS)}")
-    return [name for name in EXPERIMENTS if not chosen or name in chosen]
+    return listed
 
 
 def _folder(folder: Path) -> None:

@@ -36,11 +36,16 @@ def document(sections: Mapping[str, Section]) -> str:
 
 
 def _contents(sections: Mapping[str, Section]) -> str:
-    rows = [_contents_row(name, found) for name, found in sections.items()]
+    rows = [_contents_cells(name, found) for name, found in sections.items()]
     return table(Table("", ("experiment", "what", "source", "✔", "✘", "–"), rows))
 
 
-def _contents_row(name: str, found: Section) -> tuple[Cell, ...]:
+def contents_row(name: str, found: Section) -> str:
+    """Return the section's line in the list of experiments."""
+    return _line([cell(value) for value in _contents_cells(name, found)])
+
+
+def _contents_cells(name: str, found: Section) -> tuple[Cell, ...]:
     held = Counter(check.held for check in found.checks)
     counts = ("skipped", "", "") if found.skipped is not None else (held[True], held[False], held[None])
     return (_Markdown(f"[{name}](#{name})"), found.title, found.source, *counts)
@@ -81,7 +86,11 @@ def table(of: Table) -> str:
             raise ValueError(f"table {of.title!r}: a row of {len(row)} cells under {len(of.columns)} columns")
     rules = ["---:" if _is_numeric([row[at] for row in of.rows]) else "---" for at in range(len(of.columns))]
     lines = [[text(column) for column in of.columns], rules, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(_line(line) for line in lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _is_numeric(column: Sequence[Cell]) -> bool:

@@ -32,6 +32,37 @@ def test_the_same_bytes_on_one_core_and_on_two(tmp_path: Path, capsys: pytest.Ca
     assert "claims hold, 0 do not" in capsys.readouterr().out
 
 
+def test_a_document_that_shows_another_result_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = ("reproduce", "--only", "vtc-figure-9,vtc-adversary", "--seeds", "2")
+    assert headgate(*ran, "--out", str(tmp_path)) == 0
+    compared = ("reproduce", "--only", "vtc-figure-9", "--seeds", "2", "--compare", str(tmp_path))
+    assert headgate(*compared) == 0
+    page, plot = tmp_path / "evidence.md", tmp_path / "evidence" / "vtc-figure-9a.svg"
+    shown, drawn = page.read_text(), plot.read_text()
+    for path, text in ((page, shown.replace("vtc-figure-9", "vtc-figure-99")), (plot, drawn + " ")):
+        path.write_text(text)
+        assert headgate(*compared) == 1
+        assert "vtc-figure-9: " in capsys.readouterr().out
+        page.write_text(shown)
+        plot.write_text(drawn)
+    plot.unlink()
+    assert headgate(*compared) == 1
+
+
+def test_comparing_needs_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("reproduce", "--only", "vtc-adversary", "--compare", str(tmp_path)) == 2
+    assert "there is no evidence.md in" in capsys.readouterr().err
+
+
+def test_experiments_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("reproduce", "--only", "vtc-adversary,vtc-figure-9", "--without", "vtc-figure-9") == 0
+    shown = capsys.readouterr().out
+    assert "vtc-adversary:" in shown
+    assert "vtc-figure-9:" not in shown
+    assert headgate("reproduce", "--without", "bogus") == 2
+    assert "unknown experiment 'bogus'" in capsys.readouterr().err
+
+
 def test_a_claim_that_does_not_hold_is_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
