@@ -23,6 +23,7 @@ COMMANDS = {
     "local": ("headgate.cli.local", "Run the whole stack on this machine."),
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
     "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
+    "doctor": ("headgate.cli.doctor", "Check an AWS account before a deployment, and a service after it."),
     "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
     "plan": ("headgate.cli.plan", "Show queues, models, swaps and lateness of a fleet with several models."),
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),

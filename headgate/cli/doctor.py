@@ -1,0 +1,120 @@
+"""`headgate doctor` checks an AWS account before a deployment (`before`), and a running service (`after`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.config import Config
+from dispatcher.ports import Store
+from headgate.cli.gate_store import Data, with_store
+from headgate.cli.one_object import takes
+from headgate.doctor.finding import Finding, Result
+from headgate.monitor.follower import LogFollower
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+MARKS = {
+    Result.OK: "[green]✔[/]",
+    Result.WARNING: "[yellow]![/]",
+    Result.FAILED: "[red]✘[/]",
+    Result.SKIPPED: "–",
+}
+
+
+@app.command()
+def before(
+    region: Annotated[str | None, typer.Option(help="AWS region; default: AWS's own variables and files.")] = None,
+    json: Json = False,
+) -> None:
+    """Check region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
+    from headgate.doctor.account import Account
+
+    _report(Account(region).findings(), json)
+
+
+@dataclass(frozen=True)
+class Service:
+    """The options of `after`."""
+
+    base_url: Annotated[str | None, typer.Option(help="OpenAI base URL; default: HEADGATE_BASE_URL.")] = None
+    key: Annotated[str | None, typer.Option(help="API key for one request; default: HEADGATE_API_KEY.")] = None
+    model: Annotated[str | None, typer.Option(help="Model; default: the first one of the service.")] = None
+    fairness: Annotated[
+        bool,
+        typer.Option("--fairness", help="Also let one tenant flood another: two tenants for the time of the test."),
+    ] = False
+    data: Data = None
+    json: Json = False
+
+    @property
+    def address(self) -> str:
+        return self.base_url or os.environ.get("HEADGATE_BASE_URL", "")
+
+    @property
+    def api_key(self) -> str:
+        return self.key or os.environ.get("HEADGATE_API_KEY", "")
+
+    def check(self) -> None:
+        """Raise typer.BadParameter for options that do not go together."""
+        if self.fairness and not self.address:
+            raise typer.BadParameter("--fairness sends requests: give the service's address with --base-url")
+
+
+@app.command()
+@takes(Service)
+def after(service: Service) -> None:
+    """Check table, log, leader, workers and clock, and send one request with the key."""
+    service.check()
+
+    async def run(store: Store, config: Config) -> list[Finding]:
+        return await _after(store, config, service)
+
+    _report(with_store(service.data, run), service.json)
+
+
+async def _after(store: Store, config: Config, service: Service) -> list[Finding]:
+    from headgate.doctor.service import check_request, check_store, no_request
+
+    found, follower = await check_store(store, config, RealClock())
+    if service.address and service.api_key:
+        found.append(await asyncio.to_thread(check_request, service.address, service.api_key, service.model))
+    else:
+        found.append(no_request())
+    if service.fairness and follower is not None:
+        found.append(await _fairness(store, follower, service))
+    return found
+
+
+async def _fairness(store: Store, follower: LogFollower, service: Service) -> Finding:
+    from headgate.doctor import fairness
+
+    serving = [worker for worker in follower.workers() if worker.state != "silent"]
+    model = service.model or (serving[0].model if serving else "")
+    slots = sum(worker.slots for worker in serving if worker.model == model)
+    place = fairness.Service(service.address, model, slots)
+    return await fairness.check_fairness(store, RealIds(), RealClock(), place)
+
+
+def _report(found: Sequence[Finding], json: bool) -> None:
+    """Print the findings. Raises typer.Exit: 1 if a check failed, otherwise 0."""
+    if json:
+        sys.stdout.write(json_module.dumps({"findings": [asdict(finding) for finding in found]}) + "\n")
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for finding in found:
+            console.print(f"{MARKS[finding.result]} {finding.check}: {escape(finding.seen)}")
+            if finding.advice:
+                console.print(f"  → {escape(finding.advice)}")
+    raise typer.Exit(1 if any(finding.result is Result.FAILED for finding in found) else 0)

@@ -1,0 +1,166 @@
+"""Checks of an AWS account before `cdk deploy`: region, credentials, bootstrap, instance types and quotas.
+
+Each check reads, and changes nothing. A later check is skipped if one that it needs failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config as ClientConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headgate.doctor.finding import Finding, Result, failed, ok, skipped, warning
+
+BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+BOOTSTRAP_MIN = 6
+"""The oldest version of the bootstrap stack that can deploy an app with assets."""
+QUALIFIER = "hnb659fds"
+EXECUTIONS_MIN = 200
+"""Concurrent Lambda executions: the queue's consumer may use 100, and callers of headgate-invoke need some too."""
+LAMBDA_EXECUTIONS = ("lambda", "L-B99A9384")
+GPU_QUOTAS = {
+    ("g", False): "L-DB2E81BA",
+    ("g", True): "L-3819A6DF",
+    ("p", False): "L-417A185B",
+}
+"""EC2's quotas in vCPUs, by the first letter of the instance type and by whether it is a spot instance."""
+CLIENT = ClientConfig(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers of one pool: the most instances at once, and those of them that are not spot instances."""
+
+    instance_types: Sequence[str]
+    workers_max: int
+    on_demand_max: int
+    vcpus: int
+    """Of the largest of the instance types."""
+
+
+class Account:
+    """The account of the environment's credentials. `region` None: the one that AWS's variables and files name."""
+
+    def __init__(self, region: str | None = None) -> None:
+        self._session = boto3.Session(region_name=region)
+
+    def client(self, service: Any) -> Any:
+        return self._session.client(service, config=CLIENT)
+
+    def findings(self, fleets: Sequence[Fleet] = (), zones: int = 2) -> list[Finding]:
+        """Return what the checks found, in the order in which a deployment needs it."""
+        region = self._session.region_name
+        if region is None:
+            return [failed("region", "no region is set", "set AWS_REGION, or `region:` in headgate.yaml")]
+        found = [ok("region", region), self._credentials()]
+        if found[-1].result is Result.FAILED:
+            return [*found, skipped("bootstrap, quotas, instance types", "no usable credentials")]
+        return [*found, self._bootstrap(), self._may_deploy(), self._executions(), *self._fleets(fleets, zones)]
+
+    def _credentials(self) -> Finding:
+        try:
+            caller = self.client("sts").get_caller_identity()
+        except (BotoCoreError, ClientError) as error:
+            return failed("credentials", reason(error), "log in, for example with `aws sso login` or `aws configure`")
+        return ok("credentials", f"{caller['Arn']} in account {caller['Account']}")
+
+    def _bootstrap(self) -> Finding:
+        advice = f"run `cdk bootstrap` once in this account and region ({self._session.region_name})"
+        try:
+            value = self.client("ssm").get_parameter(Name=BOOTSTRAP_PARAMETER)["Parameter"]["Value"]
+        except (BotoCoreError, ClientError) as error:
+            if "ParameterNotFound" in reason(error):
+                return failed("bootstrap", "this account and region are not bootstrapped for the CDK", advice)
+            return warning("bootstrap", reason(error), f"allow ssm:GetParameter on {BOOTSTRAP_PARAMETER}, or {advice}")
+        if not value.isdigit() or int(value) < BOOTSTRAP_MIN:
+            return failed("bootstrap", f"version {value[:20]} is older than {BOOTSTRAP_MIN}", advice)
+        return ok("bootstrap", f"version {value}")
+
+    def _may_deploy(self) -> Finding:
+        """Assume the bootstrap's deployment role: `cdk deploy` does all its work through it."""
+        try:
+            sts = self.client("sts")
+            account = sts.get_caller_identity()["Account"]
+            region = str(self._session.region_name)
+            role = f"cdk-{QUALIFIER}-deploy-role-{account}-{region}"
+            arn = f"arn:{self._session.get_partition_for_region(region)}:iam::{account}:role/{role}"
+            sts.assume_role(RoleArn=arn, RoleSessionName="headgate-doctor", DurationSeconds=900)
+        except (BotoCoreError, ClientError) as error:
+            return failed("permission to deploy", reason(error), "allow this principal sts:AssumeRole on cdk-* roles")
+        return ok("permission to deploy", f"may assume {role}")
+
+    def _executions(self) -> Finding:
+        quota = self._quota(*LAMBDA_EXECUTIONS)
+        if isinstance(quota, Finding):
+            return quota
+        seen = f"{quota:,.0f} concurrent executions"
+        if quota < EXECUTIONS_MIN:
+            advice = f"ask for at least {EXECUTIONS_MIN} (Service Quotas, Lambda, {LAMBDA_EXECUTIONS[1]})"
+            return failed("quota of Lambda", seen, advice)
+        return ok("quota of Lambda", seen)
+
+    def _fleets(self, fleets: Sequence[Fleet], zones: int) -> list[Finding]:
+        return [finding for fleet in fleets for finding in (self._offered(fleet, zones), *self._gpu_quotas(fleet))]
+
+    def _offered(self, fleet: Fleet, zones: int) -> Finding:
+        """Return in how many zones all of the instance types are offered."""
+        wanted = sorted(fleet.instance_types)
+        try:
+            ec2 = self.client("ec2")
+            pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
+                LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": wanted}]
+            )
+            offers = [offer for page in pages for offer in page["InstanceTypeOfferings"]]
+        except (BotoCoreError, ClientError) as error:
+            return warning("instance types", reason(error), "allow ec2:DescribeInstanceTypeOfferings")
+        places = {offer.get("Location", "") for offer in offers}
+        missing = [each for each in wanted if each not in {offer.get("InstanceType") for offer in offers}]
+        if missing:
+            return failed("instance types", f"not in this region: {', '.join(missing)}", "name others in headgate.yaml")
+        if len(places) < zones:
+            seen = f"{', '.join(wanted)}: in {len(places)} zones only"
+            return warning("instance types", seen, f"set `zones: {len(places)}`, or name types that more zones have")
+        return ok("instance types", f"{', '.join(wanted)}: in {len(places)} zones")
+
+    def _gpu_quotas(self, fleet: Fleet) -> list[Finding]:
+        letter = fleet.instance_types[0][:1] if fleet.instance_types else ""
+        counts = {False: fleet.on_demand_max, True: fleet.workers_max - fleet.on_demand_max}
+        return [
+            self._gpu_quota(GPU_QUOTAS[letter, spot], count * fleet.vcpus, spot)
+            for spot, count in counts.items()
+            if count and (letter, spot) in GPU_QUOTAS
+        ]
+
+    def _gpu_quota(self, code: str, needed: int, spot: bool) -> Finding:
+        name = f"quota of {'spot' if spot else 'on-demand'} GPU instances"
+        quota = self._quota("ec2", code, name)
+        if isinstance(quota, Finding):
+            return quota
+        if quota < needed:
+            advice = f"ask for {needed} vCPUs (Service Quotas, EC2, {code}): this may take days"
+            return failed(name, f"{quota:,.0f} vCPUs, and the largest fleet needs {needed}", advice)
+        return ok(name, f"{quota:,.0f} vCPUs; the largest fleet needs {needed}")
+
+    def _quota(self, service: str, code: str, name: str = "quota of Lambda") -> float | Finding:
+        """Return the account's quota, or AWS's default for it where the account has none of its own."""
+        quotas = self.client("service-quotas")
+        try:
+            try:
+                quota = quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
+            except quotas.exceptions.NoSuchResourceException:
+                quota = quotas.get_aws_default_service_quota(ServiceCode=service, QuotaCode=code)
+        except (BotoCoreError, ClientError) as error:
+            return warning(name, reason(error), f"look it up in Service Quotas: {service}, {code}")
+        return float(quota["Quota"]["Value"])
+
+
+def reason(error: BotoCoreError | ClientError) -> str:
+    """Return what AWS or the SDK says, in one line."""
+    if isinstance(error, ClientError):
+        said = error.response.get("Error", {})
+        return f"{said.get('Code', 'error')}: {said.get('Message', '')}"[:300]
+    return " ".join(str(error).split())[:300]

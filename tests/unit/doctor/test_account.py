@@ -1,0 +1,151 @@
+"""The checks before a deployment, against moto: its STS, SSM and EC2 answer, Service Quotas is a fake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet
+from headgate.doctor.finding import Finding, Result
+from tests.unit.cli.command import headgate
+
+REGION = "us-east-1"
+
+
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An account of moto's, in this process."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with mock_aws():
+        yield
+
+
+def found(check: str, *fleets: Fleet, zones: int = 2) -> Finding:
+    return next(finding for finding in Account(REGION).findings(fleets, zones) if finding.check == check)
+
+
+def bootstrapped(version: str) -> None:
+    boto3.client("ssm", REGION).put_parameter(Name=BOOTSTRAP_PARAMETER, Value=version, Type="String")
+
+
+class Quotas:
+    """Service Quotas with one value for every quota. Moto knows no quota of Lambda or of GPU instances, and no default.
+
+    `own` None: the account has no value of its own, only AWS's default. `default` None: the caller may not read it.
+    """
+
+    def __init__(self, own: float | None, default: float | None) -> None:
+        self.exceptions = boto3.client("service-quotas", REGION).exceptions
+        self.own, self.default = own, default
+
+    def get_service_quota(self, **_: str) -> dict[str, Any]:
+        if self.own is None:
+            raise self.exceptions.NoSuchResourceException(
+                {"Error": {"Code": "NoSuchResourceException"}}, "GetServiceQuota"
+            )
+        return {"Quota": {"Value": self.own}}
+
+    def get_aws_default_service_quota(self, **_: str) -> dict[str, Any]:
+        if self.default is None:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetAWSDefaultServiceQuota")
+        return {"Quota": {"Value": self.default}}
+
+
+SetQuota = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def set_quota(account: None, monkeypatch: pytest.MonkeyPatch) -> SetQuota:
+    make = Account.client
+
+    def set_to(own: float | None, default: float | None = None) -> None:
+        quotas = Quotas(own, default)
+        monkeypatch.setattr(
+            Account, "client", lambda self, name: quotas if name == "service-quotas" else make(self, name)
+        )
+
+    set_to(1000.0)
+    return set_to
+
+
+def test_without_a_region_nothing_else_is_checked() -> None:
+    (only,) = Account().findings()
+    assert (only.check, only.result) == ("region", Result.FAILED)
+    assert "AWS_REGION" in only.advice
+
+
+def test_the_caller_is_named() -> None:
+    assert found("credentials").result is Result.OK
+    assert "123456789012" in found("credentials").seen
+
+
+def test_an_account_that_is_not_bootstrapped() -> None:
+    assert found("bootstrap").result is Result.FAILED
+    assert "cdk bootstrap" in found("bootstrap").advice
+
+
+@pytest.mark.parametrize(("version", "result"), [("21", Result.OK), ("5", Result.FAILED), ("new", Result.FAILED)])
+def test_the_version_of_the_bootstrap(version: str, result: Result) -> None:
+    bootstrapped(version)
+    assert found("bootstrap").result is result
+
+
+def test_the_role_that_deploys_can_be_assumed() -> None:
+    assert found("permission to deploy").result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "result"),
+    [
+        (10.0, 1000.0, Result.FAILED),
+        (1000.0, 10.0, Result.OK),
+        (None, 1000.0, Result.OK),
+        (None, 10.0, Result.FAILED),
+        (None, None, Result.WARNING),
+    ],
+)
+def test_the_quota_of_lambda(set_quota: SetQuota, own: float | None, default: float | None, result: Result) -> None:
+    set_quota(own, default)
+    assert found("quota of Lambda").result is result
+
+
+def test_instance_types_and_their_quotas(set_quota: SetQuota) -> None:
+    set_quota(24.0)
+    fleet = Fleet(("g5.xlarge",), workers_max=8, on_demand_max=8, vcpus=4)
+    assert found("instance types", fleet, zones=1).result is Result.OK
+    quota = found("quota of on-demand GPU instances", fleet)
+    assert quota.result is Result.FAILED
+    assert "needs 32" in quota.seen
+    few = Fleet(("g5.xlarge",), workers_max=6, on_demand_max=2, vcpus=4)
+    assert found("quota of on-demand GPU instances", few).result is Result.OK
+    assert "needs 16" in found("quota of spot GPU instances", few).seen
+
+
+def test_an_instance_type_that_does_not_exist_here() -> None:
+    finding = found("instance types", Fleet(("g99.huge", "g5.xlarge"), 1, 1, 4))
+    assert finding.result is Result.FAILED
+    assert "g99.huge" in finding.seen
+    assert "g5.xlarge" not in finding.seen
+
+
+def test_too_few_zones_are_a_warning() -> None:
+    assert found("instance types", Fleet(("g5.xlarge",), 1, 1, 4), zones=50).result is Result.WARNING
+
+
+def test_the_command_ends_with_1_if_a_check_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headgate("doctor", "before", "--region", REGION) == 1
+    assert "cdk bootstrap" in capsys.readouterr().out
+    bootstrapped("21")
+    assert headgate("doctor", "before", "--region", REGION, "--json") == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {finding["check"] for finding in findings} >= {"region", "credentials", "bootstrap", "permission to deploy"}
