@@ -1,4 +1,4 @@
-"""Capacity units of an invocation: `python -m benchmarks.gate_capacity [--only TEXT] [--seconds S] [--json]`.
+"""Capacity units of an invocation: `python -m benchmarks.gate_capacity [--only WHICH] [--seconds S] [--json]`.
 
 Needs DynamoDB Local. The production code of the gate's processes and store sends its requests there, and DynamoDB
 counts their units (`ReturnConsumedCapacity`). Time is virtual, with the latencies of benchmarks/gate_latency.py: so
@@ -75,9 +75,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Polls:
-    """One call that waits at a process without a connection."""
+class Rates:
+    """What is used in each second while no call arrives."""
 
+    what: str
     seconds: float
     read_units_per_s: float
     write_units_per_s: float
@@ -151,7 +152,21 @@ async def kept_by_the_sweep(fleet: ModelledFleet, meter: CapacityMeter) -> Consu
     return meter.taken() - before
 
 
-async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) -> Polls:
+async def idle(client: Any, table: str, meter: CapacityMeter, seconds: float, workers: int) -> Rates:
+    """Let a fleet with a leader do nothing."""
+    _fleet, load = await started(Scenario("leader", 0.0, workers, 0), client, table)
+    await asyncio.sleep(WARMUP_S)
+    before = meter.taken()
+    await asyncio.sleep(seconds)
+    what = f"{len(load.processes)} idle fronts, {workers} idle workers"
+    return rates(what, seconds, meter.taken() - before)
+
+
+def rates(what: str, seconds: float, used: Consumed) -> Rates:
+    return Rates(what, seconds, used.read_units / seconds, used.write_units / seconds, used.requests / seconds)
+
+
+async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) -> Rates:
     """Let one call run and one wait, on a worker with one slot, without a leader."""
     fleet = ModelledFleet(1, client=client, table_name=table)
     load = Load(fleet, names=LONGEST)
@@ -168,7 +183,7 @@ async def polled(client: Any, table: str, meter: CapacityMeter, seconds: float) 
     await asyncio.sleep(seconds)
     used = meter.taken() - before
     worker.host.resume()
-    return Polls(seconds, used.read_units / seconds, used.write_units / seconds, used.requests / seconds)
+    return rates("a process without a connection, one call waiting", seconds, used)
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -188,7 +203,7 @@ def table_of(rows: list[Row]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate_capacity", description=__doc__)
-    parser.add_argument("--only", default="", choices=("", "alone", "leader", "polls"))
+    parser.add_argument("--only", default="", choices=("", "alone", "leader", "polls", "idle"))
     parser.add_argument("--running", type=int, help="rows with so many running attempts only")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual seconds of each row")
     parser.add_argument("--json", action="store_true", help="one object with stable keys instead of a table")
@@ -208,18 +223,26 @@ def main() -> int:
                 if arguments.only in ("", scenario.way) and arguments.running in (None, scenario.running)
             ]
             rows = [run(measured(each, client, new_table(), meter, arguments.seconds)) for each in chosen]
-            polls = run(polled(client, new_table(), meter, 20.0)) if arguments.only in ("", "polls") else None
+            without_arrivals = []
+            if arguments.only in ("", "polls"):
+                without_arrivals.append(run(polled(client, new_table(), meter, 20.0)))
+            if arguments.only in ("", "idle"):
+                without_arrivals += [
+                    run(idle(client, new_table(), meter, arguments.seconds, workers)) for workers in WORKERS
+                ]
     except FileNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     if arguments.json:
-        sys.stdout.write(json.dumps({"rows": list(map(asdict, rows)), "polls": polls and asdict(polls)}) + "\n")
+        shown = {"rows": list(map(asdict, rows)), "without_arrivals": list(map(asdict, without_arrivals))}
+        sys.stdout.write(json.dumps(shown) + "\n")
         return 0
-    Console(width=120).print(table_of(rows))
-    if polls is not None:
+    if rows:
+        Console(width=120).print(table_of(rows))
+    for used in without_arrivals:
         sys.stdout.write(
-            f"A process without a connection, one call waiting: {polls.requests_per_s:.1f} requests/s, "
-            f"{polls.read_units_per_s:.1f} read and {polls.write_units_per_s:.1f} write units/s.\n"
+            f"{used.what}: {used.requests_per_s:.1f} requests/s, "
+            f"{used.read_units_per_s:.1f} read and {used.write_units_per_s:.2f} write units/s.\n"
         )
     return 0
 
