@@ -24,10 +24,10 @@ from headgate.monitor.follower import open_follower
 START_S = 180.0
 LEADER = "leader"
 ROLES = {
-    "headgate.local.front": "front",
+    "functions.http_api.server": "front",
     "dispatcher": "gate",
     "gpu_worker": "worker",
-    "headgate.serve.executor": "executor",
+    "dispatcher.executor": "executor",
 }
 
 

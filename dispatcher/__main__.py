@@ -1,7 +1,9 @@
 """`python -m dispatcher` runs a gate process. It leads its pool's shard, or follows the leader.
 
-It prints one JSON line, `{"url", "role"}`, when it listens. The exit code is 0 after SIGTERM or SIGINT, 2 if it cannot
-start, and 1 if the shard's log cannot be used. With 1 or 2 it prints a line with the reason on standard error.
+It prints one JSON line, `{"url", "role"}`, when it listens. Other processes reach it at HEADGATE_GATE_ADDRESS; if that
+is empty, at `--host`, or with `--host 0.0.0.0` at the address of this host's name. The exit code is 0 after SIGTERM or
+SIGINT, 2 if it cannot start, and 1 if the shard's log cannot be used. With 1 or 2 it prints a line with the reason on
+standard error.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import signal
 import sys
 
-from dispatcher.bootstrap import make_gate_process
+from dispatcher.bootstrap import make_gate_process, own_address
 from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError, LogError
 
@@ -35,7 +37,10 @@ async def _serve(options: argparse.Namespace) -> None:
     if options.pool:
         config = config.model_copy(update={"pool": options.pool})
     process = make_gate_process(config)
-    address = await process.listen(f"{options.host}:{options.port}", config.gate_address)
+    public = config.gate_address
+    if not public and options.port:
+        public = f"{own_address(options.host)}:{options.port}"
+    address = await process.listen(f"{options.host}:{options.port}", public)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop)
     sys.stdout.write(json.dumps({"url": address, "role": "gate"}) + "\n")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import secrets
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,18 @@ NAME_CHARS = 12
 SQS_CONNECT_S = 1.0
 SQS_READ_S = 3.0
 SQS_TRIES_MAX = 3
+
+
+def own_address(host: str) -> str:
+    """Return the address at which other hosts reach a process that listens at `host`: `host`, or, if that means all
+    addresses of this host, the one of this host's name. Raises ConfigurationError if it is not known."""
+    if host not in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
+        return host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        advice = "give it: HEADGATE_GATE_ADDRESS for a gate process, --advertise for a worker"
+        raise ConfigurationError(f"this host's own address is not known; {advice}") from None
 
 
 class RealClock:

@@ -23,7 +23,16 @@ import uvicorn
 from botocore.exceptions import BotoCoreError
 from starlette.applications import Starlette
 
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_link, make_store, real_random, worker_secret
+from dispatcher.bootstrap import (
+    NoLauncher,
+    RealClock,
+    RealIds,
+    make_link,
+    make_store,
+    own_address,
+    real_random,
+    worker_secret,
+)
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
@@ -172,7 +181,7 @@ def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Rep
     """Return the worker's heartbeat, without what changes."""
     return Report(
         worker=options.worker_id or f"w-{RealIds().new()[:12]}",
-        url=f"http://{options.advertise or _own_address(options.host)}:{port}",
+        url=f"http://{options.advertise or own_address(options.host)}:{port}",
         model=facts.model,
         slots=options.slots,
         context_tokens=facts.context_tokens,
@@ -189,16 +198,6 @@ def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Rep
 def _journal(options: argparse.Namespace, worker: str) -> Journal:
     """Return the outbox on disk, in a folder for each pool: another pool's log does not know these reports."""
     return Journal(options.outbox / f"pool-{options.pool}", worker)
-
-
-def _own_address(host: str) -> str:
-    """Return the address for other hosts: if the worker listens on all addresses, that of its host's name."""
-    if host not in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
-        return host
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        raise ValueError("this host's own address is not known: name one with --advertise HOST") from None
 
 
 class _Server(uvicorn.Server):

@@ -21,8 +21,8 @@ from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
 from dispatcher.stores.memory.store import MemoryStore
 from functions.http_api.app import make_app
+from functions.http_api.server import BoundedHeads
 from gpu_worker.__main__ import bound
-from headgate.local.front import BoundedHeads
 from headgate.local.seed import make_tenants
 
 HOST = "127.0.0.1"

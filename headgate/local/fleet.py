@@ -3,7 +3,7 @@
 front-0 …   functions.http_api.app under uvicorn, the same app that Lambda runs behind the Web Adapter
 gate-0 …    python -m dispatcher, one beside every worker: any of them can lead
 worker-0 …  python -m gpu_worker
-executor-0  python -m headgate.serve.executor: batches, and durable calls that no process holds (the latter in
+executor-0  python -m dispatcher.executor: batches, and durable calls that no process holds (the latter in
             `headgate serve` only; Lambda does this work on AWS)
 """
 
@@ -99,7 +99,7 @@ class Fleet:
 
     async def start_front(self, number: int, port: int) -> Member:
         host = self._options.host
-        command = ["-m", "headgate.local.front", "--host", host, "--port", str(port)]
+        command = ["-m", "functions.http_api.server", "--host", host, "--port", str(port)]
         child = await self._spawn(FRONT, number, command)
         url = f"http://{WILDCARDS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
         async with _ended_if_late(child):
@@ -147,7 +147,7 @@ class Fleet:
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 
     async def start_executor(self, number: int) -> Member:
-        return await self._announced(EXECUTOR, number, ["-m", "headgate.serve.executor", *self._executor_arguments])
+        return await self._announced(EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])
 
     async def stop(self, grace_s: float) -> None:
         """End the processes in STOP_ORDER, each with `grace_s` seconds before it is killed. Repeatable."""

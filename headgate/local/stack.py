@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
+from dispatcher.executor import ONLY_BATCHES
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
@@ -32,7 +33,6 @@ from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
 from headgate.monitor.follower import LogFollower, open_follower
 from headgate.monitor.picture import Picture, WorkerPicture
-from headgate.serve.executor import ONLY_BATCHES
 
 STOP_GRACE_S = 3.0
 POOL = "default"

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from headgate.local.front import HEAD_S, BoundedHeads
+from functions.http_api.server import IDLE_S, BoundedHeads
 from headgate.simulator.virtual_time import run
 
 REQUEST = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -61,7 +61,7 @@ class Connection(asyncio.Transport):
 def test_a_silent_connection_is_closed() -> None:
     async def scenario() -> None:
         connection = Connection()
-        await asyncio.sleep(HEAD_S - 0.1)
+        await asyncio.sleep(IDLE_S - 0.1)
         assert not connection.is_closed
         await asyncio.sleep(0.2)
         assert connection.is_closed
@@ -90,15 +90,15 @@ def test_a_head_that_comes_byte_by_byte_does_not_keep_the_connection(before: int
 def test_a_long_answer_and_a_connection_in_use_are_kept() -> None:
     async def scenario() -> None:
         connection = Connection()
-        connection.send(REQUEST % int(5 * HEAD_S))
-        await asyncio.sleep(5 * HEAD_S + 1)
+        connection.send(REQUEST % int(5 * IDLE_S))
+        await asyncio.sleep(5 * IDLE_S + 1)
         assert connection.received.count(b"answer") == 1
         for _ in range(5):
             connection.send(REQUEST % 0)
-            await asyncio.sleep(0.9 * HEAD_S)
+            await asyncio.sleep(0.9 * IDLE_S)
         assert not connection.is_closed
         assert connection.received.count(b"answer") == 6
-        await asyncio.sleep(2 * HEAD_S + 1)
+        await asyncio.sleep(2 * IDLE_S + 1)
         assert connection.is_closed
 
     run(scenario())

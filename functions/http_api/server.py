@@ -1,8 +1,11 @@
-"""An HTTP front as a process: `python -m headgate.local.front --host H --port P`. uvicorn serves functions.http_api.
+"""An HTTP front as a process: `python -m functions.http_api.server --host H --port P`. uvicorn serves the app.
 
 uvicorn waits for ever for the head of a request. Connections that send none would use up the process's file
-descriptors, and no tenant could connect any more. They are closed here after HEAD_S. What follows the head is bounded
-in functions/http_api/connections.py.
+descriptors, and no tenant could connect any more. They are closed here after `--idle-s`. What follows the head is
+bounded in functions/http_api/connections.py.
+
+A load balancer keeps idle connections open, and sends its next request on one of them. If the front closed it at that
+moment, the caller would get a 502. So behind a load balancer `--idle-s` must be above the load balancer's idle timeout.
 """
 
 from __future__ import annotations
@@ -10,21 +13,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
+from math import ceil
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEAD_S = 10.0
-"""A connection that brings no whole head of a request for this time, or up to twice this time, is closed."""
+IDLE_S = 10.0
 
 
 class BoundedHeads(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's protocol of one connection. `cycle` is its last request; None before the first one."""
 
+    idle_s = IDLE_S
+    """A connection that brings no whole head of a request for this time, or up to twice this time, is closed."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._last_request = None
-        self._head_timer = asyncio.get_running_loop().call_later(HEAD_S, self._check_head)
+        self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.cancel()
@@ -38,20 +44,23 @@ class BoundedHeads(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
             self.transport.close()
             return
         self._last_request = request
-        self._head_timer = asyncio.get_running_loop().call_later(HEAD_S, self._check_head)
+        self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m headgate.local.front", description="An HTTP front.")
+    parser = argparse.ArgumentParser(prog="python -m functions.http_api.server", description="An HTTP front.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="close a connection that is idle for so long")
     arguments = parser.parse_args()
+    BoundedHeads.idle_s = arguments.idle_s
     _raise_open_files()
     uvicorn.run(
         "functions.http_api.app:app",
         host=arguments.host,
         port=arguments.port,
         http=BoundedHeads,
+        timeout_keep_alive=ceil(arguments.idle_s),
         access_log=False,
         log_level="warning",
     )

@@ -1,4 +1,4 @@
-"""`python -m headgate.serve.executor` executes the durable calls that no process holds, and runs the batches.
+"""`python -m dispatcher.executor` executes the durable calls that no process holds, and runs the batches.
 
 The leader sends it the ids of such calls. With `--only-batches` it gets none: on AWS, an SQS message starts
 headgate-execute instead. The executor prints one JSON line, `{"role": "executor"}`, when it is ready. SIGTERM ends it.
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         asyncio.run(serve(only_batches=ONLY_BATCHES in (sys.argv[1:] if argv is None else argv)))
     except HeadgateError as error:
-        sys.stderr.write(f"headgate.serve.executor: {error}\n")
+        sys.stderr.write(f"dispatcher.executor: {error}\n")
         sys.exit(2)
 
 
