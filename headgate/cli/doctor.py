@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,13 +36,25 @@ MARKS = {
 
 @app.command()
 def before(
-    region: Annotated[str | None, typer.Option(help="AWS region; default: AWS's own variables and files.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Also compare this headgate.yaml with the account's quotas and the region's offers."),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="AWS region; default: that of the file, or AWS's own setting.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check region, credentials, bootstrap, permission to deploy and quotas. Nothing is changed."""
-    from headgate.doctor.account import Account
+    from headgate.deployment.loading import load
+    from headgate.doctor.account import Account, fleet_of
 
-    _report(Account(region).findings(), json)
+    if file is None:
+        _report(Account(region).findings(), json)
+    else:
+        deployment = load(file)
+        found = Account(region or deployment.region).findings([fleet_of(deployment.workers)], deployment.zones)
+        _report(found, json)
 
 
 @dataclass(frozen=True)

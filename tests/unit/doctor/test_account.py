@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -149,3 +150,25 @@ def test_the_command_ends_with_1_if_a_check_failed(capsys: pytest.CaptureFixture
     assert headgate("doctor", "before", "--region", REGION, "--json") == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert {finding["check"] for finding in findings} >= {"region", "credentials", "bootstrap", "permission to deploy"}
+
+
+def test_the_fleet_of_the_file_is_checked(
+    tmp_path: Path, set_quota: SetQuota, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bootstrapped("21")
+    path = tmp_path / "headgate.yaml"
+    path.write_text("region: us-east-1\nworkers: {instance_types: [g5.xlarge], count: {min: 1, max: 300}}")
+    assert headgate("doctor", "before", "--file", str(path), "--json") == 1
+    findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["region"]["seen"] == "us-east-1"
+    assert findings["quota of on-demand GPU instances"]["result"] == "failed"
+    assert "1200" in findings["quota of on-demand GPU instances"]["seen"]
+    set_quota(1200.0)
+    assert headgate("doctor", "before", "--file", str(path)) == 0
+
+
+def test_a_file_with_a_mistake_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "headgate.yaml"
+    path.write_text("front: ecs")
+    assert headgate("doctor", "before", "--file", str(path)) == 2
+    assert "'fargate' or 'lambda'" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""headgate.yaml as a model. docs/deployment.md explains each field; a test compares the two.
+
+A field is here only if something reads it: the CDK app (infra/) or `headgate doctor`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
+from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
+
+NAME = r"[a-z][a-z0-9-]{0,31}"
+CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:\d{12}:certificate/[A-Za-z0-9-]+"
+PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+"
+LAMBDA_S = 900
+"""The longest time of a Lambda function, and so of an invocation."""
+USABLE = 0.9
+"""The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Range(Section):
+    """The least and the most of something."""
+
+    min: Annotated[int, Field(ge=0, le=10_000)]
+    max: Annotated[int, Field(ge=1, le=10_000)]
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Range:
+        if self.min > self.max:
+            raise PydanticCustomError("range", "min ({min}) should not be above max", {"min": self.min})
+        return self
+
+
+class Workers(Section):
+    """The GPU instances that you run the workers on. `headgate doctor before` compares them with the account's quotas;
+    the stack does not start them yet."""
+
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = ("g6e.xlarge",)
+    on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """So many instances are never spot instances."""
+    spot_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """The part of all further instances that are spot instances."""
+    count: Range = Range(min=1, max=4)
+    tensor_parallel: Annotated[int, Field(ge=1, le=8)] = 1
+    """The GPUs that one model uses."""
+    weights_gb: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    """The size of the model's weights. If it is given, it must fit into the GPUs."""
+
+    @field_validator("instance_types")
+    @classmethod
+    def _are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in INSTANCE_TYPES:
+                raise PydanticCustomError(
+                    "instance_type",
+                    "{name} is no GPU instance type that headgate knows; do you mean {near}?",
+                    {"name": name[:40], "near": near(name[:40])},
+                )
+        return names
+
+    @model_validator(mode="after")
+    def _fit(self) -> Workers:
+        for name, kind in self.types().items():
+            if kind.gpus < self.tensor_parallel:
+                raise PydanticCustomError(
+                    "gpus",
+                    "tensor_parallel is {wanted}, but {name} has {gpus} GPU(s)",
+                    {"wanted": self.tensor_parallel, "name": name, "gpus": kind.gpus},
+                )
+            usable_gb = USABLE * kind.gpu_gb * self.tensor_parallel
+            if self.weights_gb is not None and self.weights_gb > usable_gb:
+                raise PydanticCustomError(
+                    "weights",
+                    "weights of {weights} GB do not fit into {gpus} GPU(s) of {name}: {usable} GB are usable",
+                    {"weights": f"{self.weights_gb:g}", "gpus": self.tensor_parallel, "name": name,
+                     "usable": f"{usable_gb:.0f}"},
+                )  # fmt: skip
+        return self
+
+    def types(self) -> dict[str, InstanceType]:
+        return {name: INSTANCE_TYPES[name] for name in self.instance_types}
+
+    @property
+    def on_demand_max(self) -> int:
+        """The most instances at once that are not spot instances."""
+        above = max(0, self.count.max - self.on_demand_base)
+        return self.count.max - above * self.spot_percent // 100
+
+
+class Deployment(Section):
+    """One installation of headgate in one account and region."""
+
+    name: Annotated[str, Field(pattern=f"^{NAME}$")] = "headgate"
+    """The stack's name, with which all physical names begin."""
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] | None = None
+    """None: the region of AWS's own variables and files."""
+    zones: Annotated[int, Field(ge=2, le=6)] = 2
+    nat_gateways: Annotated[int, Field(ge=1, le=6)] = 1
+    front: Literal["fargate", "lambda"] = "fargate"
+    front_count: Range = Range(min=2, max=8)
+    """Tasks of a front on Fargate."""
+    certificate: Annotated[str, Field(pattern=f"^{CERTIFICATE}$")] | None = None
+    domain: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}\.)+[a-z]{2,63}$", max_length=253)] | None = None
+    allowed_invokers: Annotated[tuple[Annotated[str, Field(pattern=f"^{PRINCIPAL}$")], ...], Field(strict=False)] = ()
+    deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
+    retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 30
+    alarm_address: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", max_length=254)] | None = None
+    tiers: TiersSection | None = None
+    throttling: ThrottlingSection | None = None
+    slo_classes: SloClassesSection | None = None
+    """As in the file of tenants (headgate/tenants_file.py)."""
+    workers: Workers = Workers()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Deployment:
+        if (self.certificate is None) != (self.domain is None):
+            raise PydanticCustomError("https", "domain and certificate belong together: give both or none")
+        if self.certificate is not None and self.front == "lambda":
+            message = "domain and certificate are for front: fargate; API Gateway has HTTPS at an address of its own"
+            raise PydanticCustomError("https", message)
+        if self.nat_gateways > self.zones:
+            raise PydanticCustomError("nat", "nat_gateways should be at most zones ({zones})", {"zones": self.zones})
+        if self.front_count.min < 1:
+            raise PydanticCustomError("front_count", "front_count.min should be at least 1, better 2")
+        return self
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the gate's processes that the file sets (dispatcher/config.py)."""
+        sections = {
+            "HEADGATE_TIERS": self.tiers,
+            "HEADGATE_THROTTLING": self.throttling,
+            "HEADGATE_SLO_CLASSES": self.slo_classes,
+        }
+        given = {name: section.model_dump_json() for name, section in sections.items() if section is not None}
+        return {"HEADGATE_DEADLINE_S": str(self.deadline_s), **given}

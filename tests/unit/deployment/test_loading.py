@@ -1,0 +1,136 @@
+"""headgate.yaml: the committed file, every mistake by its name, and no other exception."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.model.errors import ConfigurationError
+from headgate.deployment.instances import INSTANCE_TYPES
+from headgate.deployment.loading import load
+from headgate.deployment.model import Deployment, Range, Workers
+
+ROOT = Path(__file__).parents[3]
+CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
+
+
+def loaded(folder: Path, text: str) -> Deployment:
+    path = folder / "headgate.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def test_the_committed_file_has_the_defaults() -> None:
+    assert load(ROOT / "headgate.yaml") == Deployment()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("front: ecs", "key 'front': should be 'fargate' or 'lambda', not 'ecs'"),
+        ("nme: x", "key 'nme': is not known here; there are name, region"),
+        ("workers: {instance_types: [g6e.xlrge]}", "do you mean g6e.xlarge"),
+        ("workers: {instance_types: []}", "at least 1 item"),
+        ("workers: {weights_gb: 70}", "43 GB are usable"),
+        ("workers: {weights_gb: 70, tensor_parallel: 2}", "tensor_parallel is 2, but g6e.xlarge has 1"),
+        ("workers: {spot: 1}", "there are instance_types"),
+        ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
+        ("front_count: {min: 0, max: 2}", "should be at least 1"),
+        ("front_count: {max: 2}", "is missing"),
+        ("front_count: 3", "should be a mapping of min, max"),
+        ("domain: llm.example.com", "domain and certificate belong together"),
+        (f"front: lambda\ndomain: llm.example.com\ncertificate: {CERTIFICATE}", "are for front: fargate"),
+        ("certificate: mine", "key 'certificate'"),
+        ("nat_gateways: 3", "at most zones (2)"),
+        ("deadline_s: 901", "less than or equal to 900"),
+        ("deadline_s: .nan", "key 'deadline_s'"),
+        ("retention_days: 2", "should be 1, 3, 5, 7"),
+        ("name: Headgate", "key 'name'"),
+        ("alarm_address: me", "key 'alarm_address'"),
+        ("allowed_invokers: ['*']", "allowed_invokers"),
+        ("throttling: {user: 0, app: 1}", "key 'throttling.user': should be greater than or equal to 1"),
+        ("slo_classes: [chat]", "should be a mapping of names to mappings"),
+        ("slo_classes: {chat: {first_token_s: 20, late: 1}}", "there are first_token_s, deferred"),
+        ("[]", "should be a mapping of name"),
+        ("", "is empty"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        loaded(tmp_path, text)
+
+
+def test_an_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        load(tmp_path / "headgate.yaml")
+
+
+def test_another_name_takes_its_place() -> None:
+    assert load(ROOT / "headgate.yaml", "staging").name == "staging"
+
+
+@pytest.mark.parametrize("name", ["", "Headgate", "a b", "1st", "x" * 33, "-a", "ü", "a\n"])
+def test_an_impossible_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot have the name"):
+        load(ROOT / "headgate.yaml", name)
+
+
+FIELDS = [*Deployment.model_fields, *Workers.model_fields, *Range.model_fields]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+KEYS = st.sampled_from(FIELDS) | st.text(max_size=4)
+VALUES = st.recursive(
+    SCALARS | st.sampled_from(list(INSTANCE_TYPES)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(Deployment.model_fields)), VALUES, min_size=1, max_size=4))
+def test_anything_is_a_deployment_or_a_mistake_in_one_line(value: dict[str, Any]) -> None:
+    """JSON is YAML, but for the words that JSON has for infinite numbers."""
+    with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(json.dumps(value))
+        file.flush()
+        said = ""
+        try:
+            load(Path(file.name))
+        except ConfigurationError as error:
+            said = str(error)
+    assert not said or said.startswith(file.name)
+    assert "\n" not in said
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 100))
+def test_the_instances_that_are_never_spot(most: int, base: int, spot_percent: int) -> None:
+    workers = Workers(count=Range(min=0, max=most + 1), on_demand_base=base, spot_percent=spot_percent)
+    assert min(base, most + 1) <= workers.on_demand_max <= most + 1
+    if spot_percent == 0:
+        assert workers.on_demand_max == most + 1
+
+
+def test_the_model_loads_without_the_cdk_and_without_aws() -> None:
+    heavy = "{'boto3', 'torch', 'typer', 'aws_cdk'}"
+    code = f"import headgate.deployment.loading, sys; print(sorted({heavy} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_every_field_is_on_the_page() -> None:
+    """docs/deployment.md has a row for each field."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", page, re.MULTILINE)
+    shown = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    nested = {"front_count": Range, "workers": Workers}
+    expected = {name for name in Deployment.model_fields if name not in nested}
+    expected |= {f"{name}.{field}" for name, model in nested.items() for field in model.model_fields}
+    assert shown == expected
