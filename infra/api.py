@@ -11,6 +11,7 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from headgate.deployment.model import Deployment
 from infra.observability import log_group
 
 STREAM_MAX = Duration.minutes(15)
@@ -29,8 +30,9 @@ ACKNOWLEDGED = {
 class Api(Construct):
     """The gateway. `front` is the function that answers its requests."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, front: lambda_.Function) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, front: lambda_.Function, deployment: Deployment) -> None:
         super().__init__(scope, construct_id)
+        self._deployment = deployment
         self.rest_api = apigateway.RestApi(
             self,
             "Rest",
@@ -54,7 +56,7 @@ class Api(Construct):
     def _stage(self) -> apigateway.StageOptions:
         return apigateway.StageOptions(
             stage_name=STAGE,
-            access_log_destination=apigateway.LogGroupLogDestination(log_group(self, "AccessLog")),
+            access_log_destination=apigateway.LogGroupLogDestination(log_group(self, "AccessLog", self._deployment)),
             access_log_format=_access_log_format(),
             logging_level=apigateway.MethodLoggingLevel.ERROR,
             data_trace_enabled=False,  # it would log prompts

@@ -1,4 +1,4 @@
-"""Build the asset of the Lambda functions without Docker: wheels for Lambda's arm64, and headgate's packages.
+"""Build the asset of the functions and of the front's image without Docker: wheels for arm64, and headgate's packages.
 
 `build` writes build/lambda. infra/functions.lock pins its dependencies with their hashes; they are installed again only
 when that file changes. `python -m infra.bundle lock` renews the lock, with the versions of constraints/headgate.txt, so
@@ -24,6 +24,7 @@ PACKAGES = ("dispatcher", "functions")
 NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
 """Dependencies that only the command line, the simulator and the worker need."""
 LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
+IMAGE = Path("infra/front.Dockerfile")
 CONSTRAINTS = Path("constraints/headgate.txt")
 BUILD = Path("build/lambda")
 
@@ -53,13 +54,16 @@ def build(root: Path, pip: Pip = run_pip) -> Bundle:
         shutil.rmtree(target / package, ignore_errors=True)
         shutil.copytree(root / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / FRONT, target / "run.sh")
+    shutil.copy(root / IMAGE, target / "Dockerfile")
     return Bundle(target, _digest(sources(root), root))
 
 
 def sources(root: Path) -> list[Path]:
     """List the files that the bundle is made of, sorted."""
     files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
-    return sorted([root / LOCK, root / FRONT, *(path for path in files if "__pycache__" not in path.parts)])
+    return sorted(
+        [root / LOCK, root / FRONT, root / IMAGE, *(path for path in files if "__pycache__" not in path.parts)]
+    )
 
 
 def requirements(root: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, Stack
@@ -13,9 +14,11 @@ from aws_cdk import aws_lambda_event_sources as event_sources
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
+from headgate.deployment.model import Deployment
+from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_gate, allow_result, function_role
+from infra.roles import allow_gate, allow_network, allow_result, function_role
 from infra.state import State
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
@@ -61,41 +64,43 @@ class Functions(Construct):
         execution: ExecutionQueue,
         worker_secret: secretsmanager.Secret,
         code: lambda_.Code,
+        network: Network,
+        deployment: Deployment,
+        environment: Mapping[str, str],
     ) -> None:
         super().__init__(scope, construct_id)
-        self._code = code
+        self._code, self._network, self._deployment = code, network, deployment
         self._worker_secret = worker_secret
-        self._environment = {
-            "HEADGATE_TABLE": state.table.table_name,
-            "HEADGATE_QUEUE_URL": execution.queue.queue_url,
-            "HEADGATE_WORKER_SECRET_ARN": worker_secret.secret_arn,
-            "HEADGATE_POOL": "default",
-            "POWERTOOLS_SERVICE_NAME": "headgate",
-            "POWERTOOLS_METRICS_NAMESPACE": "headgate",
-            "POWERTOOLS_LOG_LEVEL": "INFO",
-        }
-        self.front, self.invoke, self.execute, self.sweep = (
-            self._gate_function(spec, state, execution) for spec in (FRONT, INVOKE, EXECUTE, SWEEP)
+        self._environment = dict(environment)
+        self.invoke, self.execute, self.sweep = (
+            self._gate_function(spec, state, execution) for spec in (INVOKE, EXECUTE, SWEEP)
         )
         self.result, result_role = self._function(RESULT)
         allow_result(result_role, state)
-        self._serve_http(self.front)
+        self.front: lambda_.Function | None = None
+        if deployment.front == "lambda":
+            self.front = self._gate_function(FRONT, state, execution)
+            self._serve_http(self.front)
+        self._allow_invokers()
         self._accept_events()
         self._consume(execution)
         self._sweep_each_minute()
 
     @property
     def all(self) -> list[lambda_.Function]:
-        return [self.front, self.invoke, self.result, self.execute, self.sweep]
+        fronts = [] if self.front is None else [self.front]
+        return [*fronts, self.invoke, self.result, self.execute, self.sweep]
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
-        function, role = self._function(spec)
+        function, role = self._function(spec, self._network)
         allow_gate(role, state, execution.queue)
+        allow_network(role)
         return function
 
-    def _function(self, spec: Spec) -> tuple[lambda_.Function, iam.Role]:
+    def _function(self, spec: Spec, network: Network | None = None) -> tuple[lambda_.Function, iam.Role]:
+        """Make a function and its role. `network`: where it reaches gate processes and workers, if it needs them."""
         title = spec.name.capitalize()
-        logs = log_group(self, f"{title}Log")
+        logs = log_group(self, f"{title}Log", self._deployment)
         role = function_role(self, f"{title}Role", log_group=logs, worker_secret=self._worker_secret)
         function = lambda_.Function(
             self,
@@ -112,6 +117,9 @@ class Functions(Construct):
             log_group=logs,
             tracing=lambda_.Tracing.ACTIVE,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.recurs else lambda_.RecursiveLoop.TERMINATE,
+            vpc=network.vpc if network else None,
+            vpc_subnets=PRIVATE if network else None,
+            security_groups=[network.function] if network else None,
         )
         return function, role
 
@@ -124,6 +132,12 @@ class Functions(Construct):
         front.add_environment("AWS_LWA_INVOKE_MODE", "response_stream")
         front.add_environment("AWS_LWA_PORT", FRONT_PORT)
         front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
+
+    def _allow_invokers(self) -> None:
+        """Allow the configured principals to invoke the functions that tenants use."""
+        for number, arn in enumerate(self._deployment.allowed_invokers):
+            for function in (self.invoke, self.result):
+                function.add_permission(f"Invoker{number}", principal=iam.ArnPrincipal(arn))
 
     def _accept_events(self) -> None:
         # No dead-letter queue, because it would keep the whole payload with prompt and API key. An alarm counts the

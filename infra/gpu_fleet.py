@@ -1,10 +1,9 @@
-"""The GPU fleet: a stub. This release deploys no GPU, no worker and no network for them.
+"""The GPU fleet: a stub. This release deploys no GPU and no worker.
 
-Only the secret that the gate shares with the workers is real, because the functions already need it: the gate signs
-with it what a worker may execute. A later release deploys the workers into this construct, with a VPC in which only the
-dispatcher can reach them. Until then every invocation is refused because there is no worker, unless you run
-`python -m gpu_worker`, and `python -m dispatcher` beside it, with this stack's table and this secret, at addresses that
-the functions can reach.
+Only the secret that the gate shares with the workers is real, because the gate's processes need it: the gate signs with
+it what a worker may execute. A later release deploys the workers into this construct. Until then every invocation is
+refused because there is no worker, unless you run `python -m gpu_worker`, and `python -m dispatcher` beside it, with
+this stack's table and this secret, in its network (infra/network.py).
 """
 
 from __future__ import annotations

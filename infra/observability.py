@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
-from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -14,8 +13,11 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
+
+from headgate.deployment.model import Deployment
 
 NAMESPACE = "headgate"
 """Namespace of the metrics that the functions write with Powertools (functions/observability.py)."""
@@ -23,18 +25,23 @@ MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 BACKLOG_AGE_MAX = Duration.minutes(5)
 
 
-def log_group(scope: Construct, construct_id: str) -> logs.LogGroup:
-    """Make a log group that keeps a month. Logs contain no prompt and no key (functions/observability.py)."""
-    return logs.LogGroup(
-        scope, construct_id, retention=logs.RetentionDays.ONE_MONTH, removal_policy=RemovalPolicy.DESTROY
-    )
+def log_group(scope: Construct, construct_id: str, deployment: Deployment) -> logs.LogGroup:
+    """Make a log group. Logs contain no prompt and no key (functions/observability.py)."""
+    group = logs.LogGroup(scope, construct_id, removal_policy=RemovalPolicy.DESTROY)
+    resource = group.node.default_child
+    assert isinstance(resource, logs.CfnLogGroup)  # noqa: S101 - what the construct is made of
+    resource.retention_in_days = deployment.retention_days
+    return group
 
 
 @dataclass(frozen=True)
 class Watched:
     """The resources that the alarms and the dashboard watch."""
 
-    rest_api: apigateway.RestApi
+    http_errors: cloudwatch.IMetric
+    """The answers with 5xx of the HTTP interface, in five minutes."""
+    healthy_fronts: cloudwatch.IMetric | None
+    """The tasks that serve; None if the fronts are functions."""
     functions: Sequence[lambda_.Function]
     sweep: lambda_.Function
     invoke: lambda_.Function
@@ -46,10 +53,12 @@ class Watched:
 class Observability(Construct):
     """Alarms publish to the topic `alarms`; the operator of the stack subscribes to it."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, watched: Watched) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, watched: Watched, deployment: Deployment) -> None:
         super().__init__(scope, construct_id)
         self.alarms = sns.Topic(self, "Alarms", enforce_ssl=True)
         _allow_alarms(self.alarms)
+        if deployment.alarm_address is not None:
+            self.alarms.add_subscription(subscriptions.EmailSubscription(deployment.alarm_address))
         CfnOutput(self, "AlarmTopic", value=self.alarms.topic_arn, description="Subscribe to it to receive alarms")
         self._alarms(watched)
         self._dashboard(watched)
@@ -65,8 +74,9 @@ class Observability(Construct):
         self._alarm("ExecutionsLate", age, "Dispatched invocations wait to start.", above=BACKLOG_AGE_MAX.to_seconds())
         dropped = watched.invoke.metric("AsyncEventsDropped", statistic="Sum", period=FIVE_MINUTES)
         self._alarm("EventsDropped", dropped, "Lambda dropped Event invokes before they reached the gate.")
-        failed = watched.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES)
-        self._alarm("HttpFails", failed, "The HTTP interface answers 5xx.", above=5)
+        self._alarm("HttpFails", watched.http_errors, "The HTTP interface answers 5xx.", above=5)
+        if watched.healthy_fronts is not None:
+            self._alarm("NoFront", watched.healthy_fronts, "No front is healthy: nobody is answered.", below=1)
         throttled = _table_metric(watched.table, "ThrottledRequests")
         self._alarm("TableThrottled", throttled, "DynamoDB throttles: requests are refused.", above=10)
 

@@ -1,14 +1,16 @@
 """What each function may do: each has a role of its own, with named actions on named resources. No role allows Scan.
 
-The gate's functions (front, invoke, execute, sweep) read the table; write the log, its snapshots and projections,
-mailboxes, invocations, responses, batches and records of files; and start detached executions. `headgate-result` only
-reads. No function may write a tenant, an API key or the list of tenants; an administrator's role may, and this stack
-does not make it.
+The gate's processes (fronts, and the functions invoke, execute and sweep) read the table; write the log, its snapshots
+and projections, mailboxes, invocations, responses, batches and records of files; and start detached executions. A front
+on Fargate also has the bucket of files. `headgate-result` only reads. No role of the stack may write a tenant, an API
+key or the list of tenants; an administrator's role may, and this stack does not make it.
 """
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Validations
+from typing import cast
+
+from aws_cdk import Acknowledgment, CfnElement, Stack, Validations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
@@ -19,6 +21,15 @@ from infra.state import State
 
 Conditions = dict[str, dict[str, list[str] | str]]
 
+NETWORK_INTERFACES = [
+    *(
+        "ec2:CreateNetworkInterface",
+        "ec2:DescribeNetworkInterfaces",
+        "ec2:DescribeSubnets",
+        "ec2:DeleteNetworkInterface",
+    ),
+    *("ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
+]
 READS = ["dynamodb:GetItem", "dynamodb:Query"]
 WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem"]
 """IAM authorizes a transaction by the actions of its parts."""
@@ -42,6 +53,28 @@ def function_role(
     reason = "X-Ray's PutTraceSegments and PutTelemetryRecords cannot be limited to a resource."
     Validations.of(role).acknowledge(Acknowledgment(id="AwsSolutions-IAM5[Resource::*]", reason=reason))
     return role
+
+
+def task_role(scope: Construct, construct_id: str, *, worker_secret: secretsmanager.Secret) -> iam.Role:
+    """Make the role of a task on ECS. Its log is written by the role that starts the task."""
+    role = iam.Role(scope, construct_id, assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
+    _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
+    return role
+
+
+def allow_network(role: iam.Role) -> None:
+    """Allow Lambda to connect the function's sandboxes to the VPC. These actions cannot be limited to a resource."""
+    _allow(role, NETWORK_INTERFACES, ["*"])
+
+
+def allow_files(role: iam.Role, state: State) -> None:
+    """Allow to read, write and delete the batch API's files."""
+    actions = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+    _allow(role, actions, [f"{state.files.bucket_arn}/*"])
+    bucket = Stack.of(role).get_logical_id(cast(CfnElement, state.files.node.default_child))
+    reason = "The names of files are random; the gate finds them in its own records."
+    rule = f"AwsSolutions-IAM5[Resource::<{bucket}.Arn>/*]"
+    Validations.of(role).acknowledge(Acknowledgment(id=rule, reason=reason))
 
 
 def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:

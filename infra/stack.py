@@ -2,43 +2,112 @@
 
 from __future__ import annotations
 
-from aws_cdk import CfnOutput, Stack
+from pathlib import Path
+
+from aws_cdk import CfnOutput, Environment, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ecr_assets as ecr_assets
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from headgate.deployment.model import Deployment
 from infra.api import Api
+from infra.bundle import Bundle
+from infra.front import Front
 from infra.functions import EXECUTE, Functions
 from infra.gpu_fleet import GpuFleet
-from infra.observability import Observability, Watched
+from infra.network import Network
+from infra.observability import FIVE_MINUTES, Observability, Watched, log_group
 from infra.queue import ExecutionQueue
+from infra.roles import allow_files, allow_gate, task_role
 from infra.state import State
 
 
 class HeadgateStack(Stack):
-    """headgate in one account and region. `code` is the functions' asset (infra/bundle.py).
+    """headgate in one account and region. `bundle`: what functions and fronts run (infra/bundle.py).
 
-    All physical names begin with `name`, so that one account and region can have several stacks.
+    All physical names begin with the deployment's name, so that one account and region can have several stacks.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, name: str, code: lambda_.Code) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, deployment: Deployment, bundle: Bundle) -> None:
         super().__init__(
-            scope, construct_id, stack_name=name, description="headgate: fair shares of a GPU fleet for every tenant"
+            scope,
+            construct_id,
+            stack_name=deployment.name,
+            env=Environment(region=deployment.region),
+            description="headgate: fair shares of a GPU fleet for every tenant",
         )
-        state = State(self, "State")
-        execution = ExecutionQueue(self, "Execution", consumer_timeout=EXECUTE.timeout)
-        fleet = GpuFleet(self, "GpuFleet")
-        functions = Functions(
-            self, "Functions", state=state, execution=execution, worker_secret=fleet.worker_secret, code=code
+        self._deployment = deployment
+        self._state = State(self, "State")
+        self._execution = ExecutionQueue(self, "Execution", consumer_timeout=EXECUTE.timeout)
+        self._fleet = GpuFleet(self, "GpuFleet")
+        self._network = Network(
+            self,
+            "Network",
+            zones=deployment.zones,
+            nat_gateways=deployment.nat_gateways,
+            flow_log=log_group(self, "RejectedLog", deployment),
         )
-        api = Api(self, "Api", front=functions.front)
+        self._functions = Functions(
+            self,
+            "Functions",
+            state=self._state,
+            execution=self._execution,
+            worker_secret=self._fleet.worker_secret,
+            code=lambda_.Code.from_asset(str(bundle.path), asset_hash=bundle.digest),
+            network=self._network,
+            deployment=deployment,
+            environment=self._environment(),
+        )
+        http_errors, healthy_fronts = self._front(bundle.path)
         watched = Watched(
-            rest_api=api.rest_api,
-            functions=functions.all,
-            sweep=functions.sweep,
-            invoke=functions.invoke,
-            queue=execution.queue,
-            dead_letters=execution.dead_letters,
-            table=state.table,
+            http_errors=http_errors,
+            healthy_fronts=healthy_fronts,
+            functions=self._functions.all,
+            sweep=self._functions.sweep,
+            invoke=self._functions.invoke,
+            queue=self._execution.queue,
+            dead_letters=self._execution.dead_letters,
+            table=self._state.table,
         )
-        Observability(self, "Observability", watched=watched)
-        CfnOutput(self, "TableName", value=state.table.table_name, description="HEADGATE_TABLE for the command line")
+        Observability(self, "Observability", watched=watched, deployment=deployment)
+        table = self._state.table.table_name
+        CfnOutput(self, "TableName", value=table, description="HEADGATE_TABLE for the command line")
+
+    def _environment(self) -> dict[str, str]:
+        """Return the variables of every process of the gate (dispatcher/config.py)."""
+        return {
+            "HEADGATE_TABLE": self._state.table.table_name,
+            "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,
+            "HEADGATE_WORKER_SECRET_ARN": self._fleet.worker_secret.secret_arn,
+            "HEADGATE_POOL": "default",
+            "POWERTOOLS_SERVICE_NAME": "headgate",
+            "POWERTOOLS_METRICS_NAMESPACE": "headgate",
+            "POWERTOOLS_LOG_LEVEL": "INFO",
+            **self._deployment.environment(),
+        }
+
+    def _front(self, bundle: Path) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
+        """Make the HTTP interface. Return its count of 5xx in five minutes, and the number of healthy tasks."""
+        if self._functions.front is not None:
+            api = Api(self, "Api", front=self._functions.front, deployment=self._deployment)
+            return api.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES), None
+        role = task_role(self, "FrontRole", worker_secret=self._fleet.worker_secret)
+        allow_gate(role, self._state, self._execution.queue)
+        allow_files(role, self._state)
+        front = Front(
+            self,
+            "Front",
+            deployment=self._deployment,
+            network=self._network,
+            image=ecs.ContainerImage.from_asset(str(bundle), platform=ecr_assets.Platform.LINUX_ARM64),
+            role=role,
+            environment={
+                **self._environment(),
+                "HEADGATE_FILES": f"s3:{self._state.files.bucket_name}",
+                "AWS_DEFAULT_REGION": self.region,
+            },
+            log=log_group(self, "FrontLog", self._deployment),
+        )
+        return front.errors(), front.targets.metrics.healthy_host_count(statistic="Minimum", period=FIVE_MINUTES)

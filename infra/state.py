@@ -1,4 +1,4 @@
-"""The state of the gate: one DynamoDB table, without an index.
+"""The state of the gate: one DynamoDB table, without an index, and the bucket of the batch API's files.
 
 It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports only aws_cdk.
 tests/infra/test_state.py compares the two.
@@ -6,15 +6,21 @@ tests/infra/test_state.py compares the two.
 
 from __future__ import annotations
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
 
 
+FILES_KEPT = Duration.days(31)
+"""A day longer than the gate keeps a file (`files_kept_s` in dispatcher/config.py)."""
+
+
 class State(Construct):
-    """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted."""
+    """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted. The
+    bucket is kept too, and its objects expire."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
@@ -34,3 +40,16 @@ class State(Construct):
             deletion_protection=True,
             removal_policy=RemovalPolicy.RETAIN,
         )
+        self.files = s3.Bucket(
+            self,
+            "Files",
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=True,
+            lifecycle_rules=[
+                s3.LifecycleRule(expiration=FILES_KEPT, abort_incomplete_multipart_upload_after=Duration.days(1))
+            ],
+            removal_policy=RemovalPolicy.RETAIN,
+        )
+        reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
+        Validations.of(self.files).acknowledge(Acknowledgment(id="AwsSolutions-S1", reason=reason))

@@ -1,40 +1,61 @@
-"""Syntheses over an empty asset: what is deployed, without what it runs. Most tests share one."""
+"""Syntheses over an empty bundle: what is deployed, without what it runs. Most tests share two of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
+from headgate.deployment.model import Deployment
 from tests.infra.templates import Template, template_in
 
 
+class Synthesise(Protocol):
+    def __call__(self, **fields: Any) -> Path: ...
+
+
 @pytest.fixture(scope="session")
-def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Synthesise a stack of a name, and return the cloud assembly's folder."""
+def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
+    """Synthesise a deployment with these fields of headgate.yaml, and return the cloud assembly's folder."""
     if find_spec("aws_cdk") is None or find_spec("constructs") is None:
         pytest.skip("aws_cdk is not installed: `make synth` installs it and runs these tests")
-    from aws_cdk import aws_lambda as lambda_
+    from aws_cdk import App
 
     from infra.app import make_app
+    from infra.bundle import Bundle
 
-    def made(name: str) -> Path:
-        asset = tmp_path_factory.mktemp("asset")
-        (asset / "run.sh").write_text("")
+    def made(**fields: Any) -> Path:
+        bundle = tmp_path_factory.mktemp("bundle")
+        for name in ("run.sh", "Dockerfile"):
+            (bundle / name).write_text("")
         out = tmp_path_factory.mktemp("cdk.out")
-        make_app(lambda_.Code.from_asset(str(asset)), outdir=str(out), name=name).synth()
+        make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))).synth()
         return out
 
     return made
 
 
 @pytest.fixture(scope="session")
-def synthesised(synthesise: Callable[[str], Path]) -> Path:
-    return synthesise("")
+def synthesised(synthesise: Synthesise) -> Path:
+    return synthesise()
 
 
 @pytest.fixture(scope="session")
 def template(synthesised: Path) -> Template:
+    """The template of the defaults: fronts on Fargate."""
     return template_in(synthesised)
+
+
+@pytest.fixture(scope="session", params=["fargate", "lambda"])
+def each_template(request: pytest.FixtureRequest) -> Template:
+    """The template of each front."""
+    found: Template = request.getfixturevalue("template" if request.param == "fargate" else "lambda_template")
+    return found
+
+
+@pytest.fixture(scope="session")
+def lambda_template(synthesise: Synthesise) -> Template:
+    """The template with the front as a function."""
+    return template_in(synthesise(front="lambda"))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.infra.templates import Template, actions, listed
+from tests.infra.conftest import Synthesise
+from tests.infra.templates import Template, actions, listed, template_in
 
 CLOUDWATCH = {"Service": "cloudwatch.amazonaws.com"}
 THIS_ACCOUNT = {"Ref": "AWS::AccountId"}
@@ -93,9 +94,19 @@ def topic_findings(template: Template, topic: str, properties: dict[str, Any]) -
     return found
 
 
-def test_each_alarm_may_publish_to_its_topic(template: Template) -> None:
-    assert len(named(template, "AWS::CloudWatch::Alarm")) == 7
+def test_each_alarm_may_publish_to_its_topic(template: Template, lambda_template: Template) -> None:
+    assert len(named(template, "AWS::CloudWatch::Alarm")) == 8
     assert findings(template) == []
+    assert len(named(lambda_template, "AWS::CloudWatch::Alarm")) == 7
+    assert findings(lambda_template) == []
+
+
+def test_the_operator_gets_them_by_mail(template: Template, synthesise: Synthesise) -> None:
+    assert not named(template, "AWS::SNS::Subscription")
+    with_address = template_in(synthesise(alarm_address="operators@example.com"))
+    (topic,) = named(with_address, "AWS::SNS::Topic")
+    (subscription,) = named(with_address, "AWS::SNS::Subscription").values()
+    assert subscription == {"Endpoint": "operators@example.com", "Protocol": "email", "TopicArn": {"Ref": topic}}
 
 
 def test_only_cloudwatch_is_allowed(template: Template) -> None:

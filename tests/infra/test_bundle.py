@@ -36,6 +36,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / package / "__pycache__" / "a.pyc").write_bytes(b"x")
     (tmp_path / bundle.LOCK).write_text("six==1 --hash=sha256:ab\n")
     (tmp_path / bundle.FRONT).write_text("#!/bin/sh\n")
+    (tmp_path / bundle.IMAGE).write_text("FROM python\n")
     (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["six>=1,<2", "rich>=14", "typer>=0.20"]\n')
     return tmp_path
 
@@ -43,7 +44,7 @@ def project(tmp_path: Path) -> Path:
 def test_it_holds_our_packages_and_the_start_of_the_front(project: Path) -> None:
     built = bundle.build(project, FakePip())
     inside = {path.relative_to(built.path).as_posix() for path in built.path.rglob("*") if path.is_file()}
-    assert inside == {"dispatcher/__init__.py", "functions/__init__.py", "run.sh"}
+    assert inside == {"dispatcher/__init__.py", "functions/__init__.py", "run.sh", "Dockerfile"}
 
 
 def test_dependencies_are_wheels_for_lambda_with_their_hashes(project: Path) -> None:

@@ -10,13 +10,16 @@ import pytest
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
-NAMES = {"headgate-front", "headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep"}
+NAMES = {"headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep"}
 FRONT = "headgate-front"
 
 
-def test_the_functions_of_the_local_stack_are_deployed(template: dict[str, Any]) -> None:
+def test_the_functions_of_the_local_stack_are_deployed(
+    template: dict[str, Any], lambda_template: dict[str, Any]
+) -> None:
     deployed = functions(template)
     assert set(deployed) == NAMES
+    assert set(functions(lambda_template)) == NAMES | {FRONT}
     for spec in function_specs({}):
         assert deployed[spec.name]["Handler"] == spec.handler
         assert deployed[spec.name]["Timeout"] >= spec.timeout_s
@@ -29,8 +32,8 @@ def test_handlers_exist(template: dict[str, Any]) -> None:
             assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_every_function_knows_its_world(template: dict[str, Any]) -> None:
-    for function in functions(template).values():
+def test_every_function_knows_its_world(lambda_template: dict[str, Any]) -> None:
+    for function in functions(lambda_template).values():
         environment = function["Environment"]["Variables"]
         assert {"HEADGATE_TABLE", "HEADGATE_QUEUE_URL", "HEADGATE_WORKER_SECRET_ARN"} <= set(environment)
         assert environment["HEADGATE_POOL"] == "default"
@@ -45,21 +48,21 @@ def test_all_run_the_bundles_python(template: dict[str, Any]) -> None:
     assert {function["Runtime"] for function in functions(template).values()} == {f"python{PYTHON}"}
 
 
-def test_front_streams(template: dict[str, Any]) -> None:
-    front = functions(template)[FRONT]
+def test_front_streams(lambda_template: dict[str, Any]) -> None:
+    front = functions(lambda_template)[FRONT]
     environment = front["Environment"]["Variables"]
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
     assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
     assert front["Handler"] == "run.sh"
-    methods = of_type(template, "AWS::ApiGateway::Method")
+    methods = of_type(lambda_template, "AWS::ApiGateway::Method")
     assert {method["HttpMethod"] for method in methods} == {"ANY", "GET"}
     for method in methods:
         assert method["Integration"]["ResponseTransferMode"] == "STREAM"
         assert method["Integration"]["TimeoutInMillis"] == front["Timeout"] * 1000
 
 
-def test_the_gateway_logs_no_prompt(template: dict[str, Any]) -> None:
-    (stage,) = of_type(template, "AWS::ApiGateway::Stage")
+def test_the_gateway_logs_no_prompt(lambda_template: dict[str, Any]) -> None:
+    (stage,) = of_type(lambda_template, "AWS::ApiGateway::Stage")
     assert not any(setting.get("DataTraceEnabled") for setting in stage["MethodSettings"])
 
 
@@ -98,9 +101,9 @@ def test_nothing_reserves_concurrency(template: dict[str, Any]) -> None:
     assert all("ReservedConcurrentExecutions" not in function for function in functions(template).values())
 
 
-def test_logs_end(template: dict[str, Any]) -> None:
-    groups = of_type(template, "AWS::Logs::LogGroup")
-    assert len(groups) == len(NAMES) + 1
+def test_logs_end(each_template: dict[str, Any]) -> None:
+    groups = of_type(each_template, "AWS::Logs::LogGroup")
+    assert len(groups) >= len(NAMES) + 2
     assert all(group["RetentionInDays"] == 30 for group in groups)
 
 
@@ -111,4 +114,4 @@ def test_the_fleet_says_that_it_is_a_stub(template: dict[str, Any], word: str) -
     ]
     assert len(fleet_outputs) == 1
     assert word in fleet_outputs[0]
-    assert not [each for each in template["Resources"].values() if each["Type"].startswith(("AWS::EC2", "AWS::ECS"))]
+    assert not of_type(template, "AWS::AutoScaling::AutoScalingGroup")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import INSTANCE_TYPES
@@ -130,7 +131,7 @@ def test_every_field_is_on_the_page() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", page, re.MULTILINE)
     shown = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
-    nested = {"front_count": Range, "workers": Workers}
+    nested: dict[str, type[BaseModel]] = {"front_count": Range, "workers": Workers}
     expected = {name for name in Deployment.model_fields if name not in nested}
     expected |= {f"{name}.{field}" for name, model in nested.items() for field in model.model_fields}
     assert shown == expected

@@ -1,0 +1,77 @@
+"""The network: a VPC, and which process may connect to which. Everything else is closed from outside.
+
+| from | to | port | why |
+| --- | --- | --- | --- |
+| load balancer | front | FRONT_PORT | requests |
+| front, function, worker | gate process beside a front | GATE_PORT | the link to the leader, wherever it runs |
+| front, function, worker | gate process beside a worker | GATE_PORT | the same |
+| front, function | worker | WORKER_PORT | orders and their streams |
+
+Fronts, functions and workers are in private subnets. They reach DynamoDB and S3 through gateway endpoints, which cost
+nothing, and AWS's other services through the NAT gateway.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Acknowledgment, CfnOutput, Fn, Validations
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
+PRIVATE = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
+
+
+class Network(Construct):
+    """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
+    process beside which it runs."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, zones: int, nat_gateways: int, flow_log: logs.LogGroup
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.vpc = ec2.Vpc(
+            self,
+            "Vpc",
+            availability_zones=[Fn.select(number, Fn.get_azs()) for number in range(zones)],
+            nat_gateways=nat_gateways,
+            subnet_configuration=[
+                ec2.SubnetConfiguration(name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=22),
+                ec2.SubnetConfiguration(name="private", subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, cidr_mask=20),
+            ],
+            gateway_endpoints={
+                "DynamoDb": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.DYNAMODB),
+                "S3": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.S3),
+            },
+            restrict_default_security_group=False,  # nothing uses it, and a function with a role would have to do it
+        )
+        self.front = self._group("Front", "headgate: fronts, and the gate processes beside them")
+        self.function = self._group("Function", "headgate: functions that reach gate processes and workers")
+        self.worker = self._group("Worker", "headgate: workers, and the gate processes beside them")
+        self._open_paths()
+        self._log_rejected(flow_log)
+        CfnOutput(self, "WorkerGroup", value=self.worker.security_group_id, description="Security group for workers")
+        CfnOutput(self, "VpcId", value=self.vpc.vpc_id, description="VPC for workers: its private subnets")
+
+    def _group(self, title: str, description: str) -> ec2.SecurityGroup:
+        return ec2.SecurityGroup(self, title, vpc=self.vpc, description=description)
+
+    def _open_paths(self) -> None:
+        gate, worker = ec2.Port.tcp(GATE_PORT), ec2.Port.tcp(WORKER_PORT)
+        for caller, name in ((self.front, "front"), (self.function, "function"), (self.worker, "worker")):
+            self.front.add_ingress_rule(caller, gate, f"{name} to gate process")
+            self.worker.add_ingress_rule(caller, gate, f"{name} to gate process")
+        self.worker.add_ingress_rule(self.front, worker, "front to worker")
+        self.worker.add_ingress_rule(self.function, worker, "function to worker")
+
+    def _log_rejected(self, group: logs.LogGroup) -> None:
+        """Log the connections that the network refuses: a wrong security group is found there."""
+        role = iam.Role(self, "FlowLogRole", assumed_by=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"))
+        self.vpc.add_flow_log(
+            "Rejected",
+            traffic_type=ec2.FlowLogTrafficType.REJECT,
+            destination=ec2.FlowLogDestination.to_cloud_watch_logs(group, role),
+        )
+        reason = "The flow log writes to its own log group only; the wildcard is for its streams."
+        Validations.of(role).acknowledge(Acknowledgment(id="AwsSolutions-IAM5[Resource::*]", reason=reason))
