@@ -47,22 +47,22 @@ PRICES = {
 """Dollars of a unit."""
 
 MEASURED = {
-    "write units, idle fleet, per second": 0.0,  # results/gate_capacity.md
-    "read units, idle worker and its gate process, per second": 0.75,  # results/gate_capacity.md
+    "read units, idle gate process, per second": 0.75,  # results/gate_capacity.md
     "write units of an invocation, below 100 per second": 3.2,  # results/gate_capacity.md: a process alone
     "write units of an invocation, from 100 per second on": 1.3,  # results/gate_capacity.md: a leader
     "read units of an invocation": 0.9,  # results/gate_capacity.md
     "write units of a durable invocation, beside": 11.5,  # results/gate_capacity.md
     "front CPU of an invocation, seconds": 0.0086,  # results/added_latency.md: 8 tokens
     "front CPU of a token, seconds": 0.00013,  # results/added_latency.md
-    "log bytes of an invocation": 800.0,  # the line of functions/observability.py and the metrics beside it
+    "log bytes of an invocation": 740.0,  # counted: the line of functions/observability.py and the metrics beside it
 }
 FRONT_BUSY_MAX = 0.5
 """The part of a front's CPU that is planned to be used."""
 FRONT_VCPU, FRONT_GB = 1.0, 2.0
-ALARMS = 12
+ALARMS = 8
 DASHBOARD_DOLLARS, ALARM_DOLLARS = 3.0, 0.10
-METRICS_OF_A_POOL = 40
+METRICS = 20
+"""Four for each tier of a pool, and the functions' own."""
 WORKER_DISK_GB = 200.0
 BYTES_OF_A_TOKEN = 250.0
 """Of an answer's stream: one event of a chat's chunk."""
@@ -137,9 +137,10 @@ def _quantities(of: Installation) -> Iterator[tuple[str, float]]:
     writes = MEASURED[f"write units of an invocation, {'from 100 per second on' if led else 'below 100 per second'}"]
     writes += of.durable * MEASURED["write units of a durable invocation, beside"]
     yield "DynamoDB, writes (million)", invocations * writes / MILLION
-    idle_reads = of.workers * MEASURED["read units, idle worker and its gate process, per second"] * SECONDS
+    gates = of.workers + fronts(of)
+    idle_reads = gates * MEASURED["read units, idle gate process, per second"] * SECONDS
     yield "DynamoDB, reads (million)", (invocations * MEASURED["read units of an invocation"] + idle_reads) / MILLION
-    yield "metrics (metric)", METRICS_OF_A_POOL
+    yield "metrics (metric)", METRICS
     yield "secrets (secret)", 1
 
 

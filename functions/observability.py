@@ -14,8 +14,14 @@ metrics = Metrics(namespace=SERVICE, service=SERVICE)
 tracer = Tracer(service=SERVICE)
 
 
-def log_ended(face: str, following: Following, outcome: str, *, ttft_ms: float | None, duration_ms: float) -> None:
-    """Log the one line that each invocation leaves."""
+def log_ended(
+    face: str, following: Following, outcome: str, *, output_tokens: int, ttft_ms: float | None, duration_ms: float
+) -> None:
+    """Log the one line that each invocation leaves.
+
+    A tenant is named here and in the usage, and not in metrics: CloudWatch bills each combination of a metric and its
+    dimensions, so ten thousand tenants would cost thousands of dollars a month.
+    """
     logger.info(
         "invocation ended",
         extra={
@@ -24,6 +30,7 @@ def log_ended(face: str, following: Following, outcome: str, *, ttft_ms: float |
             "tenant": following.call.tenant.name,
             "attempt": following.attempt,
             "outcome": outcome,
+            "output_tokens": output_tokens,
             "ttft_ms": None if ttft_ms is None else round(ttft_ms, 1),
             "duration_ms": round(duration_ms, 1),
         },

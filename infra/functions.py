@@ -11,6 +11,7 @@ from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_lambda_event_sources as event_sources
+from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
@@ -72,14 +73,17 @@ class Functions(Construct):
         self._code, self._network, self._deployment = code, network, deployment
         self._worker_secret = worker_secret
         self._environment = dict(environment)
+        self._logs: dict[str, logs.LogGroup] = {}
         self.invoke, self.execute, self.sweep = (
             self._gate_function(spec, state, execution) for spec in (INVOKE, EXECUTE, SWEEP)
         )
         self.result, result_role = self._function(RESULT)
         allow_result(result_role, state)
         self.front: lambda_.Function | None = None
+        self.front_log: logs.LogGroup | None = None
         if deployment.front == "lambda":
             self.front = self._gate_function(FRONT, state, execution)
+            self.front_log = self._logs[FRONT.name]
             self._serve_http(self.front)
         self._allow_invokers()
         self._accept_events()
@@ -100,8 +104,8 @@ class Functions(Construct):
     def _function(self, spec: Spec, network: Network | None = None) -> tuple[lambda_.Function, iam.Role]:
         """Make a function and its role. `network`: where it reaches gate processes and workers, if it needs them."""
         title = spec.name.capitalize()
-        logs = log_group(self, f"{title}Log", self._deployment)
-        role = function_role(self, f"{title}Role", log_group=logs, worker_secret=self._worker_secret)
+        log = self._logs[spec.name] = log_group(self, f"{title}Log", self._deployment)
+        role = function_role(self, f"{title}Role", log_group=log, worker_secret=self._worker_secret)
         function = lambda_.Function(
             self,
             title,
@@ -114,7 +118,7 @@ class Functions(Construct):
             memory_size=spec.memory_mb,
             environment=self._environment,
             role=role,
-            log_group=logs,
+            log_group=log,
             tracing=lambda_.Tracing.ACTIVE,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.recurs else lambda_.RecursiveLoop.TERMINATE,
             vpc=network.vpc if network else None,

@@ -23,6 +23,13 @@ NAMESPACE = "headgate"
 """Namespace of the metrics that the functions write with Powertools (functions/observability.py)."""
 MINUTE, FIVE_MINUTES = Duration.minutes(1), Duration.minutes(5)
 BACKLOG_AGE_MAX = Duration.minutes(5)
+TENANTS = [
+    'filter message = "invocation ended"',
+    "stats count(*) as requests, pct(ttft_ms, 99) as p99_first_token_ms, sum(output_tokens) as tokens by tenant",
+    "sort tokens desc",
+    "limit 20",
+]
+"""The tenants with the most output tokens (CloudWatch Logs Insights)."""
 
 
 def log_group(scope: Construct, construct_id: str, deployment: Deployment) -> logs.LogGroup:
@@ -48,6 +55,8 @@ class Watched:
     queue: sqs.Queue
     dead_letters: sqs.Queue
     table: dynamodb.Table
+    log: logs.LogGroup
+    """Of the fronts, with a line for each invocation."""
 
 
 class Observability(Construct):
@@ -110,9 +119,14 @@ class Observability(Construct):
     def _dashboard(self, watched: Watched) -> None:
         board = cloudwatch.Dashboard(self, "Dashboard", default_interval=Duration.hours(3))
         board.add_widgets(
-            _by_tenant("First token, P99 by tenant (ms)", "ttft_ms", "p99"),
-            _by_tenant("Output tokens by tenant", "output_tokens", "Sum"),
-            _by_tenant("Queued by tenant", "queued", "Sum"),
+            _by_tier("First token, P99 by tier (ms)", "ttft_ms", "p99"),
+            _by_tier("Output tokens by tier", "output_tokens", "Sum"),
+            _by_tier("Queued by tier", "queued", "Sum"),
+        )
+        board.add_widgets(
+            cloudwatch.LogQueryWidget(
+                title="Tenants", log_group_names=[watched.log.log_group_name], query_lines=TENANTS, width=24
+            )
         )
         board.add_widgets(
             _graph("Sweep", [_own_metric("ticks")]),
@@ -175,9 +189,9 @@ def _table_metric(table: dynamodb.Table, name: str) -> cloudwatch.MathExpression
     )
 
 
-def _by_tenant(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
-    """Draw a line for each tenant. It is a search, so that new tenants appear without a change."""
-    search = f"SEARCH('{{{NAMESPACE},service,tenant}} MetricName=\"{metric}\"', '{statistic}', 60)"
+def _by_tier(title: str, metric: str, statistic: str) -> cloudwatch.GraphWidget:
+    """Draw a line for each pool and tier. It is a search, so that new ones appear without a change."""
+    search = f"SEARCH('{{{NAMESPACE},pool,service,tier}} MetricName=\"{metric}\"', '{statistic}', 60)"
     return _graph(title, [cloudwatch.MathExpression(expression=search, using_metrics={}, label="", period=MINUTE)])
 
 

@@ -9,6 +9,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from headgate.deployment.model import Deployment
@@ -60,7 +61,8 @@ class HeadgateStack(Stack):
             deployment=deployment,
             environment=self._environment(),
         )
-        http_errors, healthy_fronts = self._front(bundle.path)
+        front_log = self._functions.front_log or log_group(self, "FrontLog", deployment)
+        http_errors, healthy_fronts = self._front(bundle.path, front_log)
         watched = Watched(
             http_errors=http_errors,
             healthy_fronts=healthy_fronts,
@@ -70,6 +72,7 @@ class HeadgateStack(Stack):
             queue=self._execution.queue,
             dead_letters=self._execution.dead_letters,
             table=self._state.table,
+            log=front_log,
         )
         Observability(self, "Observability", watched=watched, deployment=deployment)
         table = self._state.table.table_name
@@ -88,7 +91,7 @@ class HeadgateStack(Stack):
             **self._deployment.environment(),
         }
 
-    def _front(self, bundle: Path) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
+    def _front(self, bundle: Path, log: logs.LogGroup) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
         """Make the HTTP interface. Return its count of 5xx in five minutes, and the number of healthy tasks."""
         if self._functions.front is not None:
             api = Api(self, "Api", front=self._functions.front, deployment=self._deployment)
@@ -108,6 +111,6 @@ class HeadgateStack(Stack):
                 "HEADGATE_FILES": f"s3:{self._state.files.bucket_name}",
                 "AWS_DEFAULT_REGION": self.region,
             },
-            log=log_group(self, "FrontLog", self._deployment),
+            log=log,
         )
         return front.errors(), front.targets.metrics.healthy_host_count(statistic="Minimum", period=FIVE_MINUTES)

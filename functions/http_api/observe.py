@@ -34,9 +34,17 @@ class Observed:
         if self._ended:
             return
         self._ended = True
-        log_ended("http", self._following, outcome, ttft_ms=self._ttft_ms, duration_ms=self._elapsed_ms())
+        log_ended(
+            "http",
+            self._following,
+            outcome,
+            output_tokens=self._tokens,
+            ttft_ms=self._ttft_ms,
+            duration_ms=self._elapsed_ms(),
+        )
         metrics = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
-        metrics.add_dimension(name="tenant", value=self._following.call.tenant.name)
+        metrics.add_dimension(name="pool", value=self._following.call.tenant.pool)
+        metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
         metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
         metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)

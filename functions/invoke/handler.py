@@ -78,8 +78,9 @@ async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, 
     finally:
         submitted.leave()
     elapsed_ms = (context.clock.now() - submitted.call.created_at) * 1000
-    log_ended("invoke", submitted.following, "done", ttft_ms=None, duration_ms=elapsed_ms)
-    count("output_tokens", collected.output_tokens)
+    tokens = collected.output_tokens
+    log_ended("invoke", submitted.following, "done", output_tokens=tokens, ttft_ms=None, duration_ms=elapsed_ms)
+    count("output_tokens", tokens)
     return rendered(submitted.call, collected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,14 @@ def test_each_alarm_may_publish_to_its_topic(template: Template, lambda_template
     assert findings(template) == []
     assert len(named(lambda_template, "AWS::CloudWatch::Alarm")) == 7
     assert findings(lambda_template) == []
+
+
+def test_the_dashboard_finds_tenants_in_the_log_and_not_in_metrics(each_template: Template) -> None:
+    (board,) = named(each_template, "AWS::CloudWatch::Dashboard").values()
+    body = json.dumps(board["DashboardBody"])
+    assert "{headgate,pool,service,tier}" in body
+    assert "service,tenant" not in body
+    assert "by tenant" in body
 
 
 def test_the_operator_gets_them_by_mail(template: Template, synthesise: Synthesise) -> None:

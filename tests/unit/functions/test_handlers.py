@@ -198,7 +198,10 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
     out = capsys.readouterr()
     written = out.out + out.err + "".join(record.getMessage() + repr(record.__dict__) for record in caplog.records)
     assert "invocation ended" in written
-    assert "outcome_done" in out.out
+    metrics = [json.loads(line) for line in out.out.splitlines() if '"_aws"' in line]
+    named = [each for each in metrics if "outcome_done" in each]
+    assert {(each["pool"], each["tier"]) for each in named} == {("default", "standard")}
+    assert not [each for each in metrics if "tenant" in each], "a metric for each tenant would cost too much"
     for secret in (*CANARIES, *gate.keys.values()):
         assert secret not in written
     errors = [json.dumps(one) for one in answers if "error" in one]
