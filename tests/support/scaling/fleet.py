@@ -1,0 +1,136 @@
+"""A pool in virtual time: work arrives, workers start, fail to start, are interrupted and drain; scale() decides.
+
+Work is a fluid in service units. Time goes in steps of a second, and a sweep decides once a minute, and at once when
+work arrives while the desired number is 0. The launches follow the rules of ECS: while fewer workers exist than are
+desired, one is launched for each missing one, and a launch that fails is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+from random import Random
+
+from dispatcher.model.scaling import FleetLoad
+from dispatcher.operations.scale import ScaleSettings, ScaleState, scale
+
+SWEEP_S = 60
+CAPACITY_PER_S = 1_000.0
+"""Service units a second of one worker."""
+RATE_TIME_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`start_s`: the shortest and longest start-up. `fails`: the part of the launches that fail, at the end of their
+    start-up. `interrupted_per_hour`: of one worker."""
+
+    start_s: tuple[float, float]
+    fails: float = 0.0
+    interrupted_per_hour: float = 0.0
+    drain_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Figures:
+    """`worker_s`: paid seconds of workers. `late_service`: of the work that waited longer than `late_after_s`."""
+
+    worker_s: float = 0.0
+    arrived: float = 0.0
+    served: float = 0.0
+    late_service: float = 0.0
+    wait_max_s: float = 0.0
+    desired: list[int] = field(default_factory=list)
+    launches: int = 0
+
+    @property
+    def turns(self) -> int:
+        """Changes of the direction of scaling."""
+        steps = [after - before for before, after in pairwise(self.desired)]
+        moves = [step > 0 for step in steps if step]
+        return sum(before != after for before, after in pairwise(moves))
+
+
+@dataclass(slots=True)
+class _Worker:
+    serves_at: float
+    fails: bool
+    drained_at: float | None = None
+
+
+class Pool:
+    def __init__(self, settings: ScaleSettings, world: World, seed: int, late_after_s: float = 60.0) -> None:
+        self._settings, self._world, self._random = settings, world, Random(seed)
+        self._late_after_s = late_after_s
+        self._workers: list[_Worker] = []
+        self._backlog: list[list[float]] = []
+        """[arrival, service], the oldest first."""
+        self._rate_per_s = self._done = 0.0
+        self._state = ScaleState()
+        self.desired = settings.floor
+        self.figures = Figures()
+
+    def run(self, arrivals: Sequence[float], after_s: int = 0) -> Figures:
+        """Play the service that arrives in each second, and `after_s` seconds without arrivals."""
+        for now, service in enumerate([*arrivals, *[0.0] * after_s]):
+            self._arrive(now, service)
+            if now % SWEEP_S == 0 or (self.desired == 0 and self._backlog):
+                self._sweep(now)
+            self._start_and_end(now)
+            self._serve(now)
+            self.figures.worker_s += len(self._workers)
+        return self.figures
+
+    def _arrive(self, now: int, service: float) -> None:
+        self._rate_per_s += (service - self._rate_per_s) / RATE_TIME_S
+        if service:
+            self._backlog.append([now, service])
+            self.figures.arrived += service
+
+    def _ready(self, now: float) -> list[_Worker]:
+        return [each for each in self._workers if each.serves_at <= now and each.drained_at is None]
+
+    def _sweep(self, now: int) -> None:
+        ready = len(self._ready(now))
+        holding = min(ready, ceil(self._done / CAPACITY_PER_S))
+        waiting = {"standard": len(self._backlog)}
+        measured = CAPACITY_PER_S if ready else 0.0
+        service = sum(each for _, each in self._backlog)
+        leaving = sum(each.drained_at is not None for each in self._workers)
+        load = FleetLoad(ready, leaving, holding, waiting, service, self._rate_per_s, measured)
+        made = scale(self._settings, self._state, load, self.desired, len(self._workers), now)
+        self._state, self.desired = made.state, made.workers
+        self.figures.desired.append(made.workers)
+
+    def _start_and_end(self, now: int) -> None:
+        world, random = self._world, self._random
+        self._workers = [
+            each
+            for each in self._workers
+            if not (each.fails and each.serves_at <= now)
+            and not (each.drained_at is not None and each.drained_at <= now)
+            and not (each.serves_at <= now and random.random() < world.interrupted_per_hour / 3600)
+        ]
+        staying = [each for each in self._workers if each.drained_at is None]
+        for each in sorted(staying, key=lambda worker: -worker.serves_at)[: max(0, len(staying) - self.desired)]:
+            each.drained_at = now + (world.drain_s if each.serves_at <= now else 0.0)
+        for _ in range(self.desired - len(staying)):
+            self.figures.launches += 1
+            self._workers.append(_Worker(now + random.uniform(*world.start_s), random.random() < world.fails))
+
+    def _serve(self, now: int) -> None:
+        room = len(self._ready(now)) * CAPACITY_PER_S
+        left = room
+        while left > 0 and self._backlog:
+            head = self._backlog[0]
+            part = min(left, head[1])
+            waited_s = now - head[0]
+            self.figures.wait_max_s = max(self.figures.wait_max_s, waited_s)
+            self.figures.late_service += part if waited_s > self._late_after_s else 0.0
+            self.figures.served += part
+            left, head[1] = left - part, head[1] - part
+            if head[1] <= 1e-6:
+                self._backlog.pop(0)
+        self._done = room - left
