@@ -21,7 +21,6 @@ from functools import partial
 
 import uvicorn
 from botocore.exceptions import BotoCoreError
-from starlette.applications import Starlette
 
 from dispatcher.bootstrap import (
     NoLauncher,
@@ -46,6 +45,7 @@ from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
+from gpu_worker.service.opening import Opening
 from gpu_worker.service.options import GB, modelled_options, parse_options, server_options
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_journal import Journal
@@ -88,7 +88,14 @@ async def serve(options: argparse.Namespace) -> int:
         partial(_engine, options, tiers, number) for number in range(len(options.models))
     ]
     first, *others = makes
-    engine = await _started(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
+    opening = Opening()
+    server = _server(opening)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        engine = await _started(first, clock, HANG_S.get(options.engine, HANG_USUAL_S))
+    except BaseException:
+        await _closed(server, serving)
+        raise
     try:
         swaps = await _prepared(engine, others, clock, options.sleep_memory_gb) if others else None
         identity = _identity(options, engine.facts, sock.getsockname()[1])
@@ -99,13 +106,13 @@ async def serve(options: argparse.Namespace) -> int:
             identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now()
         )
         executions.recover()
-        app = make_app(executions, worker_id=identity.worker, secret=secret, clock=clock)
+        opening.open(make_app(executions, worker_id=identity.worker, secret=secret, clock=clock))
         agent = Agent(
             identity, link, executions, clock, real_random(),
             swapper=None if swaps is None else Swapper(swaps, executions, clock),
             engine_changed=engine.changed, connection_lost=link.lost,
         )  # fmt: skip
-        code = await _serve(_server(app), sock, agent, engine)
+        code = await _serve(server, serving, agent, engine)
         await outbox.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REST_S):
@@ -114,17 +121,21 @@ async def serve(options: argparse.Namespace) -> int:
         return code
     finally:
         await engine.stop()
+        await _closed(server, serving)
 
 
-async def _serve(server: _Server, sock: socket.socket, agent: Agent, engine: SupervisedEngine) -> int:
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
+async def _closed(server: _Server, serving: asyncio.Task[None]) -> None:
+    server.should_exit = True
+    await asyncio.wait({serving})
+
+
+async def _serve(server: _Server, serving: asyncio.Task[None], agent: Agent, engine: SupervisedEngine) -> int:
     await agent.join()
     sys.stdout.write(json.dumps({"url": agent.identity.url, "worker": agent.identity.worker}) + "\n")
     sys.stdout.flush()
     stopping = asyncio.create_task(_stop_requested(serving, engine.hopeless))
     await agent.serve(stopping)
-    server.should_exit = True
-    await asyncio.wait({serving})
+    await _closed(server, serving)
     return 0 if not stopping.cancelled() and stopping.result() else 1
 
 
@@ -208,9 +219,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: Starlette) -> _Server:
+def _server(app: Opening) -> _Server:
     config = uvicorn.Config(
-        app, log_config=None, timeout_keep_alive=IDLE_CONNECTION_S, timeout_graceful_shutdown=CLOSING_S
+        app,
+        log_config=None,
+        lifespan="off",
+        timeout_keep_alive=IDLE_CONNECTION_S,
+        timeout_graceful_shutdown=CLOSING_S,
     )
     return _Server(config)
 

@@ -3,7 +3,7 @@
 POST /v1/execute   a work order, with `Authorization: Bearer <execution token>`; the answer is NDJSON, line by line
 GET  /stats        requests and service by tenant and tier, for the local stack's live view; needs `stats_token`
 GET  /metrics      for Prometheus (metrics.py); needs `metrics_token`
-GET  /health       200 while the process serves
+GET  /health       200 while the process serves, also while its model is loading (opening.py)
 """
 
 from __future__ import annotations

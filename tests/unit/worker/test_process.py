@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store
@@ -129,3 +132,25 @@ async def test_a_worker_that_is_terminated_finishes_leaves_and_leaves_nothing_on
     assert isinstance(await stack.link.do(Status(offered.id)), Over)
     assert not await stack.link.fleet()
     assert list((stack.folder / "outbox" / "pool-default").iterdir()) == []
+
+
+async def test_a_worker_answers_health_while_it_loads(stack: Stack) -> None:
+    """An orchestrator kills what does not answer, and a large model loads for minutes. Here it never ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--engine", "modelled", "--load-s", "3600", "--port", str(port), "--home", str(stack.folder))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu_worker", *options, env=stack.environment)
+    stack.processes.append(process)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        for _ in range(600):
+            with contextlib.suppress(httpx.ConnectError):
+                health = await client.get("/health")
+                break
+            await asyncio.sleep(0.1)
+        assert (health.status_code, health.json()) == (200, {"status": "loading"})
+        assert (await client.post("/v1/execute", json={})).status_code == 503
+        assert (await client.post("/health")).status_code == 503
+    assert not await stack.link.fleet(), "it joins its pool when it can serve"
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), NEWS_S) != 0

@@ -1,0 +1,32 @@
+"""The HTTP app of a worker from its first second: it answers /health while the model is still loading.
+
+An orchestrator kills a container whose health check fails, and allows 300 s at most (ECS); a large model takes longer.
+The worker is no target before it joins its pool, so readiness needs no answer of its own.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Opening:
+    """Until `open`: GET /health answers 200 with the status "loading", and everything else 503."""
+
+    def __init__(self) -> None:
+        self._app: ASGIApp = _loading
+
+    def open(self, app: ASGIApp) -> None:
+        """Let `app` answer all further requests."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope)
+    is_health = request.url.path == "/health" and request.method == "GET"
+    answer = JSONResponse({"status": "loading"}, 200 if is_health else 503)
+    await answer(scope, receive, send)
