@@ -42,7 +42,7 @@ from gpu_worker.engines.model_swaps import ModelSwaps
 from gpu_worker.engines.registry import HANG_S, HANG_USUAL_S, EngineUnavailable, make_engine
 from gpu_worker.engines.sleeping_engines import unmeasured
 from gpu_worker.engines.supervised import SupervisedEngine
-from gpu_worker.service.agent import Agent
+from gpu_worker.service.agent import Agent, AgentSettings
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.logs import log_json
 from gpu_worker.service.opening import Opening
@@ -110,7 +110,7 @@ async def serve(options: argparse.Namespace) -> int:
         agent = Agent(
             identity, link, executions, clock, real_random(),
             swapper=None if swaps is None else Swapper(swaps, executions, clock),
-            engine_changed=engine.changed, connection_lost=link.lost,
+            settings=AgentSettings(drain_s=options.drain_s), engine_changed=engine.changed, connection_lost=link.lost,
         )  # fmt: skip
         code = await _serve(server, serving, agent, engine)
         await outbox.close()

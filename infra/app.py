@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 FILE = "headgate.yaml"
 
 
-def make_app(deployment: Deployment, bundle: Bundle, app: App) -> App:
+def make_app(deployment: Deployment, bundle: Bundle, app: App, root: Path = ROOT) -> App:
     """Add the stack, with AWS's own checks: they fail the synthesis if a finding has no stated reason."""
-    HeadgateStack(app, "Headgate", deployment=deployment, bundle=bundle)
+    HeadgateStack(app, "Headgate", deployment=deployment, bundle=bundle, root=root)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app
 

@@ -31,9 +31,6 @@ BUSY_PERCENT = 50
 """Of a task's CPU, beyond which tasks are added. The other half is for bursts until they serve."""
 
 ACKNOWLEDGED_TASK = {"AwsSolutions-ECS2": "The variables name resources; the secret is read from Secrets Manager."}
-ACKNOWLEDGED_CLUSTER = {
-    "AwsSolutions-ECS4": "Container Insights would cost more than the fronts; alarms use the load balancer's metrics."
-}
 ACKNOWLEDGED_BALANCER = {
     "AwsSolutions-ELB2": "Each invocation leaves a line in the fronts' log; access logs would add addresses."
 }
@@ -49,6 +46,7 @@ class Front(Construct):
         *,
         deployment: Deployment,
         network: Network,
+        cluster: ecs.Cluster,
         image: ecs.ContainerImage,
         role: iam.Role,
         environment: Mapping[str, str],
@@ -58,7 +56,7 @@ class Front(Construct):
         self._deployment, self._network = deployment, network
         self.silence_s = deployment.deadline_s + MARGIN_S
         task = self._task(image, role, environment, log)
-        self.service = self._service(task)
+        self.service = self._service(task, cluster)
         self.balancer = elb.ApplicationLoadBalancer(
             self,
             "Balancer",
@@ -115,9 +113,7 @@ class Front(Construct):
         _acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
 
-    def _service(self, task: ecs.FargateTaskDefinition) -> ecs.FargateService:
-        cluster = ecs.Cluster(self, "Cluster", vpc=self._network.vpc)
-        _acknowledge(cluster, ACKNOWLEDGED_CLUSTER)
+    def _service(self, task: ecs.FargateTaskDefinition, cluster: ecs.Cluster) -> ecs.FargateService:
         service = ecs.FargateService(
             self,
             "Service",

@@ -1,36 +1,279 @@
-"""The GPU fleet: a stub. This release deploys no GPU and no worker.
+"""The GPU fleet: workers on ECS, on GPU instances of an Auto Scaling group. Without a model there is none.
 
-Only the secret that the gate shares with the workers is real, because the gate's processes need it: the gate signs with
-it what a worker may execute. A later release deploys the workers into this construct. Until then every invocation is
-refused because there is no worker, unless you run `python -m gpu_worker`, and `python -m dispatcher` beside it, with
-this stack's table and this secret, in its network (infra/network.py).
+A task has three containers. `weights` copies the model from S3 to the instance's own disk and ends; then `worker` loads
+it; `gate` is the gate process beside it, which may lead. ECS starts and stops instances as tasks need them. Instances,
+image and weights were never started on AWS (docs/deployment.md, "not yet run").
 """
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, CfnOutput, RemovalPolicy, Validations
-from aws_cdk import aws_secretsmanager as secretsmanager
-from constructs import Construct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-STATUS = "stub: no GPU worker is deployed by this release; a later release deploys the fleet"
-SECRET_CHARS = 48
+from aws_cdk import Acknowledgment, CfnOutput, Duration, Stack, Validations
+from aws_cdk import aws_autoscaling as autoscaling
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecr_assets as ecr_assets
+from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from constructs import Construct, IConstruct
+
+from headgate.deployment.model import Workers
+from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
+from infra.observability import FIVE_MINUTES
+
+ROOT_DISK_GB = 100
+"""For the system and the image; the model lies on the instance's own disk."""
+DISK, MODEL, HOME = "/opt/headgate", "/model", "/var/lib/headgate"
+WORKER_UID = 10001
+"""Of gpu_worker/Dockerfile."""
+WEIGHTS_MB, GATE_MB = 2048, 1024
+SYSTEM_MB = 2048
+"""Of an instance's memory, for the system and ECS's agent."""
+STOP_MARGIN_S = 60
+"""Beyond the drain, until ECS kills the container."""
+CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""Compiled kernels are kept on the instance's disk, beside the model; the container's own files are read-only."""
+
+AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
 
 
 class GpuFleet(Construct):
-    """A stub. An output of the stack and the template's metadata say that it is one."""
+    """`environment`: the variables of the gate's processes. `role`: what worker and gate process may do."""
 
-    def __init__(self, scope: Construct, construct_id: str) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        workers: Workers,
+        network: Network,
+        cluster: ecs.Cluster,
+        root: Path,
+        role: iam.Role,
+        environment: Mapping[str, str],
+        log: logs.LogGroup,
+    ) -> None:
         super().__init__(scope, construct_id)
-        self.worker_secret = secretsmanager.Secret(
+        self._workers, self._network, self._log = workers, network, log
+        self._environment = dict(environment)
+        provider = self._instances(cluster)
+        image = self._image(root)
+        task = self._task(image, role)
+        self.service = self._service(cluster, provider, task)
+        CfnOutput(self, "Service", value=self.service.service_name, description="ECS service of the workers")
+
+    def missing(self) -> cloudwatch.Metric | None:
+        """Return how often running workers were measured in five minutes: none is measured without a worker. None if
+        the fleet may be empty."""
+        if self._workers.count.min == 0:
+            return None
+        return self.service.metric_cpu_utilization(statistic="SampleCount", period=FIVE_MINUTES)
+
+    def _instances(self, cluster: ecs.Cluster) -> ecs.AsgCapacityProvider:
+        workers = self._workers
+        role = iam.Role(self, "InstanceRole", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
+        template = ec2.LaunchTemplate(
             self,
-            "WorkerSecret",
-            description="headgate: the gate signs work orders with it, the workers verify them",
-            generate_secret_string=secretsmanager.SecretStringGenerator(
-                password_length=SECRET_CHARS, exclude_punctuation=True
+            "Template",
+            machine_image=ecs.EcsOptimizedImage.amazon_linux2023(ecs.AmiHardwareType.GPU),
+            instance_type=ec2.InstanceType(workers.instance_types[0]),
+            role=role,
+            security_group=ec2.SecurityGroup(
+                self,
+                "InstanceGroup",
+                vpc=self._network.vpc,
+                description="headgate: instances, which nobody connects to",
             ),
-            removal_policy=RemovalPolicy.DESTROY,
+            user_data=_user_data(),
+            require_imdsv2=True,
+            http_put_response_hop_limit=1,
+            block_devices=[
+                ec2.BlockDevice(
+                    device_name="/dev/xvda",
+                    volume=ec2.BlockDeviceVolume.ebs(
+                        ROOT_DISK_GB, encrypted=True, volume_type=ec2.EbsDeviceVolumeType.GP3
+                    ),
+                )
+            ],
         )
-        reason = "Rotation needs workers that accept two secrets at once. They come with the fleet."
-        Validations.of(self.worker_secret).acknowledge(Acknowledgment(id="AwsSolutions-SMG4", reason=reason))
-        CfnOutput(self, "Status", value=STATUS, description="State of the GPU fleet")
-        self.node.add_metadata("headgate:gpu-fleet", STATUS)
+        group = autoscaling.AutoScalingGroup(
+            self,
+            "Instances",
+            vpc=self._network.vpc,
+            vpc_subnets=PRIVATE,
+            min_capacity=0,
+            max_capacity=workers.count.max,
+            mixed_instances_policy=autoscaling.MixedInstancesPolicy(
+                launch_template=template,
+                launch_template_overrides=[
+                    autoscaling.LaunchTemplateOverrides(instance_type=ec2.InstanceType(name))
+                    for name in workers.instance_types
+                ],
+                instances_distribution=autoscaling.InstancesDistribution(
+                    on_demand_base_capacity=workers.on_demand_base,
+                    on_demand_percentage_above_base_capacity=100 - workers.spot_percent,
+                    spot_allocation_strategy=autoscaling.SpotAllocationStrategy.PRICE_CAPACITY_OPTIMIZED,
+                ),
+            ),
+        )
+        reason = "ECS starts and ends instances as tasks need them; the alarm without workers tells of failed launches."
+        volume = "The volume of the launch template is encrypted."
+        _acknowledge(group, {"AwsSolutions-AS3": reason, "AwsSolutions-EC26": volume})
+        provider = ecs.AsgCapacityProvider(
+            self,
+            "Provider",
+            auto_scaling_group=group,
+            enable_managed_scaling=True,
+            enable_managed_draining=True,
+            enable_managed_termination_protection=True,
+        )
+        cluster.add_asg_capacity_provider(provider)
+        reason = "The actions of ECS's agent; those with a wildcard are limited to this cluster by a condition."
+        _acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))
+        return provider
+
+    def _image(self, root: Path) -> ecs.ContainerImage:
+        """Return the configured image, or the one that is built here from gpu_worker/Dockerfile when it is deployed."""
+        if self._workers.image is not None:
+            return ecs.ContainerImage.from_registry(self._workers.image)
+        platform = ecr_assets.Platform.LINUX_AMD64
+        return ecs.ContainerImage.from_asset(str(root), file="gpu_worker/Dockerfile", platform=platform)
+
+    def _task(self, image: ecs.ContainerImage, role: iam.Role) -> ecs.Ec2TaskDefinition:
+        workers = self._workers
+        task = ecs.Ec2TaskDefinition(
+            self,
+            "Task",
+            network_mode=ecs.NetworkMode.AWS_VPC,
+            task_role=role,
+            volumes=[
+                ecs.Volume(name="model", host=ecs.Host(source_path=f"{DISK}/model")),
+                ecs.Volume(name="home", host=ecs.Host(source_path=f"{DISK}/home")),
+                ecs.Volume(name="tmp"),
+            ],
+        )
+        copy = ["-m", "gpu_worker.weights", str(workers.model), _model_path(workers)]
+        gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
+        weights = self._container(task, "weights", copy, image=image, memory_limit_mib=WEIGHTS_MB, essential=False)
+        weights.add_mount_points(ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=False))
+        self._container(task, "gate", gate, image=image, memory_limit_mib=GATE_MB)
+        self._worker(task, image).add_container_dependencies(
+            ecs.ContainerDependency(container=weights, condition=ecs.ContainerDependencyCondition.SUCCESS)
+        )
+        _acknowledge(task, {"AwsSolutions-ECS2": "The variables name resources; the secret is in Secrets Manager."})
+        reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
+        _acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
+        return task
+
+    def _worker(self, task: ecs.Ec2TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
+        workers, memory_mb = self._workers, _memory_mb(self._workers)
+        alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2)"
+        container = self._container(
+            task,
+            "worker",
+            _worker_arguments(workers),
+            image=image,
+            gpu_count=workers.tensor_parallel,
+            memory_limit_mib=memory_mb,
+            linux_parameters=ecs.LinuxParameters(
+                self, "Linux", init_process_enabled=True, shared_memory_size=memory_mb // 4
+            ),
+            stop_timeout=Duration.seconds(workers.drain_s + STOP_MARGIN_S),
+            health_check=ecs.HealthCheck(
+                command=["CMD", "python3", "-c", alive],
+                interval=Duration.seconds(10),
+                start_period=Duration.seconds(300),
+            ),
+        )
+        for name in CACHES:
+            container.add_environment(name, f"{HOME}/cache")
+        container.add_mount_points(
+            ecs.MountPoint(container_path=MODEL, source_volume="model", read_only=True),
+            ecs.MountPoint(container_path=HOME, source_volume="home", read_only=False),
+        )
+        return container
+
+    def _container(
+        self, task: ecs.Ec2TaskDefinition, name: str, arguments: Sequence[str], **options: Any
+    ) -> ecs.ContainerDefinition:
+        """Add a container that runs Python with these arguments, not as root, and with /tmp as its only own files."""
+        container = task.add_container(
+            name,
+            entry_point=["python3"],
+            command=list(arguments),
+            environment={**self._environment, "HOME": HOME},
+            logging=ecs.LogDrivers.aws_logs(stream_prefix=name, log_group=self._log),
+            readonly_root_filesystem=True,
+            user=str(WORKER_UID),
+            **options,
+        )
+        container.add_mount_points(
+            ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False)  # noqa: S108
+        )
+        return container
+
+    def _service(
+        self, cluster: ecs.Cluster, provider: ecs.AsgCapacityProvider, task: ecs.Ec2TaskDefinition
+    ) -> ecs.Ec2Service:
+        """Return the service. A deployment replaces half of the workers at a time, or the only one."""
+        count = self._workers.count
+        return ecs.Ec2Service(
+            self,
+            "Workers",
+            cluster=cluster,
+            task_definition=task,
+            service_name=f"{Stack.of(self).stack_name}-workers",
+            desired_count=count.min,
+            min_healthy_percent=50 if count.min > 1 else 0,
+            max_healthy_percent=100,
+            circuit_breaker=ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
+            capacity_provider_strategies=[
+                ecs.CapacityProviderStrategy(capacity_provider=provider.capacity_provider_name, weight=1)
+            ],
+            placement_strategies=[ecs.PlacementStrategy.spread_across(ecs.BuiltInAttributes.AVAILABILITY_ZONE)],
+            security_groups=[self._network.worker],
+            vpc_subnets=PRIVATE,
+        )
+
+
+def _user_data() -> ec2.UserData:
+    """Return what an instance does at its start: format its own disk, make the folders of the volumes on it, and
+    configure ECS's agent: drain at a spot notice, and keep containers away from the instance's own credentials."""
+    data = ec2.UserData.for_linux()
+    data.add_commands(
+        f"mkdir -p {DISK}",
+        "disk=$(lsblk -dpno NAME,MODEL | awk '/Instance Storage/ {print $1; exit}')",
+        f'if [ -n "$disk" ]; then mkfs.xfs -f "$disk" && mount "$disk" {DISK}; fi',
+        f"mkdir -p {DISK}/model {DISK}/home",
+        f"chown {WORKER_UID}:{WORKER_UID} {DISK}/model {DISK}/home",
+        "echo ECS_ENABLE_SPOT_INSTANCE_DRAINING=true >> /etc/ecs/ecs.config",
+        "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
+    )
+    return data
+
+
+def _worker_arguments(workers: Workers) -> list[str]:
+    own = ["-m", "gpu_worker", "--engine", "vllm", "--home", HOME, "--host", "0.0.0.0", "--port", str(WORKER_PORT)]  # noqa: S104
+    own += ["--model", _model_path(workers), "--slots", str(workers.slots), "--batch", str(workers.batch)]
+    own += ["--drain-s", str(workers.drain_s)]
+    return [*own, "--", "--tensor-parallel-size", str(workers.tensor_parallel), *workers.engine_arguments]
+
+
+def _model_path(workers: Workers) -> str:
+    """Return the model's folder. Its name is the one by which tenants ask for the model."""
+    return f"{MODEL}/{workers.model_name}"
+
+
+def _memory_mb(workers: Workers) -> int:
+    """Return the memory for the worker on the smallest of the instance types."""
+    smallest_gb = min(kind.memory_gb for kind in workers.types().values())
+    return int(smallest_gb * 1024 * 0.95) - SYSTEM_MB - WEIGHTS_MB - GATE_MB
+
+
+def _acknowledge(construct: IConstruct, findings: Mapping[str, str]) -> None:
+    for rule, reason in findings.items():
+        Validations.of(construct).acknowledge(Acknowledgment(id=rule, reason=reason))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from aws_cdk import Acknowledgment, CfnOutput, Fn, Validations
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
@@ -25,7 +26,7 @@ PRIVATE = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
 
 class Network(Construct):
     """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
-    process beside which it runs."""
+    process beside which it runs. `cluster`: of the fronts and workers."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, zones: int, nat_gateways: int, flow_log: logs.LogGroup
@@ -49,6 +50,9 @@ class Network(Construct):
         self.front = self._group("Front", "headgate: fronts, and the gate processes beside them")
         self.function = self._group("Function", "headgate: functions that reach gate processes and workers")
         self.worker = self._group("Worker", "headgate: workers, and the gate processes beside them")
+        self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
+        reason = "Container Insights would cost more than the fronts; alarms use metrics that cost nothing."
+        Validations.of(self.cluster).acknowledge(Acknowledgment(id="AwsSolutions-ECS4", reason=reason))
         self._open_paths()
         self._log_rejected(flow_log)
         CfnOutput(self, "WorkerGroup", value=self.worker.security_group_id, description="Security group for workers")

@@ -49,6 +49,8 @@ class Watched:
     """The answers with 5xx of the HTTP interface, in five minutes."""
     healthy_fronts: cloudwatch.IMetric | None
     """The tasks that serve; None if the fronts are functions."""
+    workers: cloudwatch.IMetric | None
+    """Measured only while a worker runs; None if there may be none."""
     functions: Sequence[lambda_.Function]
     sweep: lambda_.Function
     invoke: lambda_.Function
@@ -86,6 +88,8 @@ class Observability(Construct):
         self._alarm("HttpFails", watched.http_errors, "The HTTP interface answers 5xx.", above=5)
         if watched.healthy_fronts is not None:
             self._alarm("NoFront", watched.healthy_fronts, "No front is healthy: nobody is answered.", below=1)
+        if watched.workers is not None:
+            self._alarm("NoWorker", watched.workers, "No worker runs: every request is refused.", below=1)
         throttled = _table_metric(watched.table, "ThrottledRequests")
         self._alarm("TableThrottled", throttled, "DynamoDB throttles: requests are refused.", above=10)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from aws_cdk import Acknowledgment, CfnElement, Stack, Validations
+from aws_cdk import Acknowledgment, Aws, CfnElement, Stack, Validations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
@@ -39,6 +39,7 @@ WRITTEN_BY_THE_GATE = [
     *("FILE#*", "BATCH#*", "OPEN#*"),
 ]
 """dispatcher/stores/dynamodb/layout.py says what each partition holds."""
+WRITTEN_BY_WORKERS = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "USAGE#*", "STATE#*"]
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
 READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
@@ -82,6 +83,21 @@ def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
     _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_THE_GATE))
     _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_THE_GATE))
     _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
+
+
+def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, model: str) -> None:
+    """Allow what a worker and the gate process beside it do: append to the log, keep answers, start executions, and
+    read the model (an s3:// address). They know tenants from the log, and read no configuration and no key."""
+    _allow(role, READS, [state.table.table_arn], _partitions(WRITTEN_BY_WORKERS))
+    _allow(role, WRITES, [state.table.table_arn], _partitions(WRITTEN_BY_WORKERS))
+    _allow(role, ["sqs:SendMessage"], [queue.queue_arn])
+    bucket, _, prefix = model.removeprefix("s3://").partition("/")
+    below = f"{prefix.rstrip('/')}/*"
+    arn = f"arn:{Aws.PARTITION}:s3:::{bucket}"
+    _allow(role, ["s3:GetObject"], [f"{arn}/{below}"])
+    _allow(role, ["s3:ListBucket"], [arn], {"StringLike": {"s3:prefix": [below]}})
+    rule = f"AwsSolutions-IAM5[Resource::arn:<AWS::Partition>:s3:::{bucket}/{below}]"
+    Validations.of(role).acknowledge(Acknowledgment(id=rule, reason="The files of one model."))
 
 
 def allow_result(role: iam.Role, state: State) -> None:

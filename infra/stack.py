@@ -21,17 +21,20 @@ from infra.gpu_fleet import GpuFleet
 from infra.network import Network
 from infra.observability import FIVE_MINUTES, Observability, Watched, log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_files, allow_gate, task_role
+from infra.roles import allow_files, allow_gate, allow_worker, task_role
 from infra.state import State
 
 
 class HeadgateStack(Stack):
-    """headgate in one account and region. `bundle`: what functions and fronts run (infra/bundle.py).
+    """headgate in one account and region. `bundle`: what functions and fronts run (infra/bundle.py). `root`: the
+    checkout, from which the workers' image is built.
 
     All physical names begin with the deployment's name, so that one account and region can have several stacks.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, deployment: Deployment, bundle: Bundle) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, deployment: Deployment, bundle: Bundle, root: Path
+    ) -> None:
         super().__init__(
             scope,
             construct_id,
@@ -42,7 +45,6 @@ class HeadgateStack(Stack):
         self._deployment = deployment
         self._state = State(self, "State")
         self._execution = ExecutionQueue(self, "Execution", consumer_timeout=EXECUTE.timeout)
-        self._fleet = GpuFleet(self, "GpuFleet")
         self._network = Network(
             self,
             "Network",
@@ -55,7 +57,7 @@ class HeadgateStack(Stack):
             "Functions",
             state=self._state,
             execution=self._execution,
-            worker_secret=self._fleet.worker_secret,
+            worker_secret=self._state.worker_secret,
             code=lambda_.Code.from_asset(str(bundle.path), asset_hash=bundle.digest),
             network=self._network,
             deployment=deployment,
@@ -66,6 +68,7 @@ class HeadgateStack(Stack):
         watched = Watched(
             http_errors=http_errors,
             healthy_fronts=healthy_fronts,
+            workers=self._workers(root),
             functions=self._functions.all,
             sweep=self._functions.sweep,
             invoke=self._functions.invoke,
@@ -83,7 +86,7 @@ class HeadgateStack(Stack):
         return {
             "HEADGATE_TABLE": self._state.table.table_name,
             "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,
-            "HEADGATE_WORKER_SECRET_ARN": self._fleet.worker_secret.secret_arn,
+            "HEADGATE_WORKER_SECRET_ARN": self._state.worker_secret.secret_arn,
             "HEADGATE_POOL": "default",
             "POWERTOOLS_SERVICE_NAME": "headgate",
             "POWERTOOLS_METRICS_NAMESPACE": "headgate",
@@ -96,7 +99,7 @@ class HeadgateStack(Stack):
         if self._functions.front is not None:
             api = Api(self, "Api", front=self._functions.front, deployment=self._deployment)
             return api.rest_api.metric_server_error(statistic="Sum", period=FIVE_MINUTES), None
-        role = task_role(self, "FrontRole", worker_secret=self._fleet.worker_secret)
+        role = task_role(self, "FrontRole", worker_secret=self._state.worker_secret)
         allow_gate(role, self._state, self._execution.queue)
         allow_files(role, self._state)
         front = Front(
@@ -104,6 +107,7 @@ class HeadgateStack(Stack):
             "Front",
             deployment=self._deployment,
             network=self._network,
+            cluster=self._network.cluster,
             image=ecs.ContainerImage.from_asset(str(bundle), platform=ecr_assets.Platform.LINUX_ARM64),
             role=role,
             environment={
@@ -114,3 +118,24 @@ class HeadgateStack(Stack):
             log=log,
         )
         return front.errors(), front.targets.metrics.healthy_host_count(statistic="Minimum", period=FIVE_MINUTES)
+
+    def _workers(self, root: Path) -> cloudwatch.IMetric | None:
+        """Make the fleet if the deployment names a model. Return what is measured only while a worker runs."""
+        workers = self._deployment.workers
+        if workers.model is None:
+            CfnOutput(self, "Workers", value="none: headgate.yaml has no workers.model", description="The GPU fleet")
+            return None
+        role = task_role(self, "WorkerRole", worker_secret=self._state.worker_secret)
+        allow_worker(role, self._state, self._execution.queue, workers.model)
+        fleet = GpuFleet(
+            self,
+            "GpuFleet",
+            workers=workers,
+            network=self._network,
+            cluster=self._network.cluster,
+            root=root,
+            role=role,
+            environment={**self._environment(), "AWS_DEFAULT_REGION": self.region},
+            log=log_group(self, "WorkerLog", self._deployment),
+        )
+        return fleet.missing()

@@ -1,4 +1,4 @@
-"""The state of the gate: one DynamoDB table, without an index, and the bucket of the batch API's files.
+"""The state of the gate: one DynamoDB table, without an index, the bucket of the batch API's files, and the secret.
 
 It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports only aws_cdk.
 tests/infra/test_state.py compares the two.
@@ -9,18 +9,18 @@ from __future__ import annotations
 from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
-
-
+SECRET_CHARS = 48
 FILES_KEPT = Duration.days(31)
 """A day longer than the gate keeps a file (`files_kept_s` in dispatcher/config.py)."""
 
 
 class State(Construct):
     """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted. The
-    bucket is kept too, and its objects expire."""
+    bucket is kept too, and its objects expire. The secret is shared by the gate's processes and the workers."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
@@ -53,3 +53,14 @@ class State(Construct):
         )
         reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
         Validations.of(self.files).acknowledge(Acknowledgment(id="AwsSolutions-S1", reason=reason))
+        self.worker_secret = secretsmanager.Secret(
+            self,
+            "WorkerSecret",
+            description="headgate: the gate signs work orders with it, the workers verify them",
+            generate_secret_string=secretsmanager.SecretStringGenerator(
+                password_length=SECRET_CHARS, exclude_punctuation=True
+            ),
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        reason = "Rotation needs processes that accept two secrets at once, which they do not yet."
+        Validations.of(self.worker_secret).acknowledge(Acknowledgment(id="AwsSolutions-SMG4", reason=reason))

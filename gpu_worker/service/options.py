@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from dispatcher.model.capabilities import Capability
 from gpu_worker.engines.registry import ENGINES
+from gpu_worker.service.agent import AgentSettings
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 SLOTS_MAX = 1024
@@ -61,6 +62,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     swap_help = "GiB of host memory for swapped KV; 0: an evicted request is computed again"
     _add_server_options(parser)
     parser.add_argument("--swap-gib", type=_gib, default=0.0, metavar="GIB", help=swap_help)
+    drain_help = "at SIGTERM, running requests may end for so long; whoever sends SIGKILL must wait longer"
+    parser.add_argument("--drain-s", type=_seconds, default=AgentSettings().drain_s, metavar="SECONDS", help=drain_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_number(0, 65535), default=0, help="0: a free one")
     parser.add_argument("--advertise", default=None, help="host name or address by which the gate reaches this worker")

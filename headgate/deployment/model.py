@@ -16,6 +16,8 @@ from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
 NAME = r"[a-z][a-z0-9-]{0,31}"
 CERTIFICATE = r"arn:aws[a-z-]*:acm:[a-z0-9-]+:\d{12}:certificate/[A-Za-z0-9-]+"
 PRINCIPAL = r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+"
+MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
+IMAGE = r"[A-Za-z0-9./_:-]+@sha256:[0-9a-f]{64}"
 LAMBDA_S = 900
 """The longest time of a Lambda function, and so of an invocation."""
 USABLE = 0.9
@@ -40,9 +42,12 @@ class Range(Section):
 
 
 class Workers(Section):
-    """The GPU instances that you run the workers on. `headgate doctor before` compares them with the account's quotas;
-    the stack does not start them yet."""
+    """The workers, and the GPU instances on which they run."""
 
+    model: Annotated[str, Field(pattern=f"^{MODEL}$")] | None = None
+    """Where the model's files are. None: the stack starts no worker."""
+    image: Annotated[str, Field(pattern=f"^{IMAGE}$")] | None = None
+    """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = ("g6e.xlarge",)
     on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1
     """So many instances are never spot instances."""
@@ -51,6 +56,12 @@ class Workers(Section):
     count: Range = Range(min=1, max=4)
     tensor_parallel: Annotated[int, Field(ge=1, le=8)] = 1
     """The GPUs that one model uses."""
+    slots: Annotated[int, Field(ge=1, le=100_000)] = 320
+    batch: Annotated[int, Field(ge=1, le=100_000)] = 256
+    engine_arguments: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
+    """Further arguments of vLLM's server."""
+    drain_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
+    """A worker that ends lets its requests run for so long."""
     weights_gb: Annotated[float, Field(gt=0, le=10_000)] | None = None
     """The size of the model's weights. If it is given, it must fit into the GPUs."""
 
@@ -84,6 +95,11 @@ class Workers(Section):
                      "usable": f"{usable_gb:.0f}"},
                 )  # fmt: skip
         return self
+
+    @property
+    def model_name(self) -> str:
+        """The name by which tenants ask for the model: the last part of its address."""
+        return (self.model or "").rstrip("/").rpartition("/")[2]
 
     def types(self) -> dict[str, InstanceType]:
         return {name: INSTANCE_TYPES[name] for name in self.instance_types}

@@ -48,11 +48,21 @@ def template(synthesised: Path) -> Template:
     return template_in(synthesised)
 
 
-@pytest.fixture(scope="session", params=["fargate", "lambda"])
+MODEL = "s3://models/llama-3-8b/"
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
+
+
+@pytest.fixture(scope="session", params=["template", "lambda_template", "fleet_template"])
 def each_template(request: pytest.FixtureRequest) -> Template:
-    """The template of each front."""
-    found: Template = request.getfixturevalue("template" if request.param == "fargate" else "lambda_template")
+    """The template of each front, and with a fleet."""
+    found: Template = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def fleet_template(synthesise: Synthesise) -> Template:
+    """The template with workers."""
+    return template_in(synthesise(workers={"model": MODEL, "image": IMAGE}))
 
 
 @pytest.fixture(scope="session")

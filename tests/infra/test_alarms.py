@@ -95,11 +95,15 @@ def topic_findings(template: Template, topic: str, properties: dict[str, Any]) -
     return found
 
 
-def test_each_alarm_may_publish_to_its_topic(template: Template, lambda_template: Template) -> None:
+def test_each_alarm_may_publish_to_its_topic(
+    template: Template, lambda_template: Template, fleet_template: Template
+) -> None:
     assert len(named(template, "AWS::CloudWatch::Alarm")) == 8
     assert findings(template) == []
     assert len(named(lambda_template, "AWS::CloudWatch::Alarm")) == 7
     assert findings(lambda_template) == []
+    assert len(named(fleet_template, "AWS::CloudWatch::Alarm")) == 9
+    assert findings(fleet_template) == []
 
 
 def test_the_dashboard_finds_tenants_in_the_log_and_not_in_metrics(each_template: Template) -> None:

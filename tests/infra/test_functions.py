@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import pytest
-
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
@@ -105,13 +103,3 @@ def test_logs_end(each_template: dict[str, Any]) -> None:
     groups = of_type(each_template, "AWS::Logs::LogGroup")
     assert len(groups) >= len(NAMES) + 2
     assert all(group["RetentionInDays"] == 30 for group in groups)
-
-
-@pytest.mark.parametrize("word", ["stub", "later release"])
-def test_the_fleet_says_that_it_is_a_stub(template: dict[str, Any], word: str) -> None:
-    fleet_outputs = [
-        output["Value"] for output in template["Outputs"].values() if "GPU fleet" in output.get("Description", "")
-    ]
-    assert len(fleet_outputs) == 1
-    assert word in fleet_outputs[0]
-    assert not of_type(template, "AWS::AutoScaling::AutoScalingGroup")

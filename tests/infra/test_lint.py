@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import Synthesise
+from tests.infra.conftest import IMAGE, MODEL, Synthesise
 from tests.infra.templates import of_type
 
 EXPLAINED = "W3005"
@@ -30,6 +30,8 @@ def lint(path: Path) -> tuple[int, str]:
     [
         {},
         {"front": "lambda"},
+        {"workers": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 2}, "spot_percent": 50}},
+        {"front": "lambda", "workers": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}},
         {**HTTPS, "zones": 3, "nat_gateways": 3, "alarm_address": "a@example.com", "retention_days": 7},
         {
             **HTTPS,

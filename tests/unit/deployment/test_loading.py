@@ -43,7 +43,7 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("workers: {instance_types: []}", "at least 1 item"),
         ("workers: {weights_gb: 70}", "43 GB are usable"),
         ("workers: {weights_gb: 70, tensor_parallel: 2}", "tensor_parallel is 2, but g6e.xlarge has 1"),
-        ("workers: {spot: 1}", "there are instance_types"),
+        ("workers: {spot: 1}", "there are model, image, instance_types"),
         ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
         ("front_count: {min: 0, max: 2}", "should be at least 1"),
         ("front_count: {max: 2}", "is missing"),

@@ -1,0 +1,151 @@
+"""The workers on ECS: what a task runs and may read, on which instances, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpu_worker.service.options import parse_options
+from tests.infra.conftest import IMAGE, MODEL, Synthesise
+from tests.infra.templates import Template, actions, of_type, statements, template_in
+
+
+def task(template: Template) -> dict[str, Any]:
+    (found,) = (
+        each for each in of_type(template, "AWS::ECS::TaskDefinition") if each["RequiresCompatibilities"] == ["EC2"]
+    )
+    return found
+
+
+def containers(template: Template) -> dict[str, dict[str, Any]]:
+    return {container["Name"]: container for container in task(template)["ContainerDefinitions"]}
+
+
+def service(template: Template) -> dict[str, Any]:
+    (found,) = (each for each in of_type(template, "AWS::ECS::Service") if "CapacityProviderStrategy" in each)
+    return found
+
+
+def with_workers(synthesise: Synthesise, **fields: Any) -> Template:
+    return template_in(synthesise(workers={"model": MODEL, "image": IMAGE, **fields}))
+
+
+def test_without_a_model_no_instance_is_started(template: Template) -> None:
+    assert not of_type(template, "AWS::AutoScaling::AutoScalingGroup")
+    assert "no workers.model" in template["Outputs"]["Workers"]["Value"]
+
+
+def test_the_worker_starts_when_the_weights_are_there(fleet_template: Template) -> None:
+    found = containers(fleet_template)
+    assert found.keys() == {"weights", "worker", "gate"}
+    assert found["worker"]["DependsOn"] == [{"Condition": "SUCCESS", "ContainerName": "weights"}]
+    assert found["weights"]["Essential"] is False
+    (model,) = (each for each in found["worker"]["MountPoints"] if each["SourceVolume"] == "model")
+    assert model["ReadOnly"] is True
+    assert found["weights"]["Command"][-2:] == [MODEL, "/model/llama-3-8b"]
+
+
+def test_the_worker_understands_its_arguments(synthesise: Synthesise) -> None:
+    made = with_workers(synthesise, slots=64, batch=32, drain_s=120, engine_arguments=["--max-model-len", "8192"])
+    command = containers(made)["worker"]["Command"]
+    assert command[:2] == ["-m", "gpu_worker"]
+    options = parse_options(command[2:])
+    assert options.models == ["/model/llama-3-8b"]
+    assert (options.slots, options.batch, options.drain_s, options.port) == (64, 32, 120.0, 8080)
+    assert options.arguments[-2:] == ["--max-model-len", "8192"]
+
+
+def test_containers_are_not_root_and_cannot_write_the_image(fleet_template: Template) -> None:
+    for container in containers(fleet_template).values():
+        assert container["ReadonlyRootFilesystem"] is True
+        assert container["User"] == "10001"
+        assert container["Image"] == IMAGE
+
+
+def test_a_worker_has_time_to_drain(synthesise: Synthesise) -> None:
+    assert containers(with_workers(synthesise, drain_s=900))["worker"]["StopTimeout"] > 900
+
+
+def test_the_health_check_is_one_that_answers_while_the_model_loads(fleet_template: Template) -> None:
+    check = containers(fleet_template)["worker"]["HealthCheck"]
+    assert "/health" in check["Command"][-1]
+    assert check["StartPeriod"] <= 300, "ECS allows no more"
+
+
+def test_the_gpus_of_a_model_are_reserved(synthesise: Synthesise) -> None:
+    made = with_workers(synthesise, instance_types=["g6e.12xlarge"], tensor_parallel=4)
+    requirements = containers(made)["worker"]["ResourceRequirements"]
+    assert requirements == [{"Type": "GPU", "Value": "4"}]
+    command = containers(made)["worker"]["Command"]
+    assert command[command.index("--tensor-parallel-size") + 1] == "4"
+
+
+@pytest.mark.parametrize("types", [["g6e.xlarge"], ["g6e.2xlarge", "g6e.xlarge"]])
+def test_the_memory_fits_on_the_smallest_instance(synthesise: Synthesise, types: list[str]) -> None:
+    made = with_workers(synthesise, instance_types=types)
+    assert sum(container["Memory"] for container in containers(made).values()) < 32 * 1024
+
+
+def test_instances(synthesise: Synthesise) -> None:
+    made = with_workers(
+        synthesise,
+        instance_types=["g6e.xlarge", "g6e.2xlarge"],
+        on_demand_base=2,
+        spot_percent=75,
+        count={"min": 2, "max": 9},
+    )
+    (group,) = of_type(made, "AWS::AutoScaling::AutoScalingGroup")
+    policy = group["MixedInstancesPolicy"]
+    assert (group["MinSize"], group["MaxSize"]) == ("0", "9")
+    assert policy["InstancesDistribution"]["OnDemandBaseCapacity"] == 2
+    assert policy["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 25
+    overrides = [each["InstanceType"] for each in policy["LaunchTemplate"]["Overrides"]]
+    assert overrides == ["g6e.xlarge", "g6e.2xlarge"]
+    (template,) = (each["LaunchTemplateData"] for each in of_type(made, "AWS::EC2::LaunchTemplate"))
+    assert template["MetadataOptions"] == {"HttpPutResponseHopLimit": 1, "HttpTokens": "required"}
+    assert all(device["Ebs"]["Encrypted"] for device in template["BlockDeviceMappings"])
+    start = json.dumps(template["UserData"])
+    assert "ECS_ENABLE_SPOT_INSTANCE_DRAINING=true" in start
+    assert "ECS_AWSVPC_BLOCK_IMDS=true" in start
+    assert "gpu" in json.dumps(template["ImageId"])
+    assert service(made)["DesiredCount"] == 2
+
+
+def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
+    (provider,) = of_type(fleet_template, "AWS::ECS::CapacityProvider")
+    managed = provider["AutoScalingGroupProvider"]
+    assert managed["ManagedScaling"]["Status"] == "ENABLED"
+    assert managed["ManagedDraining"] == managed["ManagedTerminationProtection"] == "ENABLED"
+
+
+@pytest.mark.parametrize(("least", "healthy"), [(0, 0), (1, 0), (2, 50), (8, 50)])
+def test_a_deployment_needs_no_further_instance(synthesise: Synthesise, least: int, healthy: int) -> None:
+    made = with_workers(synthesise, count={"min": least, "max": 8})
+    configuration = service(made)["DeploymentConfiguration"]
+    assert (configuration["MinimumHealthyPercent"], configuration["MaximumPercent"]) == (healthy, 100)
+
+
+def test_a_worker_reads_its_model_and_no_key_of_a_tenant(fleet_template: Template) -> None:
+    role = task(fleet_template)["TaskRoleArn"]["Fn::GetAtt"][0]
+    own = [each for owner, each in statements(fleet_template) if owner == role]
+    for statement in own:
+        if actions(statement)[0].startswith("dynamodb:"):
+            keys = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+            assert "LOG#*" in keys
+            assert not {"TENANT#*", "KEY#*", "FILE#*", "TENANTS"} & set(keys)
+    (reads,) = (each for each in own if "s3:GetObject" in actions(each))
+    assert json.dumps(reads["Resource"]).endswith(':s3:::models/llama-3-8b/*"]]}')
+    assert not any("s3:PutObject" in actions(each) for each in own)
+
+
+def test_the_image_is_built_here_if_none_is_named(synthesise: Synthesise) -> None:
+    made = synthesise(workers={"model": MODEL})
+    assets = json.loads((made / "Headgate.assets.json").read_text())["dockerImages"].values()
+    built = [asset["source"] for asset in assets if asset["source"].get("dockerFile") == "gpu_worker/Dockerfile"]
+    assert [source["platform"] for source in built] == ["linux/amd64"]
+    folder = made / built[0]["directory"]
+    names = {path.name for path in folder.iterdir()}
+    assert {"dispatcher", "functions", "gpu_worker", "headgate", "infra", "pyproject.toml"} <= names
+    assert not names & {".venv", ".git", "tests"}
