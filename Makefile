@@ -47,7 +47,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies check bench bench-peers evidence synth constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies check bench bench-peers evidence synth bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -142,6 +142,9 @@ synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, che
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null
 	@$(BIN)/python -m pytest -q tests/infra
 	@echo "synthesised to cdk.out"
+
+bundle: $(STAMPS)/install ## build the Lambda functions' asset; print its size and each handler's import time
+	@$(BIN)/python -m infra.bundle_sizes
 
 constraints: $(UV_VENV)/bin/uv ## renew all pinned versions (CONSTRAINTS_ARGS="--keep" only adds what is missing)
 	@echo "· constraints/headgate.txt and constraints/vllm.txt"

@@ -2,7 +2,8 @@
 
 `build` writes build/lambda. infra/functions.lock pins its dependencies with their hashes; they are installed again only
 when that file changes. `python -m infra.bundle lock` renews the lock, with the versions of constraints/headgate.txt, so
-that the functions run with what the tests run with; `make constraints` renews both.
+that the functions run with what the tests run with; `make constraints` renews both. `make bundle` prints sizes and
+import times (infra/bundle_sizes.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ PYTHON, PLATFORMS = "3.14", ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 PACKAGES = ("dispatcher", "functions")
 NOT_IN_FUNCTIONS = ("typer", "rich", "pyyaml", "prometheus-client", "httpx")
 """Dependencies that only the command line, the simulator and the worker need."""
+AWS_SERVICES = ("cloudwatch", "dynamodb", "ecs", "lambda", "s3", "secretsmanager", "sqs", "sts")
+"""The services of which the bundle keeps botocore's descriptions. Those of all services are 24 MB of 56.
+A client of another service would raise UnknownServiceError, so that a service belongs here before code calls it."""
+DESCRIPTIONS = Path("botocore/data")
 LOCK, FRONT = Path("infra/functions.lock"), Path("infra/run_front.sh")
 IMAGE = Path("infra/front.Dockerfile")
 CONSTRAINTS = Path("constraints/headgate.txt")
@@ -92,6 +97,14 @@ def _install(root: Path, target: Path, pip: Pip) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     pip(["install", *_target_options(target), "--no-deps", "--require-hashes", "--requirement", str(root / LOCK)])
+    strip(target)
+
+
+def strip(target: Path) -> None:
+    """Remove botocore's descriptions of the services that no function calls; its files about all services stay."""
+    for service in (target / DESCRIPTIONS).glob("*/"):
+        if service.name not in AWS_SERVICES:
+            shutil.rmtree(service)
 
 
 def _target_options(target: Path) -> list[str]:
@@ -101,8 +114,8 @@ def _target_options(target: Path) -> list[str]:
 
 
 def _digest(files: Sequence[Path], root: Path) -> str:
-    """Digest the names and the contents of `files`, with the target platform."""
-    digest = hashlib.sha256(f"{PYTHON} {PLATFORMS}".encode())
+    """Digest the names and the contents of `files`, with the target platform and the services."""
+    digest = hashlib.sha256(f"{PYTHON} {PLATFORMS} {AWS_SERVICES}".encode())
     for path in files:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root)} {len(content)}\n".encode())

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import boto3
+import botocore
 import pytest
 
-from infra import bundle
+from infra import bundle, bundle_sizes
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,6 +78,64 @@ def test_a_half_installed_bundle_is_not_taken_for_whole(project: Path) -> None:
     pip = FakePip()
     bundle.build(project, pip)
     assert len(pip.calls) == 1
+
+
+CALLS = """
+import boto3, botocore
+from botocore.stub import Stubber
+assert botocore.__file__.startswith({place!r}), botocore.__file__
+session = boto3.Session("a", "b", region_name="eu-central-1")
+for service, operation, given in {calls!r}:
+    client = session.client(service)
+    with Stubber(client) as stub:
+        stub.add_response(operation, {{}})
+        getattr(client, operation)(**given)
+try:
+    session.client("ec2")
+except botocore.exceptions.UnknownServiceError:
+    print("stripped")
+"""
+KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
+NAMED = [
+    ("dynamodb", "get_item", {"TableName": "headgate", "Key": KEY}),
+    ("dynamodb", "put_item", {"TableName": "headgate", "Item": KEY}),
+    ("dynamodb", "update_item", {"TableName": "headgate", "Key": KEY}),
+    ("dynamodb", "delete_item", {"TableName": "headgate", "Key": KEY}),
+    ("dynamodb", "query", {"TableName": "headgate"}),
+    ("dynamodb", "transact_write_items", {"TransactItems": [{"Delete": {"TableName": "headgate", "Key": KEY}}]}),
+    ("sqs", "send_message", {"QueueUrl": "https://queue", "MessageBody": "x"}),
+    ("s3", "put_object", {"Bucket": "headgate", "Key": "k"}),
+    ("s3", "get_object", {"Bucket": "headgate", "Key": "k"}),
+    ("secretsmanager", "get_secret_value", {"SecretId": "s"}),
+    ("sts", "get_caller_identity", {}),
+    ("lambda", "invoke", {"FunctionName": "headgate-invoke"}),
+    ("ecs", "update_service", {"service": "workers", "desiredCount": 1}),
+    ("cloudwatch", "put_metric_data", {"Namespace": "headgate", "MetricData": []}),
+]
+
+
+def test_the_stripped_sdk_makes_every_client_that_the_functions_call(tmp_path: Path) -> None:
+    for package in (boto3, botocore):
+        source = Path(str(package.__file__)).parent
+        shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    before_mb = bundle_sizes.size_mb(tmp_path)
+    bundle.strip(tmp_path)
+    assert bundle_sizes.size_mb(tmp_path) < before_mb - 15
+    assert {service for service, _, _ in NAMED} == set(bundle.AWS_SERVICES)
+    command = [sys.executable, "-c", CALLS.format(place=str(tmp_path), calls=NAMED)]
+    made = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (made.returncode, made.stdout) == (0, "stripped\n"), made.stderr
+
+
+def test_the_bundle_keeps_every_service_of_the_code() -> None:
+    called = re.compile(r"""boto3\.client\(\s*"([a-z0-9-]+)\"""")
+    files = [path for package in bundle.PACKAGES for path in (ROOT / package).rglob("*.py")]
+    services = {service for path in files for service in called.findall(path.read_text())}
+    assert {"dynamodb", "sqs"} <= services <= set(bundle.AWS_SERVICES)
+
+
+def test_the_import_time_of_a_handler_is_measured() -> None:
+    assert bundle_sizes.import_times_ms("functions.envelope")["functions.envelope"] > 0
 
 
 def test_the_digest_changes_with_the_code_and_only_then(project: Path) -> None:
