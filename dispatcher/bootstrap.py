@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.files import FileStore
+from dispatcher.model.scaling import FleetScaler
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dispatcher.service.gate_process import GateProcess
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.link.link import Link
+    from dispatcher.service.load_watch import LoadWatch
     from dispatcher.service.log_keeper import LogKeeper
 
 SECRET_CHARS_MIN = 16
@@ -34,6 +36,9 @@ NAME_CHARS = 12
 SQS_CONNECT_S = 1.0
 SQS_READ_S = 3.0
 SQS_TRIES_MAX = 3
+ECS_CONNECT_S = 2.0
+ECS_READ_S = 5.0
+ECS_TRIES_MAX = 3
 
 
 def own_address(host: str) -> str:
@@ -158,6 +163,24 @@ def make_launcher(config: Config) -> Launcher:
     return SqsLauncher(boto3.client("sqs", config=limits), config.queue_url, ThreadPoolExecutor(2, "headgate-sqs"))
 
 
+def make_scaler(config: Config) -> FleetScaler | None:
+    """Return the ECS service that HEADGATE_ECS_SERVICE names; None if it is empty."""
+    if not config.ecs_service:
+        return None
+    import boto3
+    from botocore.config import Config as ClientConfig
+
+    from dispatcher.scalers.ecs import EcsService
+
+    limits = ClientConfig(
+        connect_timeout=ECS_CONNECT_S,
+        read_timeout=ECS_READ_S,
+        retries={"total_max_attempts": ECS_TRIES_MAX, "mode": "standard"},
+    )
+    cluster, _, service = config.ecs_service.partition("/")
+    return EcsService(boto3.client("ecs", config=limits), cluster, service)
+
+
 def worker_secret(config: Config) -> bytes:
     """Return the secret that signs execution tokens. Raises ConfigurationError."""
     secret = config.worker_secret
@@ -212,6 +235,13 @@ def make_log_keeper(config: Config, context: Context) -> LogKeeper:
     return LogKeeper(log, context.store, settings, config.shard, context.clock, context.ids)
 
 
+def make_load_watch(config: Config, context: Context) -> LoadWatch:
+    """Return the reader of the pool's load (service/load_watch.py)."""
+    from dispatcher.service.load_watch import LoadWatch
+
+    return LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
+
+
 def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.tcp import TcpTransport
@@ -245,31 +275,3 @@ def make_context(
         files=make_files(config, clock),
         cors_origins=config.cors_origins,
     )
-
-
-class Runtime:
-    """A gate for the life of a Lambda sandbox: one event loop and one context for many calls of the handler."""
-
-    def __init__(self, context: Context | None = None) -> None:
-        self._runner = asyncio.Runner()
-        self.context = context or self._runner.run(_made())
-        self._keeper: LogKeeper | None = None
-
-    def keep_log(self) -> bool:
-        """Save a snapshot of the log if one is due and no gate process does it. Return whether one was saved."""
-        self._keeper = self._keeper or make_log_keeper(load_config(), self.context)
-        return bool(self.run(self._keeper.keep()))
-
-    def run(self, work: Any) -> Any:
-        """Run a coroutine and all tasks that it spawned to the end. Nothing runs while the sandbox is frozen."""
-        return self._runner.run(self._finished(work))
-
-    async def _finished(self, work: Any) -> Any:
-        try:
-            return await work
-        finally:
-            await self.context.finish()
-
-
-async def _made() -> Context:
-    return make_context()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
 from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.scale import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
 from dispatcher.shard.settings import ShardSettings
@@ -21,6 +22,7 @@ _PREFIX = "HEADGATE_"
 _SQLITE = "sqlite:"
 _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
+WORKERS_MOST = 1_000
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
 
 
@@ -86,6 +88,17 @@ class Config(BaseModel):
     ["https://chat.example.com"]; ["*"] for all. Unset: none."""
     store_threads: int = Field(default=16, ge=1, le=256)
     """The most concurrent requests of one process to DynamoDB."""
+    ecs_service: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,255}/[A-Za-z0-9_-]{1,255})?$")
+    """"cluster/service": the ECS service of the pool's workers. The sweep sets its desired count. Empty: the sweep only
+    publishes the number of workers that the pool should have."""
+    workers_min: int = Field(default=0, ge=0, le=WORKERS_MOST)
+    """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
+    workers_max: int = Field(default=WORKERS_MOST, ge=1, le=WORKERS_MOST)
+    """The largest number of workers. With HEADGATE_ECS_SERVICE it must be set, because each worker costs money."""
+    scale_to_zero: bool = False
+    """Whether an idle pool may have no worker. It needs HEADGATE_WORKERS_MIN 0."""
+    worker_start_s: float = Field(default=300.0, gt=0, le=3600)
+    """The expected time from a worker's launch until it serves. The sweep replaces it by what it measures."""
 
     @field_validator("store")
     @classmethod
@@ -100,6 +113,16 @@ class Config(BaseModel):
         if files and not _FILES.fullmatch(files):
             raise PydanticCustomError("files", 'use "folder:PATH", "s3:BUCKET" or "s3:BUCKET/PREFIX/"')
         return files
+
+    @model_validator(mode="after")
+    def _bounds_the_workers(self) -> Self:
+        if self.ecs_service and "workers_max" not in self.model_fields_set:
+            raise PydanticCustomError("workers", "set HEADGATE_WORKERS_MAX beside HEADGATE_ECS_SERVICE")
+        if self.workers_min > self.workers_max:
+            raise PydanticCustomError("workers", "HEADGATE_WORKERS_MIN is above HEADGATE_WORKERS_MAX")
+        if self.scale_to_zero and self.workers_min:
+            raise PydanticCustomError("workers", "HEADGATE_SCALE_TO_ZERO needs HEADGATE_WORKERS_MIN 0")
+        return self
 
     @property
     def store_path(self) -> str:
@@ -118,6 +141,11 @@ class Config(BaseModel):
             tiers=self.tiers.floors() if self.tiers else None,
             throttling=self.throttling.limits() if self.throttling else None,
             slack=Slack(self.slo_window) if self.slo_classes else None,
+        )
+
+    def scale_settings(self) -> ScaleSettings:
+        return ScaleSettings(
+            self.workers_min, self.workers_max, scale_to_zero=self.scale_to_zero, start_s=self.worker_start_s
         )
 
     def gate_settings(self) -> GateSettings:
@@ -144,4 +172,5 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
     except ValidationError as error:
         finding = error.errors(include_url=False, include_input=False)[0]
         name = _PREFIX + ".".join(str(part) for part in finding["loc"]).upper()
-        raise ConfigurationError(f"{name}: {finding['msg']}") from None
+        named = f"{name}: " if finding["loc"] else ""
+        raise ConfigurationError(f"{named}{finding['msg']}") from None

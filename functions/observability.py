@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from aws_lambda_powertools import Logger, Metrics, Tracer
-from aws_lambda_powertools.metrics import MetricUnit
+from collections.abc import Mapping
 
+from aws_lambda_powertools import Logger, Metrics, Tracer
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.following import Following
 
 SERVICE = "headgate"
@@ -39,3 +42,26 @@ def log_ended(
 
 def count(name: str, value: float = 1.0, unit: MetricUnit = MetricUnit.Count) -> None:
     metrics.add_metric(name=name, unit=unit, value=value)
+
+
+def publish_load(pool: str, load: FleetLoad) -> None:
+    """Publish the workers that serve, by pool, and the waiting calls, by pool and tier. Zeros are published too."""
+    _publish({"pool": pool}, {"workers_running": load.ready})
+    for tier, calls in load.waiting.items():
+        _publish({"pool": pool, "tier": tier}, {"waiting": calls})
+
+
+def publish_scaling(pool: str, report: ScaleReport) -> None:
+    """Publish by pool whether scaling failed, and the workers that the pool should have, unless that is unknown."""
+    wanted = {} if report.wanted is None else {"workers_wanted": report.wanted}
+    _publish({"pool": pool}, {"scaling_failed": int(bool(report.problem)), **wanted})
+
+
+def _publish(dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
+    """Write one record in CloudWatch's embedded metric format."""
+    record = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
+    for name, value in dimensions.items():
+        record.add_dimension(name=name, value=value)
+    for name, number in values.items():
+        record.add_metric(name=name, unit=MetricUnit.Count, value=number)
+    record.flush_metrics()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dispatcher.bootstrap import Runtime
+from dispatcher.sandbox import Runtime
 
 
 @cache

@@ -105,6 +105,11 @@ def allow_result(role: iam.Role, state: State) -> None:
     _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
 
 
+def allow_scaling(role: iam.Role, service_arn: str) -> None:
+    """Allow to read and set the desired count of one ECS service."""
+    _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], [service_arn])
+
+
 def _partitions(patterns: list[str]) -> Conditions:
     """Return the condition that a request names partition keys, and that all of them have these patterns.
 

@@ -1,9 +1,9 @@
-"""The values of scaling: what the gate's log shows of a fleet's load, and what the fleet's service is set to."""
+"""The values of scaling: what the gate's log shows of a fleet's load, and the service that runs the workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class FleetLoad(NamedTuple):
@@ -23,3 +23,31 @@ class FleetLoad(NamedTuple):
     """Service that arrives in a second, without deferred classes."""
     service_per_s: float
     """The measured capacity of one worker in service units a second, a mean of the fleet; 0 if none is measured."""
+
+
+class ServiceCount(NamedTuple):
+    """The workers of a fleet's service. `existing`: those that start or run; a draining one may be missing."""
+
+    desired: int
+    existing: int
+
+
+class ScaleReport(NamedTuple):
+    """What one sweep decided. `wanted`: the workers that the pool should have; None if the service could not be read.
+    `problem`: why the number could not be read or set; empty if it could."""
+
+    wanted: int | None
+    problem: str = ""
+
+
+class FleetScaler(Protocol):
+    """The service that runs a pool's workers, and starts or stops them until their number is the desired one.
+
+    Both methods raise StoreUnavailable if the service cannot be read or changed.
+    """
+
+    async def count(self) -> ServiceCount: ...
+
+    async def set(self, workers: int) -> None:
+        """Set the desired number. Return before the workers have started or stopped."""
+        ...

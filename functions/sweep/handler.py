@@ -1,5 +1,8 @@
 """headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic.
 
+It publishes the load of the pool and the number of workers that the pool should have, and sets this number
+(dispatcher/operations/scaling.py). Each sweep publishes all values, also zeros: a missing value never means zero.
+
 Once an hour it saves the log where no gate process does (dispatcher/service/log_keeper.py).
 """
 
@@ -9,7 +12,7 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.commands import Tick
-from functions.observability import count, logger, metrics, tracer
+from functions.observability import count, logger, metrics, publish_load, publish_scaling, tracer
 from functions.runtime import runtime
 
 
@@ -20,6 +23,10 @@ from functions.runtime import runtime
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
     runtime().run(runtime().context.link.do(Tick()))
     count("ticks")
+    load = runtime().fleet_load()
+    publish_load(runtime().context.settings.shard, load)
+    scaled = runtime().scale(load)
+    publish_scaling(runtime().context.settings.shard, scaled)
     saved = runtime().keep_log()
-    logger.info("swept", extra={"event_id": event.get_id, "saved": saved})
+    logger.info("swept", extra={"event_id": event.get_id, "saved": saved, "problem": scaled.problem})
     return {"ticks": 1}

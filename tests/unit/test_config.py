@@ -26,6 +26,25 @@ class TestConfig:
         assert config.shard_settings().slack == Slack(0.0)
         assert config.gate_settings().slo_classes is not None
 
+    def test_scaling(self) -> None:
+        assert load_config({}).scale_settings().floor == 1
+        variables = {"HEADGATE_WORKERS_MAX": "7", "HEADGATE_SCALE_TO_ZERO": "true", "HEADGATE_WORKER_START_S": "90"}
+        settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables}).scale_settings()
+        assert (settings.floor, settings.workers_max, settings.start_s) == (0, 7, 90.0)
+
+    @pytest.mark.parametrize(
+        ("variables", "name"),
+        [
+            ({"HEADGATE_ECS_SERVICE": "cluster/service"}, "set HEADGATE_WORKERS_MAX"),
+            ({"HEADGATE_ECS_SERVICE": "service", "HEADGATE_WORKERS_MAX": "1"}, "HEADGATE_ECS_SERVICE"),
+            ({"HEADGATE_WORKERS_MIN": "3", "HEADGATE_WORKERS_MAX": "2"}, "HEADGATE_WORKERS_MIN is above"),
+            ({"HEADGATE_WORKERS_MIN": "1", "HEADGATE_SCALE_TO_ZERO": "true"}, "HEADGATE_SCALE_TO_ZERO"),
+        ],
+    )
+    def test_workers_that_contradict_each_other_are_refused(self, variables: dict[str, str], name: str) -> None:
+        with pytest.raises(ConfigurationError, match=name):
+            load_config(variables)
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [

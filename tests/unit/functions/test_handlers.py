@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dispatcher.bootstrap import Runtime
 from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import NoWorker, WorkerFailed
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.submit import Accepted
+from dispatcher.sandbox import Runtime
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
 from functions.result import handler as result
@@ -170,6 +170,25 @@ def test_sweep_is_a_tick(sandbox: Sandbox) -> None:
     assert sweep.handler(event, LambdaContext()) == {"ticks": 1}
     assert sandbox.gate.shard.commands[-1] == Tick()
     assert sandbox.gate.link().rests
+
+
+def test_a_sweep_publishes_zeros_too(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"id": "e", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
+    sweep.handler(event, LambdaContext())
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+    assert all(record["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "headgate" for record in records)
+    values = {
+        (name, record.get("tier")): record[name]
+        for record in records
+        for name in ("workers_wanted", "workers_running", "waiting", "scaling_failed")
+        if name in record and record["pool"] == "default"
+    }
+    waiting = {("waiting", tier): [0.0] for tier in ("premium", "standard", "background")}
+    assert values == waiting | {
+        ("workers_wanted", None): [1.0],
+        ("workers_running", None): [0.0],
+        ("scaling_failed", None): [0.0],
+    }
 
 
 CANARIES = ("canary-prompt-8842", "canary-answer-1177", "canary-system-3321")

@@ -1,0 +1,1 @@
+"""The services that start and stop a pool's workers."""

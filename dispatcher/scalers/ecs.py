@@ -1,0 +1,44 @@
+"""The workers of a pool as tasks of an ECS service. ECS starts and stops tasks until their number is the desired one.
+
+A launch that fails is repeated by ECS, and an interrupted task is replaced, because the desired count stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.scaling import ServiceCount
+
+
+class EcsService:
+    """dispatcher.model.scaling.FleetScaler."""
+
+    def __init__(self, client: Any, cluster: str, service: str) -> None:
+        self._client, self._cluster, self._service = client, cluster, service
+
+    async def count(self) -> ServiceCount:
+        found = await self._call("describe_services", services=[self._service])
+        services = [each for each in found["services"] if each["status"] == "ACTIVE"]
+        if not services:
+            raise StoreUnavailable(f"There is no active ECS service {self._cluster}/{self._service}.")
+        running, pending = services[0]["runningCount"], services[0]["pendingCount"]
+        return ServiceCount(services[0]["desiredCount"], running + pending)
+
+    async def set(self, workers: int) -> None:
+        await self._call("update_service", service=self._service, desiredCount=workers)
+
+    async def _call(self, operation: str, **arguments: Any) -> Any:
+        """Call ECS in a thread. Raises StoreUnavailable."""
+        try:
+            return await asyncio.to_thread(
+                partial(getattr(self._client, operation), cluster=self._cluster, **arguments)
+            )
+        except ClientError as error:
+            raise StoreUnavailable(f"ECS refused {operation}: {error.response['Error']['Code']}.") from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"ECS cannot be used: {type(error).__name__}.") from error

@@ -1,0 +1,35 @@
+"""Reads a pool's log from time to time, for the load of the pool. It writes nothing, and needs no running process."""
+
+from __future__ import annotations
+
+from dispatcher.model.facts import Accepted, Entry
+from dispatcher.model.scaling import FleetLoad
+from dispatcher.policies.planning.forecast import ArrivalForecast
+from dispatcher.ports import Clock, Log
+from dispatcher.service.follower import Delivery, Follower
+from dispatcher.shard.fleet_load import fleet_load
+from dispatcher.shard.settings import ShardSettings
+
+ALL_TENANTS = ""
+
+
+class LoadWatch:
+    """A copy of the shard that is kept between two reads. Only arrivals in entries that it read one by one count as
+    arriving: those that a snapshot contains do not."""
+
+    def __init__(self, log: Log, settings: ShardSettings, clock: Clock) -> None:
+        self._clock = clock
+        self._follower = Follower(log, settings, clock)
+        self._follower.on_entry = self._note
+        self._arrivals = ArrivalForecast(tenants_max=1)
+
+    async def load(self) -> FleetLoad:
+        """Return the load after all entries so far. Raises StoreUnavailable, LogGap, LogCorrupt."""
+        await self._follower.catch_up()
+        now = self._clock.now()
+        return fleet_load(self._follower.shard.state, self._arrivals.service(ALL_TENANTS, now, 1.0), now)
+
+    def _note(self, entry: Entry, _: list[Delivery]) -> None:
+        service = sum(fact.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.deferred)
+        if service:
+            self._arrivals.record(ALL_TENANTS, service, entry.at)
