@@ -55,16 +55,32 @@ async def change(store: TenantStore, name: str, how: Change) -> Tenant:
     return changed
 
 
-async def rotate_key(store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "") -> str:
+async def rotate_key(
+    store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "", *, lives_s: float | None = None
+) -> str:
     """Return a new key. Delete all old keys but the newest, so that callers can switch. Raises ConfigurationError.
 
-    `slo_class`: the SLO class of requests with this key; empty: that of the tenant.
+    `slo_class`: the SLO class of requests with this key; empty: that of the tenant. `lives_s`: the key is refused after
+    this time; None: it does not expire.
     """
     await existing(store, name)
     oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
     for old in oldest_first[: -(KEYS_MAX - 1)]:
         await store.delete_key(old.prefix)
-    return await _add_key(store, ids, clock, name, slo_class)
+    return await _add_key(store, ids, clock, name, slo_class, lives_s)
+
+
+async def revoke_key(store: TenantStore, name: str, prefix: str) -> None:
+    """Delete one key of the tenant; every process refuses it within a minute. Raises ConfigurationError.
+
+    Another tenant's key is refused in the same words as one that does not exist.
+    """
+    await existing(store, name)
+    if prefix not in {key.prefix for key in await store.keys_of(name)}:
+        raise ConfigurationError(
+            f"tenant {name!r} has no key {prefix[:80]!r}: `headgate tenants keys {name}` lists them"
+        )
+    await store.delete_key(prefix)
 
 
 async def delete(store: TenantStore, name: str) -> None:
@@ -94,7 +110,11 @@ def share(weight: float, rate_per_s: float, burst: float) -> Share:
         raise ConfigurationError(str(error)) from None
 
 
-async def _add_key(store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "") -> str:
-    key, record = new_key(name, ids.secret(), created_at=clock.now(), slo_class=slo_class)
+async def _add_key(
+    store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "", lives_s: float | None = None
+) -> str:
+    now = clock.now()
+    expires_at = None if lives_s is None else now + lives_s
+    key, record = new_key(name, ids.secret(), expires_at, created_at=now, slo_class=slo_class)
     await store.put_key(record)
     return key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,14 +20,15 @@ from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
+from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
 from headgate.monitor.follower import open_follower
 from headgate.monitor.render import tenant_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Name = Annotated[str, typer.Argument(help="The tenant's name.")]
-SloClassName = Annotated[str | None, typer.Option(help='SLO class of the requests; "" is the usual class.')]
+app.command()(keys)
+app.command("rotate-key")(rotate_key)
+app.command("revoke-key")(revoke_key)
 LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
 """The fields of the tenant's present state that `show` prints, with the last minute's figures."""
@@ -86,11 +86,11 @@ def create(settings: Settings) -> None:
     name = settings.name
 
     async def run(store: Store, config: Config) -> str:
-        _check_class(config, settings.slo_class)
+        check_class(config, settings.slo_class)
         return await operations.create(store, RealIds(), RealClock(), settings.changed(Tenant(name)))
 
     key = with_store(settings.data, run)
-    _print({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
+    shown_as({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
     _warn_if_overbooked(settings.data)
 
 
@@ -99,7 +99,7 @@ def list_(data: Data = None, json: Json = False) -> None:
     """List all tenants."""
     tenants = with_store(data, lambda store, _: store.list_tenants())
     if json:
-        _print({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
+        shown_as({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
     table = Table()
     headings = ("tenant", "tier", "weight", "rate/s", "burst", "queue\nmax", "max\ntokens", "SLO\nclass", "models")
@@ -128,7 +128,7 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
     fields["queue"] = fields.pop("line")
     fields.update(_live_fields(fields.pop("now")))
     del fields["terms"]
-    _print(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
+    shown_as(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
 
 
 @app.command("set")
@@ -137,44 +137,19 @@ def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
     async def run(store: Store, config: Config) -> Tenant:
-        _check_class(config, settings.slo_class)
+        check_class(config, settings.slo_class)
         return await operations.change(store, settings.name, settings.changed)
 
     tenant = with_store(settings.data, run)
-    _print(_as_json(tenant), settings.json, f"{settings.name}: changed")
+    shown_as(_as_json(tenant), settings.json, f"{settings.name}: changed")
     _warn_if_overbooked(settings.data)
-
-
-@app.command("rotate-key")
-def rotate_key(name: Name, slo_class: SloClassName = None, data: Data = None, json: Json = False) -> None:
-    """Create and print a new key. The newest old key stays valid; older keys are deleted.
-
-    Requests with the key have its SLO class, if it has one, otherwise the tenant's.
-    """
-
-    async def run(store: Store, config: Config) -> str:
-        _check_class(config, slo_class)
-        return await operations.rotate_key(store, RealIds(), RealClock(), name, slo_class or "")
-
-    key = with_store(data, run)
-    _print({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
 @app.command()
 def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
     with_store(data, lambda store, _: operations.delete(store, name))
-    _print({"tenant": name, "deleted": True}, json, f"{name}: deleted")
-
-
-def _check_class(config: Config, name: str | None) -> None:
-    """Raises ConfigurationError for a class that this process's configuration lacks (HEADGATE_SLO_CLASSES).
-
-    A process without classes checks nothing: the gate's processes may have a configuration of their own.
-    """
-    known = config.slo_classes.root if config.slo_classes else {}
-    if name and known and name not in known:
-        raise ConfigurationError(f"--slo-class: there is no class {name!r}; there are: {', '.join(known)}")
+    shown_as({"tenant": name, "deleted": True}, json, f"{name}: deleted")
 
 
 async def _booking(store: Store, config: Config) -> operations.Booking:
@@ -208,10 +183,6 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     fields = asdict(tenant)
     share = fields.pop("share")
     return {**fields, "line": tenant.name, "terms": share, "tier": tenant.tier.value}
-
-
-def _print(shown: dict[str, Any], json: bool, text: str) -> None:
-    sys.stdout.write((json_module.dumps(shown) if json else text) + "\n")
 
 
 def _warn_if_overbooked(data: Path | None) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import boto3
 import pytest
@@ -74,6 +75,29 @@ def test_a_tenants_life(capsys: Output) -> None:
     assert output(capsys, "list") == {"tenants": []}
 
 
+def test_keys_expire_and_are_revoked_one_by_one(capsys: Output) -> None:
+    first = str(output(capsys, "create", "acme")["api_key"])
+    other = str(output(capsys, "create", "other")["api_key"])
+    second = str(output(capsys, "rotate-key", "acme", "--expires-in", "90d")["api_key"])
+    listed = cast("list[dict[str, Any]]", output(capsys, "keys", "acme")["keys"])
+    assert [first.startswith(listed[0]["prefix"]), second.startswith(listed[1]["prefix"])] == [True, True]
+    assert [key["expires_at"] and round(key["expires_at"] - key["created_at"]) for key in listed] == [None, 90 * 86_400]
+    assert first not in json.dumps(listed)
+
+    theirs = cast("list[dict[str, Any]]", output(capsys, "keys", "other")["keys"])[0]["prefix"]
+    assert other.startswith(theirs)
+    said = []
+    for prefix in (theirs, "hg-absent"):
+        assert headgate("tenants", "revoke-key", "acme", prefix) == 2
+        said.append(capsys.readouterr().err.replace(prefix, "PREFIX"))
+    assert said[0] == said[1], "another tenant's key looks like one that does not exist"
+
+    assert output(capsys, "revoke-key", "acme", listed[0]["prefix"])["revoked"] == listed[0]["prefix"]
+    assert output(capsys, "keys", "acme")["keys"] == [listed[1]]
+    assert headgate("tenants", "keys", "acme") == 0
+    assert f"{listed[1]['prefix']}…" in capsys.readouterr().out
+
+
 def test_for_people(capsys: Output) -> None:
     assert headgate("tenants", "create", "acme") == 0
     assert capsys.readouterr().out.startswith("acme: hg-")
@@ -91,6 +115,11 @@ def test_for_people(capsys: Output) -> None:
         (("set", "absent", "--weight", "1"), "no tenant 'absent'"),
         (("rotate-key", "absent"), "no tenant 'absent'"),
         (("delete", "absent"), "no tenant 'absent'"),
+        (("keys", "absent"), "no tenant 'absent'"),
+        (("revoke-key", "absent", "hg-x"), "no tenant 'absent'"),
+        (("rotate-key", "absent", "--expires-in", "90"), "--expires-in"),
+        (("rotate-key", "absent", "--expires-in", "9999999d"), "--expires-in"),
+        (("rotate-key", "absent", "--expires-in", "0d"), "--expires-in"),
         (("create", "a", "--weight", "nan"), "weight"),
         (("create", "a", "--rate", "inf"), "rate_per_s"),
         (("create", "a", "--burst", "-1"), "burst"),
