@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, Stack
+from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -15,11 +16,11 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from headgate.deployment.model import Deployment
+from headgate.deployment.model import Deployment, Workers
 from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_gate, allow_network, allow_result, function_role
+from infra.roles import allow_gate, allow_network, allow_result, allow_scaling, function_role
 from infra.state import State
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
@@ -74,6 +75,7 @@ class Functions(Construct):
         self._worker_secret = worker_secret
         self._environment = dict(environment)
         self._logs: dict[str, logs.LogGroup] = {}
+        self._roles: dict[str, iam.Role] = {}
         self.invoke, self.execute, self.sweep = (
             self._gate_function(spec, state, execution) for spec in (INVOKE, EXECUTE, SWEEP)
         )
@@ -95,10 +97,22 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep]
 
+    def scale(self, cluster: str, service: ecs.Ec2Service, workers: Workers) -> None:
+        """Let the sweep set the number of workers."""
+        allow_scaling(self._roles[SWEEP.name], service.service_arn)
+        settings = {
+            "HEADGATE_ECS_SERVICE": f"{cluster}/{service.service_name}",
+            "HEADGATE_WORKERS_MIN": str(workers.count.min),
+            "HEADGATE_WORKERS_MAX": str(workers.count.max),
+        }
+        for name, value in settings.items():
+            self.sweep.add_environment(name, value)
+
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)
         allow_gate(role, state, execution.queue)
         allow_network(role)
+        self._roles[spec.name] = role
         return function
 
     def _function(self, spec: Spec, network: Network | None = None) -> tuple[lambda_.Function, iam.Role]:

@@ -66,11 +66,8 @@ class GpuFleet(Construct):
         self.service = self._service(cluster, provider, task)
         CfnOutput(self, "Service", value=self.service.service_name, description="ECS service of the workers")
 
-    def missing(self) -> cloudwatch.Metric | None:
-        """Return how often running workers were measured in five minutes: none is measured without a worker. None if
-        the fleet may be empty."""
-        if self._workers.count.min == 0:
-            return None
+    def missing(self) -> cloudwatch.Metric:
+        """Return how often running workers were measured in five minutes: none is measured without a worker."""
         return self.service.metric_cpu_utilization(statistic="SampleCount", period=FIVE_MINUTES)
 
     def _instances(self, cluster: ecs.Cluster) -> ecs.AsgCapacityProvider:

@@ -138,4 +138,5 @@ class HeadgateStack(Stack):
             environment={**self._environment(), "AWS_DEFAULT_REGION": self.region},
             log=log_group(self, "WorkerLog", self._deployment),
         )
+        self._functions.scale(self._network.cluster.cluster_name, fleet.service, workers)
         return fleet.missing()

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, of_type, statements, template_in
+from tests.infra.templates import Template, actions, functions, of_type, role_of, statements, template_in
 
 
 def task(template: Template) -> dict[str, Any]:
@@ -113,6 +113,25 @@ def test_instances(synthesise: Synthesise) -> None:
     assert service(made)["DesiredCount"] == 2
 
 
+def test_the_sweep_sets_the_number_of_workers_and_of_nothing_else(synthesise: Synthesise) -> None:
+    made = with_workers(synthesise, count={"min": 2, "max": 9})
+    sweep = functions(made)["headgate-sweep"]
+    variables = sweep["Environment"]["Variables"]
+    assert (variables["HEADGATE_WORKERS_MIN"], variables["HEADGATE_WORKERS_MAX"]) == ("2", "9")
+    assert json.dumps(variables["HEADGATE_ECS_SERVICE"]).count("/") == 1
+    setting = {
+        owner: statement["Resource"]
+        for owner, statement in statements(made)
+        if "ecs:UpdateService" in actions(statement)
+    }
+    (logical_id,) = (
+        name
+        for name, resource in made["Resources"].items()
+        if resource["Type"] == "AWS::ECS::Service" and "CapacityProviderStrategy" in resource["Properties"]
+    )
+    assert setting == {role_of(sweep): {"Ref": logical_id}}
+
+
 def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
     (provider,) = of_type(fleet_template, "AWS::ECS::CapacityProvider")
     managed = provider["AutoScalingGroupProvider"]
@@ -120,7 +139,7 @@ def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
     assert managed["ManagedDraining"] == managed["ManagedTerminationProtection"] == "ENABLED"
 
 
-@pytest.mark.parametrize(("least", "healthy"), [(0, 0), (1, 0), (2, 50), (8, 50)])
+@pytest.mark.parametrize(("least", "healthy"), [(1, 0), (2, 50), (8, 50)])
 def test_a_deployment_needs_no_further_instance(synthesise: Synthesise, least: int, healthy: int) -> None:
     made = with_workers(synthesise, count={"min": least, "max": 8})
     configuration = service(made)["DeploymentConfiguration"]

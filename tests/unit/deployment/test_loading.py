@@ -47,6 +47,7 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
         ("front_count: {min: 0, max: 2}", "should be at least 1"),
         ("front_count: {max: 2}", "is missing"),
+        ("workers: {count: {min: 0, max: 2}}", "min should be at least 1"),
         ("front_count: 3", "should be a mapping of min, max"),
         ("domain: llm.example.com", "domain and certificate belong together"),
         (f"front: lambda\ndomain: llm.example.com\ncertificate: {CERTIFICATE}", "are for front: fargate"),
@@ -113,7 +114,7 @@ def test_anything_is_a_deployment_or_a_mistake_in_one_line(value: dict[str, Any]
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 100))
 def test_the_instances_that_are_never_spot(most: int, base: int, spot_percent: int) -> None:
-    workers = Workers(count=Range(min=0, max=most + 1), on_demand_base=base, spot_percent=spot_percent)
+    workers = Workers(count=Range(min=1, max=most + 1), on_demand_base=base, spot_percent=spot_percent)
     assert min(base, most + 1) <= workers.on_demand_max <= most + 1
     if spot_percent == 0:
         assert workers.on_demand_max == most + 1
