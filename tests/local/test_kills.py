@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import openai
 import pytest
 
+from tests.support.local.balancer import Balancer
 from tests.support.local.stack import Running, eventually, start, stop, usage
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
@@ -24,9 +25,10 @@ class Asked:
     error: str = ""
 
 
-async def ask(stack: Running, tenant: str, max_tokens: int, front: int = 0) -> Asked:
-    """Send one request, not streamed."""
-    async with stack.async_openai(tenant, front) as client:
+async def ask(stack: Running, tenant: str, max_tokens: int, front: int = 0, address: str | None = None) -> Asked:
+    """Send one request, not streamed. `address`: a base URL, in place of the front's."""
+    async with stack.async_openai(tenant, front) as own:
+        client = own if address is None else own.with_options(base_url=address)
         try:
             answer = await client.completions.create(model=MODEL_NAME, prompt="x", max_tokens=max_tokens)
         except openai.APIError as error:
@@ -84,6 +86,34 @@ def test_a_killed_leader_is_replaced_and_no_call_is_lost(stack: Running) -> None
     assert {each.error for each in answered} == {""}
     after = eventually(stack.top, lambda found: found["epoch"] > before["epoch"])
     assert after["leader"] != before["leader"]
+    charged = [usage(stack, tenant) for tenant in stack.api_keys]
+    assert sum(each.requests for each in charged) == len(answered)
+    assert sum(each.output_tokens for each in charged) == sum(each.tokens or 0 for each in answered)
+
+
+@pytest.mark.parametrize("stack", [("--fronts", "2", "--workers", "2")], indirect=True)
+def test_fronts_behind_one_address_share_the_leader_and_the_log(stack: Running) -> None:
+    """As on Fargate: callers know one address, each of their connections reaches another front, and the leader dies."""
+    before = stack.top()
+    leading = [gate["url"] for gate in stack.of_role("gate")].index(before["leader"])
+    balancer = Balancer(stack.openai_base_urls)
+
+    async def story() -> list[Asked]:
+        async with balancer.listening() as address:
+            asked = [
+                asyncio.create_task(ask(stack, tenant, 200, address=address))
+                for _ in range(3 * SLOTS)
+                for tenant in stack.api_keys
+            ]
+            await running_now(stack, 2 * SLOTS)
+            stack.kill("gate", leading)
+            asked += [asyncio.create_task(ask(stack, "quiet", 8, address=address)) for _ in range(10)]
+            return await asyncio.gather(*asked)
+
+    answered = asyncio.run(story())
+    assert {each.error for each in answered} == {""}
+    assert min(balancer.taken.values()) >= 10
+    assert len(balancer.taken) == 2
     charged = [usage(stack, tenant) for tenant in stack.api_keys]
     assert sum(each.requests for each in charged) == len(answered)
     assert sum(each.output_tokens for each in charged) == sum(each.tokens or 0 for each in answered)
