@@ -6,12 +6,13 @@ its limits and the request's shape; the gateway knows neither keys nor tenants.
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, CfnOutput, Duration, Stack, Validations
+from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from headgate.deployment.model import Deployment
+from infra.findings import acknowledge
 from infra.observability import log_group
 
 STREAM_MAX = Duration.minutes(15)
@@ -47,8 +48,7 @@ class Api(Construct):
         self.rest_api.root.add_resource("health").add_method("GET", integration)
         version = self.rest_api.root.add_resource("v1")
         version.add_proxy(any_method=True, default_integration=integration)
-        for rule, reason in ACKNOWLEDGED.items():
-            Validations.of(self.rest_api).acknowledge(Acknowledgment(id=rule, reason=reason))
+        acknowledge(self.rest_api, ACKNOWLEDGED)
         self._acknowledge_log_role()
         base_url = f"{self.rest_api.url}v1"
         CfnOutput(self, "OpenAiBaseUrl", value=base_url, description="base_url for any OpenAI SDK")
@@ -71,7 +71,7 @@ class Api(Construct):
         arn = "arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs"
         reason = "The policy that API Gateway documents for its account role."
         rule = f"AwsSolutions-IAM4[Policy::{arn}]"
-        Validations.of(self.rest_api).acknowledge(Acknowledgment(id=rule, reason=reason))
+        acknowledge(self.rest_api, {rule: reason})
 
 
 def _access_log_format() -> apigateway.AccessLogFormat:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aws_cdk import Acknowledgment, CfnOutput, Duration, Stack, Validations
+from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
@@ -17,9 +17,10 @@ from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_elasticloadbalancingv2 as elb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
-from constructs import Construct, IConstruct
+from constructs import Construct
 
 from headgate.deployment.model import Deployment
+from infra.findings import acknowledge
 from infra.network import FRONT_PORT, GATE_PORT, PRIVATE, Network
 from infra.observability import FIVE_MINUTES
 
@@ -67,7 +68,7 @@ class Front(Construct):
         )
         self.targets = self._targets()
         self._listen()
-        _acknowledge(self.balancer, ACKNOWLEDGED_BALANCER)
+        acknowledge(self.balancer, ACKNOWLEDGED_BALANCER)
         CfnOutput(self, "OpenAiBaseUrl", value=self._base_url(), description="base_url for any OpenAI SDK")
 
     def _task(
@@ -108,9 +109,9 @@ class Front(Construct):
             container.add_mount_points(
                 ecs.MountPoint(container_path="/tmp", source_volume="tmp", read_only=False)  # noqa: S108
             )
-        _acknowledge(task, ACKNOWLEDGED_TASK)
+        acknowledge(task, ACKNOWLEDGED_TASK)
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
-        _acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
+        acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
 
     def _service(self, task: ecs.FargateTaskDefinition, cluster: ecs.Cluster) -> ecs.FargateService:
@@ -176,7 +177,7 @@ class Front(Construct):
 
     def _acknowledge_ingress(self, reason: str) -> None:
         for group in self.balancer.connections.security_groups:
-            _acknowledge(group, {"AwsSolutions-EC23": reason})
+            acknowledge(group, {"AwsSolutions-EC23": reason})
 
     def errors(self) -> cloudwatch.MathExpression:
         """Return the answers with 5xx in five minutes: those of fronts, and those of the load balancer itself."""
@@ -192,8 +193,3 @@ class Front(Construct):
         if self._deployment.domain is not None:
             return f"https://{self._deployment.domain}/v1"
         return f"http://{self.balancer.load_balancer_dns_name}/v1"
-
-
-def _acknowledge(construct: IConstruct, findings: Mapping[str, str]) -> None:
-    for rule, reason in findings.items():
-        Validations.of(construct).acknowledge(Acknowledgment(id=rule, reason=reason))

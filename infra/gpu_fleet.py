@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import Acknowledgment, CfnOutput, Duration, Stack, Validations
+from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
@@ -19,9 +19,10 @@ from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
-from constructs import Construct, IConstruct
+from constructs import Construct
 
 from headgate.deployment.model import Workers
+from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.observability import FIVE_MINUTES
 
@@ -119,7 +120,7 @@ class GpuFleet(Construct):
         )
         reason = "ECS starts and ends instances as tasks need them; the alarm without workers tells of failed launches."
         volume = "The volume of the launch template is encrypted."
-        _acknowledge(group, {"AwsSolutions-AS3": reason, "AwsSolutions-EC26": volume})
+        acknowledge(group, {"AwsSolutions-AS3": reason, "AwsSolutions-EC26": volume})
         provider = ecs.AsgCapacityProvider(
             self,
             "Provider",
@@ -130,7 +131,7 @@ class GpuFleet(Construct):
         )
         cluster.add_asg_capacity_provider(provider)
         reason = "The actions of ECS's agent; those with a wildcard are limited to this cluster by a condition."
-        _acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))
+        acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))
         return provider
 
     def _image(self, root: Path) -> ecs.ContainerImage:
@@ -161,9 +162,9 @@ class GpuFleet(Construct):
         self._worker(task, image).add_container_dependencies(
             ecs.ContainerDependency(container=weights, condition=ecs.ContainerDependencyCondition.SUCCESS)
         )
-        _acknowledge(task, {"AwsSolutions-ECS2": "The variables name resources; the secret is in Secrets Manager."})
+        acknowledge(task, {"AwsSolutions-ECS2": "The variables name resources; the secret is in Secrets Manager."})
         reason = "ECR's GetAuthorizationToken cannot be limited to a resource."
-        _acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
+        acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
 
     def _worker(self, task: ecs.Ec2TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
@@ -269,8 +270,3 @@ def _memory_mb(workers: Workers) -> int:
     """Return the memory for the worker on the smallest of the instance types."""
     smallest_gb = min(kind.memory_gb for kind in workers.types().values())
     return int(smallest_gb * 1024 * 0.95) - SYSTEM_MB - WEIGHTS_MB - GATE_MB
-
-
-def _acknowledge(construct: IConstruct, findings: Mapping[str, str]) -> None:
-    for rule, reason in findings.items():
-        Validations.of(construct).acknowledge(Acknowledgment(id=rule, reason=reason))

@@ -13,12 +13,14 @@ nothing, and AWS's other services through the NAT gateway.
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, CfnOutput, Fn, Validations
+from aws_cdk import CfnOutput, Fn
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
+
+from infra.findings import acknowledge
 
 FRONT_PORT, GATE_PORT, WORKER_PORT = 8080, 8090, 8080
 PRIVATE = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)
@@ -52,7 +54,7 @@ class Network(Construct):
         self.worker = self._group("Worker", "headgate: workers, and the gate processes beside them")
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         reason = "Container Insights would cost more than the fronts; alarms use metrics that cost nothing."
-        Validations.of(self.cluster).acknowledge(Acknowledgment(id="AwsSolutions-ECS4", reason=reason))
+        acknowledge(self.cluster, {"AwsSolutions-ECS4": reason})
         self._open_paths()
         self._log_rejected(flow_log)
         CfnOutput(self, "WorkerGroup", value=self.worker.security_group_id, description="Security group for workers")
@@ -78,4 +80,4 @@ class Network(Construct):
             destination=ec2.FlowLogDestination.to_cloud_watch_logs(group, role),
         )
         reason = "The flow log writes to its own log group only; the wildcard is for its streams."
-        Validations.of(role).acknowledge(Acknowledgment(id="AwsSolutions-IAM5[Resource::*]", reason=reason))
+        acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": reason})

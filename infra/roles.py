@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from aws_cdk import Acknowledgment, Aws, CfnElement, Stack, Validations
+from aws_cdk import Aws, CfnElement, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from infra.findings import acknowledge
 from infra.state import State
 
 Conditions = dict[str, dict[str, list[str] | str]]
@@ -52,7 +53,7 @@ def function_role(
     _allow(role, ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.log_group_arn])
     _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
     reason = "X-Ray's PutTraceSegments and PutTelemetryRecords cannot be limited to a resource."
-    Validations.of(role).acknowledge(Acknowledgment(id="AwsSolutions-IAM5[Resource::*]", reason=reason))
+    acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": reason})
     return role
 
 
@@ -75,7 +76,7 @@ def allow_files(role: iam.Role, state: State) -> None:
     bucket = Stack.of(role).get_logical_id(cast(CfnElement, state.files.node.default_child))
     reason = "The names of files are random; the gate finds them in its own records."
     rule = f"AwsSolutions-IAM5[Resource::<{bucket}.Arn>/*]"
-    Validations.of(role).acknowledge(Acknowledgment(id=rule, reason=reason))
+    acknowledge(role, {rule: reason})
 
 
 def allow_gate(role: iam.Role, state: State, queue: sqs.Queue) -> None:
@@ -97,7 +98,7 @@ def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, model: str) -> 
     _allow(role, ["s3:GetObject"], [f"{arn}/{below}"])
     _allow(role, ["s3:ListBucket"], [arn], {"StringLike": {"s3:prefix": [below]}})
     rule = f"AwsSolutions-IAM5[Resource::arn:<AWS::Partition>:s3:::{bucket}/{below}]"
-    Validations.of(role).acknowledge(Acknowledgment(id=rule, reason="The files of one model."))
+    acknowledge(role, {rule: "The files of one model."})
 
 
 def allow_result(role: iam.Role, state: State) -> None:

@@ -1,16 +1,18 @@
 """The state of the gate: one DynamoDB table, without an index, the bucket of the batch API's files, and the secret.
 
-It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports only aws_cdk.
+It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports nothing of the dispatcher.
 tests/infra/test_state.py compares the two.
 """
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
+
+from infra.findings import acknowledge
 
 PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
 SECRET_CHARS = 48
@@ -52,7 +54,7 @@ class State(Construct):
             removal_policy=RemovalPolicy.RETAIN,
         )
         reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
-        Validations.of(self.files).acknowledge(Acknowledgment(id="AwsSolutions-S1", reason=reason))
+        acknowledge(self.files, {"AwsSolutions-S1": reason})
         self.worker_secret = secretsmanager.Secret(
             self,
             "WorkerSecret",
@@ -63,4 +65,4 @@ class State(Construct):
             removal_policy=RemovalPolicy.DESTROY,
         )
         reason = "Rotation needs processes that accept two secrets at once, which they do not yet."
-        Validations.of(self.worker_secret).acknowledge(Acknowledgment(id="AwsSolutions-SMG4", reason=reason))
+        acknowledge(self.worker_secret, {"AwsSolutions-SMG4": reason})
