@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import secrets
 import socket
 import time
@@ -18,6 +19,7 @@ from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.files import FileStore
 from dispatcher.model.scaling import FleetScaler
+from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
@@ -242,6 +244,19 @@ def make_load_watch(config: Config, context: Context) -> LoadWatch:
     return LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
 
 
+def make_tracing(role: str) -> Tracing:
+    """Return what writes this process's spans: nothing without OTEL_EXPORTER_OTLP_ENDPOINT. Raises ConfigurationError.
+
+    The service's name is OTEL_SERVICE_NAME, or headgate-`role`.
+    """
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return NO_TRACING
+    from dispatcher.otlp import OtlpTracing, ratio_of  # here: the SDK takes long to load
+
+    ratio = ratio_of(os.environ.get("OTEL_TRACES_SAMPLER_ARG", "1"))
+    return OtlpTracing(os.environ.get("OTEL_SERVICE_NAME", f"headgate-{role}"), ratio, real_random())
+
+
 def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.tcp import TcpTransport
@@ -255,6 +270,7 @@ def make_context(
     store: Store | None = None,
     clock: Clock | None = None,
     link: GateLink | None = None,
+    role: str = "front",
 ) -> Context:
     """Return the context of a front. `config` None: read it from the environment. Raises ConfigurationError."""
     from dispatcher.worker_client import HttpWorkerClient
@@ -274,4 +290,5 @@ def make_context(
         limit_settings=config.limits,
         files=make_files(config, clock),
         cors_origins=config.cors_origins,
+        tracing=make_tracing(role),
     )

@@ -28,7 +28,7 @@ ONLY_BATCHES = "--only-batches"
 async def serve(*, only_batches: bool) -> None:
     """Execute until SIGTERM or SIGINT. Raises ConfigurationError."""
     config = load_config()
-    context = make_context(config)
+    context = make_context(config, role="executor")
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
@@ -45,6 +45,7 @@ async def serve(*, only_batches: bool) -> None:
         task.cancel()
     await asyncio.gather(*context.tasks, return_exceptions=True)
     await context.workers.close()
+    await context.tracing.flush()
     for task in failed:
         task.result()
 

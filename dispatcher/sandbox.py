@@ -52,6 +52,7 @@ class Runtime:
             return await work
         finally:
             await self.context.finish()
+            await self.context.tracing.flush()
 
 
 async def _made() -> Context:

@@ -26,8 +26,11 @@ class OrderRefused(Exception):
 
 
 def encode_order(order: WorkOrder) -> bytes:
-    """Return the order as JSON in UTF-8. (In ASCII it could take three times the bytes of the tenant's body.)"""
-    return _ORDER.dump_json(order)
+    """Return the order as JSON in UTF-8. (In ASCII it could take three times the bytes of the tenant's body.)
+
+    An order without a trace has no such field, so that a worker of an older version takes it too.
+    """
+    return _ORDER.dump_json(order, exclude=None if order.trace else {"trace"})
 
 
 def parse_order(body: bytes) -> WorkOrder:

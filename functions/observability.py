@@ -1,20 +1,20 @@
-"""Logger, Metrics and Tracer of all functions. No log line, metric or trace holds a prompt, an answer or a key."""
+"""Logger and Metrics of all functions. No log line and no metric holds a prompt, an answer or a key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aws_lambda_powertools import Logger, Metrics, Tracer
+from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.model.scaling import FleetLoad, ScaleReport
+from dispatcher.model.tracing import trace_id_of
 from dispatcher.operations.following import Following
 
 SERVICE = "headgate"
 
 logger = Logger(service=SERVICE, log_uncaught_exceptions=False)
 metrics = Metrics(namespace=SERVICE, service=SERVICE)
-tracer = Tracer(service=SERVICE)
 
 
 def log_ended(
@@ -31,6 +31,7 @@ def log_ended(
             "face": face,
             "invocation_id": following.call.id,
             "tenant": following.call.tenant.name,
+            "trace_id": trace_id_of(following.call.trace),
             "attempt": following.attempt,
             "outcome": outcome,
             "output_tokens": output_tokens,

@@ -28,6 +28,7 @@ from dispatcher.bootstrap import (
     RealIds,
     make_link,
     make_store,
+    make_tracing,
     own_address,
     real_random,
     worker_secret,
@@ -102,9 +103,11 @@ async def serve(options: argparse.Namespace) -> int:
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
         outbox = Outbox(link, clock, real_random(), _journal(options, identity.worker))
+        tracing = make_tracing("worker")
         executions = Executions(
-            identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now()
-        )
+            identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now(),
+            tracing=tracing,
+        )  # fmt: skip
         executions.recover()
         opening.open(make_app(executions, worker_id=identity.worker, secret=secret, clock=clock))
         agent = Agent(
@@ -114,6 +117,7 @@ async def serve(options: argparse.Namespace) -> int:
         )  # fmt: skip
         code = await _serve(server, serving, agent, engine)
         await outbox.close()
+        await tracing.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REST_S):
                 await link.rest()

@@ -23,3 +23,13 @@ class Bounds:
         is_number = schema["type"] in ("int", "float")
         low, high = ("ge", "le") if is_number else ("min_length", "max_length")
         return {**schema, low: self.low, high: self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression that the whole text matches, checked where Bounds is. It has no look-around."""
+
+    expression: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**handler(source), "pattern": self.expression}

@@ -51,3 +51,5 @@ class Invocation:
     answer: Answer | None = None
     shared: bool = False
     """True if a repetition of the key sent the call to the gate too. Then the refusal of one of them is not its end."""
+    trace: str = ""
+    """The traceparent of its first span, so that every process that executes it continues its trace; empty: none."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from math import ulp
 from typing import Annotated, Any, Literal
 
-from dispatcher.model.bounds import Bounds
+from dispatcher.model.bounds import Bounds, Pattern
 from dispatcher.model.requests import Endpoint
+from dispatcher.model.tracing import TRACEPARENT
 from dispatcher.policies.tiers import Tier
 
 SEED_MAX = 2**63 - 1
@@ -77,6 +78,8 @@ class WorkOrder:
     was dispatched because the worker had a free slot and no other request waited."""
     cache_salt: Label
     """Separates the tenant's prefixes from others in the worker's cache. The worker client sets it when it signs."""
+    trace: Annotated[str, Pattern(TRACEPARENT)] = ""
+    """The traceparent of this attempt's span at the gate; empty if the gate traces nothing."""
 
     @property
     def likely_tokens(self) -> int:

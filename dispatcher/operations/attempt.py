@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
+from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.model.worker_protocol import Finished, WorkOrder, WorkRefused
 from dispatcher.operations.answer_events import AnswerEvents
+from dispatcher.operations.call_spans import CallSpans
 from dispatcher.operations.calls import Call, order_of
 from dispatcher.ports import WorkerClient
 
@@ -43,7 +45,12 @@ class Attempts:
     """The attempts that this process begins. `report` gets the end of each stream, unless `stop` closed it."""
 
     def __init__(
-        self, workers: WorkerClient, call: Call, events: AnswerEvents, report: Callable[[LastEvent | Broken], None]
+        self,
+        workers: WorkerClient,
+        call: Call,
+        events: AnswerEvents,
+        report: Callable[[LastEvent | Broken], None],
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self.highest = 0
         """The highest attempt that was offered to this process."""
@@ -53,6 +60,7 @@ class Attempts:
         self._call = call
         self._events = events
         self._report = report
+        self._spans = CallSpans(tracing, call)
         self._running: asyncio.Task[None] | None = None
         self._is_ending = False
         """The last event has arrived. The stream then ends by itself, so that its connection can be used again."""
@@ -64,7 +72,9 @@ class Attempts:
     def begin(self, offer: Offer) -> None:
         self._events.begin()
         self._is_ending = False
-        self._running = asyncio.ensure_future(self._run(offer, order_of(self._call, offer)))
+        self._running = asyncio.ensure_future(
+            self._run(offer, order_of(self._call, offer, self._spans.dispatch(offer)))
+        )
 
     async def stop(self) -> None:
         """Close the stream of the running attempt, if there is one that does not end by itself."""
@@ -72,6 +82,12 @@ class Attempts:
         if running is not None and not running.done() and not self._is_ending:
             running.cancel()
             await asyncio.wait({running})
+            self._spans.end("closed")
+
+    async def close(self) -> None:
+        """Stop, because the call is over or this process lets it go."""
+        await self.stop()
+        self._spans.end("left")
 
     async def _run(self, offer: Offer, order: WorkOrder) -> None:
         broken, is_over = Broken(offer.attempt, offer.worker, began=True), False
@@ -81,6 +97,7 @@ class Attempts:
                     self.heard = offer.attempt
                     if isinstance(event, Finished | WorkRefused):
                         is_over = self._is_ending = True
+                        self._ended_by(event)
                         self._report(LastEvent(offer.attempt, offer.worker, event))
                     else:
                         await self._events.put(event)
@@ -89,4 +106,14 @@ class Attempts:
         except Exception as error:
             logger.exception("the stream of an attempt failed: %s", type(error).__name__)
         if not is_over:
+            self._spans.end("broken")
+            self._spans.wait()
             self._report(broken)
+
+    def _ended_by(self, event: Finished | WorkRefused) -> None:
+        if isinstance(event, Finished):
+            self._spans.end("finished", input_tokens=event.input_tokens, output_tokens=event.output_tokens)
+            return
+        self._spans.end("refused")
+        if not event.final:
+            self._spans.wait()

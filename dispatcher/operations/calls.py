@@ -39,6 +39,8 @@ class Call:
     """None if the pool has no SLO classes."""
     due_at: float = 0.0
     """When the first token is due, if the class does not say it: a line of a batch has the time of its batch."""
+    trace: str = ""
+    """The traceparent of the call's first span; empty if this process traces nothing."""
 
     @property
     def is_durable(self) -> bool:
@@ -90,10 +92,11 @@ def item_of(call: Call, body: str) -> Invocation:
         deadline_at=call.deadline_at,
         endpoint=call.request.endpoint,
         body=body,
+        trace=call.trace,
     )
 
 
-def order_of(call: Call, offer: Offer) -> WorkOrder:
+def order_of(call: Call, offer: Offer, trace: str = "") -> WorkOrder:
     """Return the call's order to the worker of an offer. The worker client signs the order.
 
     A deferred call is of the background tier in the engine, which may evict it: this is QLM's eviction.
@@ -119,4 +122,16 @@ def order_of(call: Call, offer: Offer) -> WorkOrder:
         streamed=request.stream,
         deferred=call.is_deferred,
         cache_salt="",
+        trace=trace,
     )
+
+
+def span_attributes(call: Call) -> dict[str, str | int]:
+    """Return what every span of the call names. `key` and `request.body` must not be among it."""
+    return {
+        "headgate.tenant": call.tenant.name,
+        "headgate.pool": call.tenant.pool,
+        "headgate.model": call.request.model,
+        "headgate.tier": call.tenant.tier.value,
+        "headgate.invocation": call.id,
+    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from dispatcher.model.files import FileStore
+from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.fleet import FleetView
 from dispatcher.operations.limits import Limits, LimitSettings
@@ -66,6 +67,7 @@ class Context:
     cors_origins: tuple[str, ...] = ()
     """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS
+    tracing: Tracing = NO_TRACING
     limits: Limits = field(init=False)
     directory: Directory = field(init=False)
     fleet: FleetView = field(init=False)

@@ -101,4 +101,6 @@ async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     slo_class = stored_class(context.settings.slo_classes, request)
     times = item.created_at, item.deadline_at
-    return Call(item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class)
+    return Call(
+        item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class, trace=item.trace
+    )

@@ -67,7 +67,7 @@ class Following:
         self._is_over = False
         self._inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._events = AnswerEvents(streamed=call.request.stream, unread=unread)
-        self._attempts = Attempts(context.workers, call, self._events, self._inbox.put_nowait)
+        self._attempts = Attempts(context.workers, call, self._events, self._inbox.put_nowait, context.tracing)
         self._first: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if call.is_durable:
             context.durable_calls[call.id] = self
@@ -149,7 +149,7 @@ class Following:
         finally:
             if watching is not None:
                 watching.cancel()
-            await self._attempts.stop()
+            await self._attempts.close()
             self._wind_up()
 
     async def _follow(self, item: Item | None) -> None:

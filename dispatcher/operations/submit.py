@@ -24,7 +24,7 @@ from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.refusals import error_body
 from dispatcher.model.requests import Endpoint, Request
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.calls import Call, item_of
+from dispatcher.operations.calls import Call, item_of, span_attributes
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
@@ -48,6 +48,8 @@ class Submission:
     deadline_s: float = math.inf
     due_at: float = 0.0
     """When the first token is due, in Unix seconds, also after the deadline; 0: as the SLO class says."""
+    traceparent: str = ""
+    """What the client sent as its traceparent, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,21 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
             raise
         return kept
     waiting = context.limits.waiting_request(*_size_of(unnamed))
-    call = replace(unnamed, id=context.link.new_id())
+    named = replace(unnamed, id=context.link.new_id())
+    span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))
+    call, outcome = replace(named, trace=span.traceparent), "error"
+    try:
+        submitted = await _sent(context, call, waiting)
+        outcome = "known" if isinstance(submitted, Known) else type(submitted.outcome).__name__.lower()
+        return submitted
+    except AnsweredError as error:
+        outcome = error.code
+        raise
+    finally:
+        span.end(outcome)
+
+
+async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
     if not call.is_durable:
         return await _accepted(context, Following(context, call, waiting))
     try:
@@ -164,7 +180,7 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
         item = await context.store.get(item.id) or item
     if item.answer is not None:
         return Known(item)
-    again = replace(call, id=item.id, created_at=item.created_at, deadline_at=item.deadline_at)
+    again = replace(call, id=item.id, created_at=item.created_at, deadline_at=item.deadline_at, trace=item.trace)
     following = Following(context, again, None, unread=True)
     try:
         outcome = await following.first()

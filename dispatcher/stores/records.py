@@ -88,6 +88,7 @@ def to_invocation(record: Mapping[str, Any]) -> Invocation:
         body=record.get("body"),
         answer=None if answer is None else to_answer(answer),
         shared=bool(record.get("shared", False)),
+        trace=record.get("trace") or "",
     )
 
 

@@ -14,20 +14,18 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.operations.detached import execute_detached
-from functions.observability import count, logger, metrics, tracer
+from functions.observability import count, logger, metrics
 from functions.runtime import runtime
 
 processor = BatchProcessor(event_type=EventType.SQS)
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:
     return process_partial_response(event=event, record_handler=execute_record, processor=processor, context=context)
 
 
-@tracer.capture_method(capture_response=False)
 def execute_record(record: SQSRecord) -> None:
     message = json.loads(record.body)
     call_id, attempt = message["id"], message["attempt"]

@@ -97,6 +97,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         yield
         await app.state.context.finish()
         await app.state.context.workers.close()
+        await app.state.context.tracing.flush()
 
     handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
         AnsweredError: _answered,

@@ -35,7 +35,9 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     context = context_of(request)
     if key:
         hold_key(request, context, tenant.name, key)
-    submitted = await submit(context, Submission(tenant, asked, key))
+    submitted = await submit(
+        context, Submission(tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
+    )
     if isinstance(submitted, Known):
         return await replay(context, submitted, asked, form, request)
     reply = respond_streaming if asked.stream else respond

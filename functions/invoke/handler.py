@@ -1,4 +1,4 @@
-"""headgate-invoke: the payload is OpenAI's body with `api_key` and, optionally, `idempotency_key` beside it.
+"""headgate-invoke: the payload is OpenAI's body with `api_key` and, optionally, `idempotency_key` and `traceparent`.
 
 A tenant's error is a normal payload with `error` and `status`; FunctionError is for headgate's own faults. Lambda
 retries an `Event` invoke, and an SDK may retry any invoke. The key (the idempotency key, or else the Lambda request id)
@@ -18,14 +18,12 @@ from dispatcher.fields.parse import parse_request
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Outcome, Waiting
 from dispatcher.model.errors import InvalidRequest, TenantError
-from dispatcher.model.requests import Request
-from dispatcher.model.tenants import Tenant
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.submit import Accepted, Known, Submission, submit
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
-from functions.observability import count, log_ended, logger, metrics, tracer
+from functions.observability import count, log_ended, logger, metrics
 from functions.rendering import rendered
 from functions.runtime import runtime
 
@@ -36,7 +34,6 @@ ANSWER_S = 3.0
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     gate = runtime()  # first: in a new sandbox this takes a part of the function's time
@@ -55,19 +52,20 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
         fields = fields_of(event)
         tenant = await context.directory.tenant_of(api_key_of(fields))
         key = id_of(fields.pop("idempotency_key", None), "idempotency_key") or request_id
+        traceparent = fields.pop("traceparent", "")
         request = parse_request(fields)
         if request.stream:
             message = "lambda.invoke does not stream. Send this request over HTTP, or leave out `stream`."
             raise InvalidRequest(message, "stream", "unsupported_parameter")
         with context.limits.open_request(tenant.name), context.limits.key_in_flight(tenant.name, key):
-            return await _invoke(context, tenant, request, key, until)
+            return await _invoke(context, Submission(tenant, request, key, traceparent=str(traceparent)), until)
     except TenantError as error:
         count("refused")
         return error_payload(error)
 
 
-async def _invoke(context: Context, tenant: Tenant, request: Request, key: str, until: float) -> dict[str, Any]:
-    submitted = await submit(context, Submission(tenant, request, key))
+async def _invoke(context: Context, submission: Submission, until: float) -> dict[str, Any]:
+    submitted, key = await submit(context, submission), submission.key
     try:
         if isinstance(submitted, Known):
             answer = await result_of(context, submitted, until - context.clock.monotonic())

@@ -16,12 +16,11 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.keys import latest
 from dispatcher.operations.results import error_of
 from functions.envelope import api_key_of, error_payload, fields_of, id_of
-from functions.observability import logger, metrics, tracer
+from functions.observability import logger, metrics
 from functions.runtime import runtime
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     payload: dict[str, Any] = runtime().run(result(runtime().context, event))

@@ -12,12 +12,11 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.commands import Tick
-from functions.observability import count, logger, metrics, publish_load, publish_scaling, tracer
+from functions.observability import count, logger, metrics, publish_load, publish_scaling
 from functions.runtime import runtime
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler
 @metrics.log_metrics
 @event_source(data_class=EventBridgeEvent)
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:

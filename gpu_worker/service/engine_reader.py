@@ -13,6 +13,7 @@ from dispatcher.ports import Clock
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
 from gpu_worker.service.engine_request import engine_request
 from gpu_worker.service.execution import Abort, Execution
+from gpu_worker.service.execution_spans import ExecutionSpans
 from gpu_worker.service.slo.watch import SloWatch
 
 logger = logging.getLogger("headgate.worker")
@@ -29,9 +30,9 @@ class EngineReader:
     clock: Clock
     watch: SloWatch
 
-    def begin(self, order: WorkOrder) -> Execution:
+    def begin(self, order: WorkOrder, spans: ExecutionSpans) -> Execution:
         """Return the execution of an order. The engine gets the order at the first step."""
-        return Execution(order, self.clock.monotonic(), self._generate(order))
+        return Execution(order, self.clock.monotonic(), self._generate(order), spans)
 
     async def step(self, execution: Execution) -> EngineEvent | None:
         """Return the next event; None if there was none for STEP_S seconds, or if the engine ended with an error.

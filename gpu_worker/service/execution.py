@@ -11,6 +11,7 @@ from enum import Enum
 from dispatcher.model.collected import Collected
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkOrder
 from gpu_worker.engines.interface import EngineError, EngineEvent
+from gpu_worker.service.execution_spans import ExecutionSpans
 
 ANSWER_BYTES_MAX = 340_000
 """The longest answer that is stored for a durable call, in bytes of UTF-8. An answer in a store has at most 350,000."""
@@ -34,6 +35,7 @@ class Execution:
     order: WorkOrder
     begun_s: float
     events: AsyncGenerator[EngineEvent, None]
+    spans: ExecutionSpans
     upcoming: asyncio.Future[EngineEvent] | None = None
     """The engine's next event, while the worker waits for it."""
     input_tokens: int = 0
@@ -60,8 +62,9 @@ class Execution:
             self.input_tokens = event.input_tokens
         if not isinstance(event, Started):
             self.output_tokens = event.output_tokens
-        if isinstance(event, Token):
-            self.first_token_s = self.first_token_s or now_s - self.begun_s
+        if isinstance(event, Token) and not self.first_token_s:
+            self.first_token_s = now_s - self.begun_s
+            self.spans.first_token()
         if self.order.durable:
             self._collect(event)
 

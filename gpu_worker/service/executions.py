@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dispatcher.model.commands import Outcome, Return
 from dispatcher.model.execution_token import ExecutionToken
+from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.model.worker_protocol import (
     Alive,
     Finished,
@@ -30,10 +31,11 @@ from dispatcher.model.worker_protocol import (
 )
 from dispatcher.ports import Clock
 from dispatcher.worker_wire import OrderRefused, encode_event
-from gpu_worker.engines.interface import Engine
+from gpu_worker.engines.interface import Engine, EngineError
 from gpu_worker.service.endings import confirms, ending, outcome_of, refused
 from gpu_worker.service.engine_reader import STEP_S, EngineReader
 from gpu_worker.service.execution import Abort, Execution
+from gpu_worker.service.execution_spans import ExecutionSpans
 from gpu_worker.service.outbox import Outbox
 from gpu_worker.service.outbox_records import AttemptReport
 from gpu_worker.service.seen_attempts import SeenAttempts
@@ -82,6 +84,7 @@ class Executions:
     """The time at which this process began to receive orders, in Unix seconds. Older orders are refused."""
     accepting: bool = True
     """False while draining, and while the worker's lease at the gate is in doubt."""
+    tracing: Tracing = NO_TRACING
     fenced: Counter[str] = field(default_factory=Counter)
     """Attempts that were returned because their order did not arrive, by the reason of the return."""
     _reader: EngineReader = field(init=False)
@@ -118,7 +121,7 @@ class Executions:
             return self._refuse(token, WorkRefused(422, "invalid_order", str(order), final=True))
         if (refusal := self._refusal(order)) is not None:
             return self._refuse(token, refusal, order.tenant)
-        execution = self._reader.begin(order)
+        execution = self._reader.begin(order, ExecutionSpans(self.tracing, order, self.worker))
         self._live[execution.name] = execution
         self.watch.arrived(execution.name, order.tier, order.likely_tokens * order.choices)
         return self._lines(execution)
@@ -228,11 +231,17 @@ class Executions:
         retry_after_s = self.watch.retry_after_s(execution.order.tier)
         ended = ending(execution, self.worker, self.clock.now(), retry_after_s)
         fields = {"execution": execution.name, **execution.counts()}
+        error = execution.result.code if isinstance(execution.result, EngineError) else ""
+        settled = execution.spans.settle(
+            "unreported" if ended.report is None else outcome_of(ended.report), error, execution.counts()
+        )
         if ended.report is None:
+            settled.end("unreported")
             logger.warning("ended, not reported: the log does not hold the attempt", extra=fields)
             return None
         logger.info("ended: %s", outcome_of(ended.report), extra=fields)
         delivery = self.outbox.post(ended.report)
+        delivery.add_done_callback(lambda _: settled.end("reported"))
         return None if ended.event is None else _LastEvent(ended.event, ended.report, delivery)
 
     async def _close(self, execution: Execution) -> None:

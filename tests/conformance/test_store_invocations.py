@@ -19,7 +19,13 @@ LONG_KEY = "#é\n\U0001f600" * 5000
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"endpoint": Endpoint.COMPLETION, "body": ""}, {"created_at": 0.1, "deadline_at": 1e9 / 3 + 1e9}]
+    "more",
+    [
+        {},
+        {"endpoint": Endpoint.COMPLETION, "body": ""},
+        {"created_at": 0.1, "deadline_at": 1e9 / 3 + 1e9},
+        {"trace": "00-a"},
+    ],
 )
 async def test_an_invocation_is_read_as_it_was_written(store: Store, more: dict[str, Any]) -> None:
     new = invocation(**more)

@@ -71,8 +71,6 @@ class Sandbox:
 @pytest.fixture
 def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     made = Sandbox()
-    monkeypatch.setenv("AWS_XRAY_SDK_ENABLED", "false")
-    monkeypatch.setenv("POWERTOOLS_TRACE_DISABLED", "true")
     for module in (execute, invoke, result, sweep):
         monkeypatch.setattr(module, "runtime", lambda: made.runtime)
     yield made

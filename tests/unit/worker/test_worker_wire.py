@@ -39,6 +39,16 @@ def test_tier_stage_salt_and_time_limit_reach_the_engine() -> None:
     assert engine_request(parse_order(encode_order(order())), START).app == ""
 
 
+def test_a_trace_is_checked_and_may_be_missing() -> None:
+    traced = order(trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert parse_order(encode_order(traced)) == traced
+    assert "trace" not in GOOD, "a worker of an older version knows no such field"
+    assert parse_order(json.dumps(GOOD).encode()).trace == ""
+    for bad in ("hello", traced.trace + "x", traced.trace.upper(), f"{traced.trace}\n"):
+        with pytest.raises(OrderRefused, match=r"^trace: string_pattern_mismatch$"):
+            parse_order(json.dumps(GOOD | {"trace": bad}).encode())
+
+
 @pytest.mark.parametrize("name", sorted(GOOD))
 def test_no_field_may_be_missing(name: str) -> None:
     with pytest.raises(OrderRefused, match=f"^{name}: missing$"):
