@@ -1,6 +1,6 @@
 """Spans by OpenTelemetry, sent to a collector as OTLP over HTTP. Loaded only by a process that has an endpoint.
 
-The SDK reads endpoint, headers and time limits from its own variables (OTEL_EXPORTER_OTLP_*). Spans are sent in batches
+The SDK reads endpoint and headers from its own variables (OTEL_EXPORTER_OTLP_*). Spans are sent in batches
 by a thread of its own; if the collector does not answer, spans are lost and requests are not delayed.
 """
 
@@ -22,7 +22,9 @@ from opentelemetry.trace import Span as SdkSpan
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tracing import NO_SPAN, Span, is_recorded, parse_traceparent, unrecorded
 
-FLUSH_MS = 2000
+SEND_S = 2.0
+"""The longest time for a collector to take a batch, tries included. The SDK's own 10 s exceed what a function has left.
+"""
 
 
 def ratio_of(text: str) -> float:
@@ -48,7 +50,7 @@ class OtlpTracing:
         self._ratio, self._random = ratio, random
         resource = Resource.create({SERVICE_NAME: service})
         self._provider = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(timeout=SEND_S)))
         self._unrecorded = TracerProvider(sampler=ALWAYS_OFF, resource=resource).get_tracer("headgate")
         self._tracer = self._provider.get_tracer("headgate")
 
@@ -63,7 +65,8 @@ class OtlpTracing:
         return self._begun(name, parent, attributes) if parse_traceparent(parent) else NO_SPAN
 
     async def flush(self) -> None:
-        await asyncio.to_thread(self._provider.force_flush, FLUSH_MS)
+        # Its batch processor ignores the time limit of a flush. The thread may go on, at most SEND_S a batch.
+        await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(self._provider.force_flush))}, timeout=SEND_S)
 
     def _begun(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> Span:
         return _OtlpSpan(self._tracer.start_span(name, _context_of(parent), attributes=dict(attributes)))

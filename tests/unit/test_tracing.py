@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dispatcher.bootstrap import make_tracing
@@ -94,6 +98,25 @@ async def test_a_span_ends_once() -> None:
     (found,) = exporter.get_finished_spans()
     assert found.attributes == {"headgate.outcome": "first", "headgate.output_tokens": 3}
     assert [event.name for event in found.events] == ["preempted"]
+
+
+class Silent(SpanExporter):
+    """A collector that does not answer, until `answers` is set."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.answers.wait()
+        return SpanExportResult.SUCCESS
+
+
+async def test_a_silent_collector_does_not_hold_a_function_back() -> None:
+    tracing = OtlpTracing("test", 1.0, Random(1), collector := Silent())
+    tracing.begin("admitted", "", {}).end("offer")
+    await tracing.flush()
+    assert not collector.answers.is_set()
+    collector.answers.set()
 
 
 def test_without_an_endpoint_the_sdk_is_not_loaded() -> None:
