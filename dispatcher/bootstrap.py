@@ -21,6 +21,7 @@ from dispatcher.model.files import FileStore
 from dispatcher.model.scaling import FleetScaler
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
+from dispatcher.operations.waking import Waking
 from dispatcher.ports import Clock, GateLink, Launcher, Store
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dispatcher.service.gate_process import GateProcess
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.link.link import Link
-    from dispatcher.service.load_watch import LoadWatch
     from dispatcher.service.log_keeper import LogKeeper
 
 SECRET_CHARS_MIN = 16
@@ -183,6 +183,12 @@ def make_scaler(config: Config) -> FleetScaler | None:
     return EcsService(boto3.client("ecs", config=limits), cluster, service)
 
 
+def make_waking(config: Config, clock: Clock) -> Waking | None:
+    """Return what starts the first worker of an empty pool; None without an ECS service."""
+    scaler = make_scaler(config) if config.models else None
+    return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
+
+
 def worker_secret(config: Config) -> bytes:
     """Return the secret that signs execution tokens. Raises ConfigurationError."""
     secret = config.worker_secret
@@ -237,13 +243,6 @@ def make_log_keeper(config: Config, context: Context) -> LogKeeper:
     return LogKeeper(log, context.store, settings, config.shard, context.clock, context.ids)
 
 
-def make_load_watch(config: Config, context: Context) -> LoadWatch:
-    """Return the reader of the pool's load (service/load_watch.py)."""
-    from dispatcher.service.load_watch import LoadWatch
-
-    return LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
-
-
 def make_tracing(role: str) -> Tracing:
     """Return what writes this process's spans: nothing without OTEL_EXPORTER_OTLP_ENDPOINT. Raises ConfigurationError.
 
@@ -289,6 +288,7 @@ def make_context(
         settings=config.gate_settings(),
         limit_settings=config.limits,
         files=make_files(config, clock),
+        waking=make_waking(config, clock),
         cors_origins=config.cors_origins,
         tracing=make_tracing(role),
     )

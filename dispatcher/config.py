@@ -91,6 +91,9 @@ class Config(BaseModel):
     ecs_service: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,255}/[A-Za-z0-9_-]{1,255})?$")
     """"cluster/service": the ECS service of the pool's workers. The sweep sets its desired count. Empty: the sweep only
     publishes the number of workers that the pool should have."""
+    models: Json[tuple[str, ...]] = ()
+    """JSON: the names of the models that the pool serves, for example ["llama-3-8b"]. They are known also while the
+    pool has no worker, and with an ECS service a request for one of them starts the first worker."""
     workers_min: int = Field(default=0, ge=0, le=WORKERS_MOST)
     """The smallest number of workers. 0: one worker, unless the pool may scale to zero."""
     workers_max: int = Field(default=WORKERS_MOST, ge=1, le=WORKERS_MOST)
@@ -120,6 +123,10 @@ class Config(BaseModel):
             raise PydanticCustomError("workers", "set HEADGATE_WORKERS_MAX beside HEADGATE_ECS_SERVICE")
         if self.workers_min > self.workers_max:
             raise PydanticCustomError("workers", "HEADGATE_WORKERS_MIN is above HEADGATE_WORKERS_MAX")
+        if self.scale_to_zero and self.ecs_service and not self.models:
+            raise PydanticCustomError(
+                "workers", "HEADGATE_SCALE_TO_ZERO needs HEADGATE_MODELS: a request for them starts a worker"
+            )
         if self.scale_to_zero and self.workers_min:
             raise PydanticCustomError("workers", "HEADGATE_SCALE_TO_ZERO needs HEADGATE_WORKERS_MIN 0")
         return self
@@ -159,6 +166,7 @@ class Config(BaseModel):
             files_kept_s=self.files_kept_s,
             file_bytes_max=self.file_bytes_max,
             files_bytes_max=self.files_bytes_max,
+            models=frozenset(self.models),
             slo_classes=self.slo_classes.classes() if self.slo_classes else None,
         )
 

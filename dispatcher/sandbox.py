@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.bootstrap import make_context, make_load_watch, make_log_keeper, make_scaler
-from dispatcher.config import load_config
+from dispatcher.bootstrap import make_context, make_log_keeper, make_scaler
+from dispatcher.config import Config, load_config
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.scaling import Scaling
@@ -28,7 +28,7 @@ class Runtime:
 
     def fleet_load(self) -> FleetLoad:
         """Return the load of the pool. Raises StoreUnavailable, LogGap, LogCorrupt."""
-        self._watch = self._watch or make_load_watch(load_config(), self.context)
+        self._watch = self._watch or _made_watch(load_config(), self.context)
         return self._runner.run(self._watch.load())
 
     def scale(self, load: FleetLoad) -> ScaleReport:
@@ -57,3 +57,9 @@ class Runtime:
 
 async def _made() -> Context:
     return make_context()
+
+
+def _made_watch(config: Config, context: Context) -> LoadWatch:
+    from dispatcher.service.load_watch import LoadWatch  # here: only the sweep reads the log
+
+    return LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)

@@ -14,6 +14,7 @@ from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.fleet import FleetView
 from dispatcher.operations.limits import Limits, LimitSettings
+from dispatcher.operations.waking import Waking
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
@@ -46,6 +47,8 @@ class GateSettings:
     """The most bytes of one uploaded file."""
     files_bytes_max: int = 2_000_000_000
     """The most bytes of a tenant's files. An upload that would exceed it is refused; a batch's output is not."""
+    models: frozenset[str] = frozenset()
+    """The models that the pool serves, also while it has no worker."""
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
 
@@ -64,6 +67,8 @@ class Context:
     limit_settings: LimitSettings = field(default_factory=LimitSettings)
     files: FileStore | None = None
     """The bytes of the batch API's files; None: the service has no batch API."""
+    waking: Waking | None = None
+    """Starts the first worker of an empty pool; None: nothing starts one."""
     cors_origins: tuple[str, ...] = ()
     """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS
@@ -79,7 +84,7 @@ class Context:
     def __post_init__(self) -> None:
         self.limits = Limits(self.limit_settings)
         self.directory = Directory(self.store, self.clock, self.limit_settings)
-        self.fleet = FleetView(self.link, self.clock)
+        self.fleet = FleetView(self.link, self.clock, self.settings.models)
 
     def key_lock(self, tenant: str, key: str) -> asyncio.Lock:
         """Return the lock of an idempotency key. Hold it to write the key's item and begin to follow the call."""

@@ -8,7 +8,7 @@ shard: the calls for its model wait until it reports again or has left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from dispatcher.model.capabilities import common
 from dispatcher.model.errors import NoWorker, StoreUnavailable, UnknownModel
@@ -29,8 +29,11 @@ REMEMBERED_S = 900.0
 
 
 class FleetView:
-    def __init__(self, link: GateLink, clock: Clock) -> None:
+    """`models`: those that count as known, also while no worker has them."""
+
+    def __init__(self, link: GateLink, clock: Clock, models: Collection[str] = ()) -> None:
         self._link = link
+        self._models = frozenset(models)
         self._clock = clock
         self._workers: Sequence[WorkerSet] = ()
         self._read_at = self._failed_at = -STALE_S
@@ -81,7 +84,7 @@ class FleetView:
 
         Raises UnknownModel (also if the tenant may not use the model), NoWorker.
 
-        A model that the tenant's configuration names is known, even while no worker has it.
+        A model that the tenant's configuration or the pool's names is known, even while no worker has it.
         """
         if tenant.models is not None and model not in tenant.models:
             raise UnknownModel(model)
@@ -90,9 +93,12 @@ class FleetView:
             found = _of_model(await self.workers(LOOK_AGAIN_S, patience_s=None), model)
         if found is not None:
             return found
-        if self._workers and tenant.models is None and not self._was_served(model):
+        if self._workers and tenant.models is None and not self._is_known(model):
             raise UnknownModel(model)
         raise NoWorker()
+
+    def _is_known(self, model: str) -> bool:
+        return model in self._models or self._was_served(model)
 
     def _was_served(self, model: str) -> bool:
         seen = self._seen.get(model)

@@ -17,6 +17,8 @@ Work that the present fleet and the starting workers do in time therefore asks f
 - A start-up that takes longer than S counts as begun anew. One that takes longer than 2 S has failed: then a backlog
   asks for no further workers, because these would fail too. The desired number stays, and ECS tries again.
 - An interrupted worker is replaced by ECS, because the desired number stays; it counts as starting.
+- If 0 was decided and the number is above, a process woke the pool (waking.py). The worker stays for its start-up and
+  the hold after that, because the request that woke the pool may come back only then.
 - A pool of which nothing waits, runs or arrives needs none, if it may scale to zero.
 
 QLM (SoCC 2024, section 9) adds workers if its program has no solution; start-up and scale-in are not in it. The window
@@ -85,6 +87,8 @@ class ScaleState:
     """The last measured capacity of a worker; 0 if none was measured."""
     needs: tuple[tuple[float, int], ...] = ()
     """(time, workers needed) within the hold, the largest first; a later one that is as large replaces those before."""
+    decided: int = 0
+    """The number of the last decision."""
     since: float = inf
     """The time of the first decision, in Unix seconds."""
 
@@ -106,20 +110,23 @@ def scale(
     `desired`: the number that is set now. `existing`: the workers that run, starting and draining ones included, as the
     service counts them. `now` in Unix seconds.
     """
+    is_woken = desired > 0 == state.decided and state.since < inf
     state = _reconciled(settings, state, load, desired, now)
     needed = _needed(settings, state, load, desired, now)
     spared = _needed(replace(settings, load_max=SPARE * settings.load_max), state, load, desired, now)
     state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, spared, now))
+    if is_woken:
+        state = replace(state, needs=_within_hold(state.needs, now - settings.hold_s, desired, now + state.start_s))
     bounded = min(settings.workers_max, max(settings.floor, needed))
     if bounded > desired:
         added = (now,) * (bounded - desired)
-        return ScaleDecision(bounded, needed, replace(state, starts=(*state.starts, *added)))
-    held = max(state.needs[0][1], load.holding)
+        return ScaleDecision(bounded, needed, replace(state, starts=(*state.starts, *added), decided=bounded))
+    held = max(*(count for _, count in state.needs), load.holding)
     lowest = min(settings.workers_max, max(settings.floor, held))
     if desired <= lowest or existing > desired or now - state.since < settings.hold_s:
-        return ScaleDecision(desired, needed, state)
+        return ScaleDecision(desired, needed, replace(state, decided=desired))
     starts = state.starts[: max(0, desired - 1 - load.ready)]
-    return ScaleDecision(desired - 1, needed, replace(state, starts=starts))
+    return ScaleDecision(desired - 1, needed, replace(state, starts=starts, decided=desired - 1))
 
 
 def remaining_start_s(state: ScaleState, now: float) -> list[float]:
@@ -136,7 +143,8 @@ def _reconciled(settings: ScaleSettings, state: ScaleState, load: FleetLoad, des
         start_s = _measured(start_s, now - ordered_at)
     starts = state.starts[max(0, begun) :] + (now,) * max(0, -begun)
     since = min(state.since, now)
-    return ScaleState(starts, start_s, load.service_per_s or state.service_per_s, state.needs, since)
+    per_s = load.service_per_s or state.service_per_s
+    return replace(state, starts=starts, start_s=start_s, service_per_s=per_s, since=since)
 
 
 def _measured(start_s: float, measured_s: float) -> float:

@@ -92,10 +92,12 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     """
     try:
         unnamed = await _checked(context, submission)
-    except (InvalidRequest, NoWorker, UnknownModel):
-        if (kept := await _kept(context, submission)) is None:
-            raise
-        return kept
+    except (InvalidRequest, NoWorker, UnknownModel) as error:
+        if (kept := await _kept(context, submission)) is not None:
+            return kept
+        if isinstance(error, NoWorker) and context.waking is not None:
+            raise await context.waking.error_for(submission.request.model) from None
+        raise
     waiting = context.limits.waiting_request(*_size_of(unnamed))
     named = replace(unnamed, id=context.link.new_id())
     span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))

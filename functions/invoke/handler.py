@@ -17,7 +17,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dispatcher.fields.parse import parse_request
 from dispatcher.model.collected import Collected
 from dispatcher.model.commands import Outcome, Waiting
-from dispatcher.model.errors import InvalidRequest, TenantError
+from dispatcher.model.errors import InvalidRequest, NoWorker, TenantError
 from dispatcher.operations.answer import body_of, result_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
@@ -27,6 +27,8 @@ from functions.observability import count, log_ended, logger, metrics
 from functions.rendering import rendered
 from functions.runtime import runtime
 
+STARTING_CHECK_S = 5.0
+"""While a pool's first worker starts, an invocation looks for it this often."""
 MARGIN_S = 5.0
 """The part of the function's time that is reserved to let a waiting invocation go and to answer."""
 ANSWER_S = 3.0
@@ -65,7 +67,7 @@ async def invoke(context: Context, event: Any, request_id: str, remaining_s: flo
 
 
 async def _invoke(context: Context, submission: Submission, until: float) -> dict[str, Any]:
-    submitted, key = await submit(context, submission), submission.key
+    submitted, key = await _submitted(context, submission, until), submission.key
     try:
         if isinstance(submitted, Known):
             answer = await result_of(context, submitted, until - context.clock.monotonic())
@@ -80,6 +82,21 @@ async def _invoke(context: Context, submission: Submission, until: float) -> dic
     log_ended("invoke", submitted.following, "done", output_tokens=tokens, ttft_ms=None, duration_ms=elapsed_ms)
     count("output_tokens", tokens)
     return rendered(submitted.call, collected)
+
+
+async def _submitted(context: Context, submission: Submission, until: float) -> Accepted | Known:
+    """Submit, and wait until `until` for a worker if an empty pool starts one. The deadline begins with the worker.
+
+    Raises NoWorker if none serves in time; then Lambda repeats an Event invoke.
+    """
+    while True:
+        try:
+            return await submit(context, submission)
+        except NoWorker:
+            is_starting = context.waking is not None and context.waking.serves(submission.request.model)
+            if not is_starting or context.clock.monotonic() + STARTING_CHECK_S >= until:
+                raise
+        await context.clock.sleep(STARTING_CHECK_S)
 
 
 async def _collected(context: Context, accepted: Accepted, until: float) -> Collected | None:

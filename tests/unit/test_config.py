@@ -29,6 +29,7 @@ class TestConfig:
     def test_scaling(self) -> None:
         assert load_config({}).scale_settings().floor == 1
         variables = {"HEADGATE_WORKERS_MAX": "7", "HEADGATE_SCALE_TO_ZERO": "true", "HEADGATE_WORKER_START_S": "90"}
+        variables["HEADGATE_MODELS"] = '["m"]'
         settings = load_config({"HEADGATE_ECS_SERVICE": "cluster/service", **variables}).scale_settings()
         assert (settings.floor, settings.workers_max, settings.start_s) == (0, 7, 90.0)
 
@@ -39,6 +40,10 @@ class TestConfig:
             ({"HEADGATE_ECS_SERVICE": "service", "HEADGATE_WORKERS_MAX": "1"}, "HEADGATE_ECS_SERVICE"),
             ({"HEADGATE_WORKERS_MIN": "3", "HEADGATE_WORKERS_MAX": "2"}, "HEADGATE_WORKERS_MIN is above"),
             ({"HEADGATE_WORKERS_MIN": "1", "HEADGATE_SCALE_TO_ZERO": "true"}, "HEADGATE_SCALE_TO_ZERO"),
+            (
+                {"HEADGATE_ECS_SERVICE": "a/b", "HEADGATE_WORKERS_MAX": "1", "HEADGATE_SCALE_TO_ZERO": "true"},
+                "needs HEADGATE_MODELS",
+            ),
         ],
     )
     def test_workers_that_contradict_each_other_are_refused(self, variables: dict[str, str], name: str) -> None:

@@ -13,10 +13,12 @@ from dispatcher.fields.limits import STOPS_MAX
 from dispatcher.model.commands import Leave, Silent
 from dispatcher.operations.detached import execute_detached
 from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operations.waking import CHECK_S, Waking
 from dispatcher.strict_json import DEPTH_MAX
 from tests.support.asgi import Reply
 from tests.support.gate.memory_gate import CHAT, COMPLETION, Gate
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, WELL, Act, dies_after, refuses
+from tests.support.scaling.service import CountedService
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -250,6 +252,35 @@ async def test_fields_that_cannot_be_honoured_are_named(gate: Gate, body: Any, p
     reply = await gate.caller().post(COMPLETION, body)
     assert (reply.status, reply.error["param"], reply.error["code"]) == (400, param, code)
     assert gate.workers.orders == []
+
+
+async def test_a_request_at_zero_starts_one_worker_and_is_told_when_to_come_back(gate: Gate) -> None:
+    service = CountedService()
+    gate.context.waking = Waking(service, {"m"}, 120.0, gate.clock)
+    gate.shard.decide(Leave("w"))
+    await asyncio.sleep(FRESH_S)
+    replies = await asyncio.gather(*(gate.caller().post(CHAT, chat()) for _ in range(20)))
+    assert {(reply.status, reply.headers["retry-after"]) for reply in replies} == {(503, "120")}
+    assert (service.reads, service.sets) == (1, [1])
+    await asyncio.sleep(50.0)
+    later = await gate.caller().post(CHAT, chat())
+    assert later.headers["retry-after"] == "70"
+    assert "starting" in later.error["message"]
+    gate.add_worker("w2")
+    await asyncio.sleep(FRESH_S)
+    assert (await gate.caller().post(CHAT, chat())).status == 200
+    assert service.sets == [1]
+
+
+async def test_a_service_that_cannot_be_used_is_tried_again_later(gate: Gate) -> None:
+    service = CountedService(fails=True)
+    gate.context.waking = Waking(service, {"m"}, 120.0, gate.clock)
+    gate.shard.decide(Leave("w"))
+    await asyncio.sleep(FRESH_S)
+    assert (await gate.caller().post(CHAT, chat())).headers["retry-after"] == "5"
+    service.fails = False
+    await asyncio.sleep(CHECK_S)
+    assert (await gate.caller().post(CHAT, chat())).headers["retry-after"] == "120"
 
 
 async def test_an_unknown_model_is_404_and_no_worker_at_all_503(gate: Gate) -> None:

@@ -16,6 +16,7 @@ from dispatcher.model.commands import Leave, Tick
 from dispatcher.model.errors import NoWorker, WorkerFailed
 from dispatcher.operations.fleet import FRESH_S
 from dispatcher.operations.submit import Accepted
+from dispatcher.operations.waking import Waking
 from dispatcher.sandbox import Runtime
 from functions.execute import handler as execute
 from functions.invoke import handler as invoke
@@ -25,6 +26,7 @@ from headgate.simulator.virtual_time import VirtualTimeLoop
 from tests.support.gate.memory_gate import CHAT, Gate, make_gate
 from tests.support.gate.story import begun, dispatched, queued
 from tests.support.gate.worker_client import UNREACHABLE, Act, dies_after, refuses
+from tests.support.scaling.service import CountedService
 
 
 @dataclass
@@ -115,6 +117,41 @@ def test_invoke_answers_users_errors_and_raises_ours(sandbox: Sandbox) -> None:
     sandbox.runner.run(left_alone())
     with pytest.raises(NoWorker):
         invoke.handler(sandbox.payload(), LambdaContext())
+
+
+def test_an_invocation_at_zero_waits_for_the_first_worker(sandbox: Sandbox) -> None:
+    """Its deadline begins with the worker: the start-up is longer than the deadline of 300 s."""
+    service = CountedService()
+    gate = sandbox.gate
+    gate.context.waking = Waking(service, {"m"}, 400.0, gate.clock)
+
+    async def empty() -> asyncio.Task[None]:
+        gate.shard.decide(Leave("w"))
+        await asyncio.sleep(FRESH_S)
+        return asyncio.ensure_future(started())
+
+    async def started() -> None:
+        await asyncio.sleep(400.0)
+        assert service.sets == [1]
+        gate.add_worker("w2")
+
+    starting = sandbox.runner.run(empty())
+    assert invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=900_000))["choices"][0]["text"] == "xxx"
+    assert starting.done()
+
+
+def test_an_invocation_whose_function_ends_before_the_first_worker_is_repeated_by_lambda(sandbox: Sandbox) -> None:
+    service, gate = CountedService(), sandbox.gate
+    gate.context.waking = Waking(service, {"m"}, 400.0, gate.clock)
+
+    async def empty() -> None:
+        gate.shard.decide(Leave("w"))
+        await asyncio.sleep(FRESH_S)
+
+    sandbox.runner.run(empty())
+    with pytest.raises(NoWorker, match="starting"):
+        invoke.handler(sandbox.payload(), LambdaContext(remaining_ms=60_000))
+    assert service.sets == [1]
 
 
 @pytest.mark.parametrize("cold_ms", [0, 4_000])

@@ -115,6 +115,16 @@ async def test_a_model_is_forgotten_some_time_after_its_last_worker(gate: Gate, 
         await view.worker_for(A, "n")
 
 
+async def test_a_configured_model_is_known_without_a_worker(gate: Gate, link: Counted) -> None:
+    view = FleetView(link, gate.clock, frozenset({"n"}))  # type: ignore[arg-type]
+    with pytest.raises(NoWorker):
+        await view.worker_for(A, "n")
+    with pytest.raises(UnknownModel):
+        await view.worker_for(A, "none")
+    with pytest.raises(UnknownModel):
+        await view.worker_for(Tenant("a", models=("m",)), "n")
+
+
 async def test_a_model_of_the_tenants_configuration_is_known_without_a_worker(view: FleetView) -> None:
     """Also in a process that has never seen a worker of it."""
     with pytest.raises(NoWorker):

@@ -37,6 +37,19 @@ def test_an_idle_pool_stays_at_zero_and_its_first_arrival_starts_a_worker_at_onc
     assert arrived.workers == 1
 
 
+def test_a_woken_worker_stays_for_its_start_up_and_the_hold() -> None:
+    """Nothing waits, because the gate accepts no call without a worker: the request comes back later."""
+    state, desired = ScaleState(), 0
+    left_at = 0
+    for now in range(0, 6_000, 60):
+        desired = 1 if now == 1_200 else desired  # set by the process that got the request
+        load_now = IDLE if now < 1_500 else load(1)
+        decision = scale(ZERO, state, load_now, desired, desired, float(now))
+        left_at = now if decision.workers < desired else left_at
+        state, desired = decision.state, decision.workers
+    assert 1_200 + 300 + 600 <= left_at <= 1_200 + 300 + 600 + 60
+
+
 def test_a_pool_that_may_not_scale_to_zero_keeps_one_worker() -> None:
     kept = ScaleSettings(workers_min=0, workers_max=10)
     assert scale(kept, ScaleState(), IDLE, 0, 0, 0.0).workers == 1

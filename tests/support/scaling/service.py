@@ -1,0 +1,26 @@
+"""A service of workers that only counts, as dispatcher.model.scaling.FleetScaler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.scaling import ServiceCount
+
+
+@dataclass
+class CountedService:
+    desired: int = 0
+    fails: bool = False
+    reads: int = 0
+    sets: list[int] = field(default_factory=list)
+
+    async def count(self) -> ServiceCount:
+        if self.fails:
+            raise StoreUnavailable("no service")
+        self.reads += 1
+        return ServiceCount(self.desired, self.desired)
+
+    async def set(self, workers: int) -> None:
+        self.desired = workers
+        self.sets.append(workers)
