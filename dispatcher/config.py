@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
+from dispatcher.operations.frozen import DEADLINE_MAX_S, FrozenFront
 from dispatcher.operations.limits import LimitSettings
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
@@ -48,6 +49,13 @@ class Config(BaseModel):
     """The secret with which the gate signs orders and a worker checks them; at least 16 characters."""
     worker_secret_arn: str = ""
     """The name of that secret in Secrets Manager, instead of the secret itself."""
+    front: Literal["server", "lambda"] = "server"
+    """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
+    (operations/frozen.py)."""
+    lambda_tokens_max: int = Field(default=FrozenFront().tokens_max, ge=1, le=1_000_000)
+    """The most output tokens of one request to a front in Lambda, since the front is not told that its caller left."""
+    lambda_whole_s: float = Field(default=FrozenFront().whole_s, gt=0, le=295)
+    """A front in Lambda ends an answer that is not streamed after this time."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)
     """The longest time from a request's arrival to its last token."""
     expected_tokens: int = Field(default=256, ge=1, le=1_000_000)
@@ -156,8 +164,9 @@ class Config(BaseModel):
         )
 
     def gate_settings(self) -> GateSettings:
+        is_frozen = self.front == "lambda"
         return GateSettings(
-            self.deadline_s,
+            min(self.deadline_s, DEADLINE_MAX_S) if is_frozen else self.deadline_s,
             self.expected_tokens,
             self.shard,
             drops_unknown_fields=self.unknown_fields == "drop",
@@ -168,6 +177,7 @@ class Config(BaseModel):
             files_bytes_max=self.files_bytes_max,
             models=frozenset(self.models),
             slo_classes=self.slo_classes.classes() if self.slo_classes else None,
+            frozen=FrozenFront(self.lambda_tokens_max, self.lambda_whole_s) if is_frozen else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ LONGEST = Duration.minutes(15)
 WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
 """AWS's Lambda Web Adapter 1.0.0 in the commercial regions. The regions in China use other accounts."""
 FRONT_PORT = "8080"
+WAITING_MAX = 10
+"""Beside a front in Lambda: calls of one tenant that wait, each in an execution. An account has 1,000: 100 for detached
+calls, about 400 for streams that workers answer, and 500 for the waiting calls of 50 tenants. Without this bound, one
+tenant's queue (1,000) would take them all."""
 EXECUTIONS_MAX = 100
 """Detached executions that run at once. Below the account's 1,000, so that waiting callers get functions too."""
 
@@ -149,6 +154,9 @@ class Functions(Construct):
         front.add_environment("AWS_LAMBDA_EXEC_WRAPPER", "/opt/bootstrap")
         front.add_environment("AWS_LWA_INVOKE_MODE", "response_stream")
         front.add_environment("AWS_LWA_PORT", FRONT_PORT)
+        front.add_environment("HEADGATE_FRONT", "lambda")
+        for function in (front, self.invoke):
+            function.add_environment("HEADGATE_LIMITS", json.dumps({"waiting_executions_max": WAITING_MAX}))
         front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
 
     def _allow_invokers(self) -> None:

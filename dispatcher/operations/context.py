@@ -13,6 +13,7 @@ from dispatcher.model.files import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.directory import Directory
 from dispatcher.operations.fleet import FleetView
+from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.waking import Waking
 from dispatcher.policies.planning.slo import SloClasses
@@ -51,6 +52,8 @@ class GateSettings:
     """The models that the pool serves, also while it has no worker."""
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
+    frozen: FrozenFront | None = None
+    """The bounds of a front in Lambda. None: the front runs on while nobody calls it."""
 
 
 @dataclass(slots=True)

@@ -59,8 +59,9 @@ class LimitSettings:
     same_key_max: int = 16
     """Open requests with the same idempotency key in this process."""
     waiting_executions_max: int = 50
-    """A synchronous lambda.invoke waits for its answer only if at most this many requests of its tenant wait before it.
-    Otherwise it returns at once, and the request stays in the queue."""
+    """An execution in Lambda waits for a turn only at this place in its tenant's queue, or before it. A synchronous
+    lambda.invoke behind it returns at once, and its request stays in the queue; a front in Lambda answers 429. With a
+    front in Lambda, infra/functions.py sets less."""
     unknown_keys_per_s: float = 10.0
     """Lookups per second that find no API key, on average over a long time."""
     unknown_keys_burst: int = 200

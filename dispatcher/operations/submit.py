@@ -27,6 +27,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.calls import Call, item_of, span_attributes
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
+from dispatcher.operations.frozen import within_budget
 from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
 from dispatcher.operations.limits import WaitingRequest
 from dispatcher.operations.output_limits import OutputLimit, output_limit
@@ -227,7 +228,7 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
 
 async def _checked(context: Context, submission: Submission) -> Call:
     """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
-    tenant, request = submission.tenant, submission.request
+    tenant, request = within_budget(context.settings.frozen, submission.tenant), submission.request
     slo_class = slo_class_of(context.settings.slo_classes, tenant, request)
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
@@ -238,7 +239,8 @@ async def _checked(context: Context, submission: Submission) -> Call:
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
     if not is_generated <= limit.max_tokens * request.choices <= tenant.max_tokens_max:
         product = " times n" if request.choices > 1 else ""
-        raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} for this key.", "max_tokens")
+        place = "for this key" if tenant is submission.tenant else "through a front in Lambda"
+        raise InvalidRequest(f"max_tokens{product} is at most {tenant.max_tokens_max} {place}.", "max_tokens")
     input_tokens = math.ceil(request.prompt_bytes() / worker.bytes_per_token)
     longest = math.ceil(request.longest_prompt_bytes() / worker.bytes_per_token)
     _check_context(request, limit, longest, worker.context_tokens)

@@ -28,6 +28,7 @@ from functions.http_api.connections import BoundedConnections
 from functions.http_api.cors import ConfiguredCors
 from functions.http_api.files import ROUTES as FILES
 from functions.http_api.forms import ChatForm
+from functions.http_api.frozen import FinishedBeforeLastByte
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
@@ -119,7 +120,7 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
     ]
-    middleware = [Middleware(ConfiguredCors), Middleware(BoundedConnections)]
+    middleware = [Middleware(ConfiguredCors), Middleware(BoundedConnections), Middleware(FinishedBeforeLastByte)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from dispatcher.fields.parse import Parsed
 from dispatcher.model.requests import Request as TenantRequest
 from dispatcher.model.tenants import Tenant
+from dispatcher.operations.frozen import check_place
 from dispatcher.operations.submit import Known, Submission, submit
 from functions.http_api.callers import context_of, idempotency_key
 from functions.http_api.connections import hold_key, read_body
@@ -38,6 +39,13 @@ async def _answer(request: Request, tenant: Tenant, asked: TenantRequest, key: s
     submitted = await submit(
         context, Submission(tenant, asked, key, traceparent=request.headers.get("traceparent", ""))
     )
+    try:
+        following = submitted.following
+        if following is not None:
+            check_place(context.settings.frozen, await following.first(), context.limit_settings.waiting_executions_max)
+    except BaseException:
+        submitted.leave()
+        raise
     if isinstance(submitted, Known):
         return await replay(context, submitted, asked, form, request)
     reply = respond_streaming if asked.stream else respond

@@ -24,6 +24,7 @@ from dispatcher.model.worker_protocol import Finished, WorkEvent
 from dispatcher.operations.answer import head_of, result_of
 from dispatcher.operations.answer_events import Pause
 from dispatcher.operations.context import Context
+from dispatcher.operations.frozen import too_late
 from dispatcher.operations.results import choices_of, last_event
 from dispatcher.operations.submit import Accepted, Known
 from functions.http_api.forms import AnswerForm, FormMaker
@@ -46,7 +47,7 @@ async def respond(context: Context, accepted: Accepted, form: FormMaker, request
             observed.note(item)
 
     try:
-        await _unless_gone(request, collect())
+        await _unless_gone(request, _in_time(context, collect(), durable=accepted.call.is_durable))
     except AnsweredError as error:
         observed.end(error.code)
         raise
@@ -79,7 +80,7 @@ async def respond_streaming(context: Context, accepted: Accepted, form: FormMake
 async def replay(context: Context, known: Known, asked: TenantRequest, form: FormMaker, request: Request) -> Response:
     """Return the answer of an earlier request under the same key, whole or streamed as `asked` wants it."""
     try:
-        answer = await _unless_gone(request, result_of(context, known))
+        answer = await _unless_gone(request, _in_time(context, result_of(context, known), durable=True))
     finally:
         known.leave()
     assert answer is not None  # noqa: S101 - it waits without a timeout
@@ -152,6 +153,18 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if not working.done():
             working.cancel()
             await asyncio.wait({working})
+
+
+async def _in_time(context: Context, work: Coroutine[Any, Any, T], *, durable: bool) -> T:
+    """Return the work's result. In Lambda, raise DeadlineExceeded if it takes longer than a whole answer may."""
+    front = context.settings.frozen
+    if front is None:
+        return await work
+    try:
+        async with asyncio.timeout(front.whole_s):
+            return await work
+    except TimeoutError:
+        raise too_late(front, durable=durable) from None
 
 
 async def _disconnected(request: Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from dispatcher.config import load_config
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
@@ -51,6 +52,11 @@ def test_front_streams(lambda_template: dict[str, Any]) -> None:
     environment = front["Environment"]["Variables"]
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
     assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert environment["HEADGATE_FRONT"] == "lambda", "Lambda freezes it"
+    for name in (FRONT, "headgate-invoke"):
+        variables = functions(lambda_template)[name]["Environment"]["Variables"]
+        limits = load_config({"HEADGATE_LIMITS": variables["HEADGATE_LIMITS"]}).limits
+        assert limits.waiting_executions_max == 10
     assert front["Handler"] == "run.sh"
     methods = of_type(lambda_template, "AWS::ApiGateway::Method")
     assert {method["HttpMethod"] for method in methods} == {"ANY", "GET"}

@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.operations.frozen import DEADLINE_MAX_S, FrozenFront
 from dispatcher.policies.orders.slack_index import Slack
 
 
@@ -17,6 +18,14 @@ class TestConfig:
     def test_unknown_fields(self) -> None:
         assert not load_config({}).gate_settings().drops_unknown_fields
         assert load_config({"HEADGATE_UNKNOWN_FIELDS": "drop"}).gate_settings().drops_unknown_fields
+
+    def test_only_a_front_in_lambda_has_its_bounds(self) -> None:
+        bounds = {"HEADGATE_LAMBDA_TOKENS_MAX": "100", "HEADGATE_LAMBDA_WHOLE_S": "60"}
+        assert load_config(bounds).gate_settings().frozen is None
+        assert load_config({**bounds, "HEADGATE_FRONT": "lambda"}).gate_settings().frozen == FrozenFront(100, 60.0)
+        late = {"HEADGATE_DEADLINE_S": "900"}
+        assert load_config(late).gate_settings().deadline_s == 900
+        assert load_config({**late, "HEADGATE_FRONT": "lambda"}).gate_settings().deadline_s == DEADLINE_MAX_S
 
     def test_slo_classes(self) -> None:
         assert load_config({}).gate_settings().slo_classes is None
@@ -55,6 +64,8 @@ class TestConfig:
         [
             ("HEADGATE_SLO_CLASSES", "{}"),
             ("HEADGATE_SLO_WINDOW", "-1"),
+            ("HEADGATE_FRONT", "fargate"),
+            ("HEADGATE_LAMBDA_WHOLE_S", "300"),
             ("HEADGATE_DEADLINE_S", "soon"),
             ("HEADGATE_ORDER", "random"),
             ("HEADGATE_UNKNOWN_FIELDS", "keep"),

@@ -20,11 +20,20 @@ from dispatcher.policies.planning.slo import SloClass, SloClasses
 OPEN_MAX = 50
 """The most batches of one tenant that wait or run."""
 HOUR_S = 3600.0
+_IN_LAMBDA = (
+    "This service runs no batches, because its front is in Lambda, which runs nothing between requests. Send the "
+    "requests with lambda.invoke and InvocationType Event, or ask the operator for `front: fargate`."
+)
 
 
 async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> Batch:
-    """Create a batch from the body of POST /v1/batches. Raises InvalidRequest, UnknownFile, Refused."""
+    """Create a batch from the body of POST /v1/batches. Raises InvalidRequest, UnknownFile, Refused.
+
+    A front in Lambda refuses it, because no process beside it would run the batch.
+    """
     file_store(context)
+    if context.settings.frozen is not None:
+        raise InvalidRequest(_IN_LAMBDA, None, "batches_unavailable")
     fields = read_fields(body, BATCH_TABLE, "", Reading())
     deferred_class(context.settings.slo_classes, tenant)
     await _check_input(context, tenant.name, fields["input_file_id"])

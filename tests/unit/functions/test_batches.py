@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.files import FileRecord
 from dispatcher.operations.files import upload
+from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pages import page
 from functions.http_api import uploads
@@ -184,3 +186,11 @@ def test_an_empty_page_has_no_ids() -> None:
     }  # fmt: skip
     with pytest.raises(InvalidRequest):
         page([], {"limit": "١"}, usual=20, most=100)
+
+
+async def test_a_front_in_lambda_refuses_a_batch_that_nobody_would_run(gate: Gate) -> None:
+    context = gate.context
+    context.settings = replace(context.settings, frozen=FrozenFront())
+    reply = await gate.caller().post("/v1/batches", {"input_file_id": "file-x"})
+    assert (reply.status, reply.error["code"]) == (400, "batches_unavailable")
+    assert "front: fargate" in reply.error["message"]
