@@ -53,7 +53,7 @@ class Config(BaseModel):
     """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
     (operations/frozen.py)."""
     lambda_tokens_max: int = Field(default=FrozenFront().tokens_max, ge=1, le=1_000_000)
-    """The most output tokens of one request to a front in Lambda, since the front is not told that its caller left."""
+    """The most output tokens of one request to a front in Lambda, since it never learns that its caller left."""
     lambda_whole_s: float = Field(default=FrozenFront().whole_s, gt=0, le=295)
     """A front in Lambda ends an answer that is not streamed after this time."""
     deadline_s: float = Field(default=300.0, gt=0, le=900)

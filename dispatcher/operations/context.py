@@ -53,7 +53,7 @@ class GateSettings:
     slo_classes: SloClasses | None = None
     """None: requests have no SLO classes."""
     frozen: FrozenFront | None = None
-    """The bounds of a front in Lambda. None: the front runs on while nobody calls it."""
+    """The bounds of a front in Lambda. None: the front runs on between its requests."""
 
 
 @dataclass(slots=True)

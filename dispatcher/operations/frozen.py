@@ -21,7 +21,7 @@ DEADLINE_MAX_S = 870.0
 
 @dataclass(frozen=True, slots=True)
 class FrozenFront:
-    """The bounds. The budget of a caller who may have gone: `tokens_max`, and every request's deadline."""
+    """The bounds. The budget of a caller that may have left: `tokens_max`, and every request's deadline."""
 
     tokens_max: int = 4096
     """The most output tokens of one request, over all its choices."""

@@ -25,11 +25,17 @@ class FinishedBeforeLastByte:
 
         async def send_finished(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                await context.finish()
+                await _finish(context)
             await send(message)
 
         try:
             await self._app(scope, receive, send_finished)
         finally:
-            await context.finish()
+            await _finish(context)
         return None
+
+
+async def _finish(context: Context) -> None:
+    """Finish the work of the request and export its spans."""
+    await context.finish()
+    await context.tracing.flush()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dispatcher.model.facts import Ended
+from dispatcher.model.tracing import NO_TRACING
 from dispatcher.operations.context import Context
 from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import LimitSettings
@@ -60,6 +62,13 @@ async def test_nothing_is_unfinished_at_the_last_byte(
     assert (await call.finished()).status == 200
     assert call.unfinished == (0, 0, 0)
     assert len(gate.ends("done")) == 1
+
+
+async def test_spans_are_exported_before_the_freeze(gate: Gate) -> None:
+    context = in_lambda(gate)
+    context.tracing = Mock(wraps=NO_TRACING)
+    await freezing(gate, CHAT, BODY).finished()
+    assert context.tracing.flush.call_count >= 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
