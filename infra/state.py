@@ -18,6 +18,9 @@ PARTITION, SORT, EXPIRY = "pk", "sk", "ttl"
 SECRET_CHARS = 48
 FILES_KEPT = Duration.days(31)
 """A day longer than the gate keeps a file (`files_kept_s` in dispatcher/config.py)."""
+KEPT = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+"""RetainExceptOnCreate: deletion of the stack keeps the resource. If the stack's creation fails, its rollback removes
+the resource, which is still empty."""
 
 
 class State(Construct):
@@ -39,8 +42,11 @@ class State(Construct):
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
             ),
-            deletion_protection=True,
-            removal_policy=RemovalPolicy.RETAIN,
+            # No deletion protection: it would also stop the rollback of a stack whose creation failed, so that the
+            # table had to be unprotected by hand. Instead no role of this stack may delete the table, and DynamoDB
+            # keeps a backup of a deleted table with point-in-time recovery for 35 days.
+            deletion_protection=False,
+            removal_policy=KEPT,
         )
         self.files = s3.Bucket(
             self,
@@ -51,7 +57,7 @@ class State(Construct):
             lifecycle_rules=[
                 s3.LifecycleRule(expiration=FILES_KEPT, abort_incomplete_multipart_upload_after=Duration.days(1))
             ],
-            removal_policy=RemovalPolicy.RETAIN,
+            removal_policy=KEPT,
         )
         reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
         acknowledge(self.files, {"AwsSolutions-S1": reason})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dispatcher.stores.dynamodb.layout import EXPIRY, table_definition
@@ -28,9 +29,21 @@ def test_state_outlives_mistakes(template: dict[str, Any]) -> None:
     (table,) = of_type(template, "AWS::DynamoDB::Table")
     assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert table["SSESpecification"] == {"SSEEnabled": True}
-    assert table["DeletionProtectionEnabled"] is True
-    (resource,) = (each for each in template["Resources"].values() if each["Type"] == "AWS::DynamoDB::Table")
-    assert resource["DeletionPolicy"] == resource["UpdateReplacePolicy"] == "Retain"
+    kinds = ("AWS::DynamoDB::Table", "AWS::S3::Bucket")
+    kept = [each for each in template["Resources"].values() if each["Type"] in kinds]
+    assert len(kept) == 2
+    for resource in kept:
+        assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+
+
+def test_a_failed_creation_can_be_rolled_back(template: dict[str, Any]) -> None:
+    """Protection would stop the rollback. So no role may delete the table or switch its recovery off."""
+    (table,) = of_type(template, "AWS::DynamoDB::Table")
+    assert not table.get("DeletionProtectionEnabled", False)
+    policies = json.dumps([*of_type(template, "AWS::IAM::Policy"), *of_type(template, "AWS::IAM::Role")])
+    assert "dynamodb:PutItem" in policies
+    for action in ("dynamodb:*", "DeleteTable", "UpdateContinuousBackups", "DeleteBackup"):
+        assert action not in policies
 
 
 def _by(items: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
