@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, Stack
-from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -17,7 +16,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from headgate.deployment.model import Deployment, Workers
+from headgate.deployment.model import Deployment
 from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
@@ -102,16 +101,11 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep]
 
-    def scale(self, cluster: str, service: ecs.Ec2Service, workers: Workers) -> None:
-        """Let the sweep set the number of workers."""
-        allow_scaling(self._roles[SWEEP.name], service.service_arn)
-        settings = {
-            "HEADGATE_ECS_SERVICE": f"{cluster}/{service.service_name}",
-            "HEADGATE_WORKERS_MIN": str(workers.count.min),
-            "HEADGATE_WORKERS_MAX": str(workers.count.max),
-        }
-        for name, value in settings.items():
-            self.sweep.add_environment(name, value)
+    def allow_scaling(self, service_arn: str) -> None:
+        """Let the sweep set the number of workers, and those that accept a request start the first one."""
+        for name, role in self._roles.items():
+            if name != EXECUTE.name:
+                allow_scaling(role, service_arn)
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)

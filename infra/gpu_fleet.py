@@ -26,6 +26,8 @@ from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.observability import FIVE_MINUTES
 
+WORKERS = "-workers"
+"""After the stack's name: the name of the ECS service."""
 ROOT_DISK_GB = 100
 """For the system and the image; the model lies on the instance's own disk."""
 DISK, MODEL, HOME = "/opt/headgate", "/model", "/var/lib/headgate"
@@ -224,7 +226,7 @@ class GpuFleet(Construct):
             "Workers",
             cluster=cluster,
             task_definition=task,
-            service_name=f"{Stack.of(self).stack_name}-workers",
+            service_name=f"{Stack.of(self).stack_name}{WORKERS}",
             desired_count=count.min,
             min_healthy_percent=50 if count.min > 1 else 0,
             max_healthy_percent=100,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from aws_cdk import CfnOutput, Environment, Stack
@@ -17,11 +18,11 @@ from infra.api import Api
 from infra.bundle import Bundle
 from infra.front import Front
 from infra.functions import EXECUTE, Functions
-from infra.gpu_fleet import GpuFleet
+from infra.gpu_fleet import WORKERS, GpuFleet
 from infra.network import Network
 from infra.observability import FIVE_MINUTES, Observability, Watched, log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_files, allow_gate, allow_worker, task_role
+from infra.roles import allow_files, allow_gate, allow_scaling, allow_worker, task_role
 from infra.state import State
 
 
@@ -92,7 +93,26 @@ class HeadgateStack(Stack):
             "POWERTOOLS_METRICS_NAMESPACE": "headgate",
             "POWERTOOLS_LOG_LEVEL": "INFO",
             **self._deployment.environment(),
+            **self._scaling(),
         }
+
+    def _scaling(self) -> dict[str, str]:
+        """Return the variables by which the sweep sets the number of workers, and a request starts the first one."""
+        workers = self._deployment.workers
+        if workers.model is None:
+            return {}
+        return {
+            "HEADGATE_MODELS": json.dumps([workers.model_name]),
+            "HEADGATE_ECS_SERVICE": f"{self._network.cluster.cluster_name}/{self._deployment.name}{WORKERS}",
+            "HEADGATE_WORKERS_MIN": str(workers.count.min),
+            "HEADGATE_WORKERS_MAX": str(workers.count.max),
+            "HEADGATE_SCALE_TO_ZERO": str(workers.count.min == 0).lower(),
+        }
+
+    def _workers_arn(self) -> str:
+        """Return the ARN of the workers' service, which is made after what may scale it."""
+        name = f"{self._network.cluster.cluster_name}/{self._deployment.name}{WORKERS}"
+        return self.format_arn(service="ecs", resource="service", resource_name=name)
 
     def _front(self, bundle: Path, log: logs.LogGroup) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
         """Make the HTTP interface. Return its count of 5xx in five minutes, and the number of healthy tasks."""
@@ -102,6 +122,8 @@ class HeadgateStack(Stack):
         role = task_role(self, "FrontRole", worker_secret=self._state.worker_secret)
         allow_gate(role, self._state, self._execution.queue)
         allow_files(role, self._state)
+        if self._deployment.workers.model is not None:
+            allow_scaling(role, self._workers_arn())
         front = Front(
             self,
             "Front",
@@ -138,5 +160,5 @@ class HeadgateStack(Stack):
             environment={**self._environment(), "AWS_DEFAULT_REGION": self.region},
             log=log_group(self, "WorkerLog", self._deployment),
         )
-        self._functions.scale(self._network.cluster.cluster_name, fleet.service, workers)
-        return fleet.missing()
+        self._functions.allow_scaling(self._workers_arn())
+        return fleet.missing() if workers.count.min else None

@@ -77,14 +77,6 @@ class Workers(Section):
                 )
         return names
 
-    @field_validator("count")
-    @classmethod
-    def _is_woken(cls, count: Range) -> Range:
-        if count.min < 1:
-            message = "min should be at least 1: a fleet without workers is not woken by requests yet"
-            raise PydanticCustomError("count", message)
-        return count
-
     @model_validator(mode="after")
     def _fit(self) -> Workers:
         for name, kind in self.types().items():

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from dispatcher.config import load_config
 from gpu_worker.service.options import parse_options
 from tests.infra.conftest import IMAGE, MODEL, Synthesise
-from tests.infra.templates import Template, actions, functions, of_type, role_of, statements, template_in
+from tests.infra.templates import Template, actions, functions, of_type, statements, template_in
 
 
 def task(template: Template) -> dict[str, Any]:
@@ -113,23 +114,27 @@ def test_instances(synthesise: Synthesise) -> None:
     assert service(made)["DesiredCount"] == 2
 
 
-def test_the_sweep_sets_the_number_of_workers_and_of_nothing_else(synthesise: Synthesise) -> None:
-    made = with_workers(synthesise, count={"min": 2, "max": 9})
-    sweep = functions(made)["headgate-sweep"]
-    variables = sweep["Environment"]["Variables"]
-    assert (variables["HEADGATE_WORKERS_MIN"], variables["HEADGATE_WORKERS_MAX"]) == ("2", "9")
-    assert json.dumps(variables["HEADGATE_ECS_SERVICE"]).count("/") == 1
-    setting = {
-        owner: statement["Resource"]
-        for owner, statement in statements(made)
-        if "ecs:UpdateService" in actions(statement)
-    }
-    (logical_id,) = (
-        name
-        for name, resource in made["Resources"].items()
-        if resource["Type"] == "AWS::ECS::Service" and "CapacityProviderStrategy" in resource["Properties"]
-    )
-    assert setting == {role_of(sweep): {"Ref": logical_id}}
+@pytest.mark.parametrize(("least", "to_zero"), [(0, True), (2, False)])
+def test_the_gate_sets_the_number_of_workers_and_of_nothing_else(
+    synthesise: Synthesise, least: int, to_zero: bool
+) -> None:
+    made = with_workers(synthesise, count={"min": least, "max": 9})
+    sweep = functions(made)["headgate-sweep"]["Environment"]["Variables"]
+    text = {name: value for name, value in sweep.items() if isinstance(value, str)}
+    config = load_config({**text, "HEADGATE_ECS_SERVICE": "cluster/headgate-workers"})
+    assert (config.workers_min, config.workers_max, config.scale_to_zero) == (least, 9, to_zero)
+    assert config.models == ("llama-3-8b",)
+    named = sweep["HEADGATE_ECS_SERVICE"]["Fn::Join"][1]
+    assert named[-1] == f"/{service(made)['ServiceName']}"
+    setting = {owner: each["Resource"] for owner, each in statements(made) if "ecs:UpdateService" in actions(each)}
+    assert len(setting) == 3, "the sweep, headgate-invoke and the front"
+    for resource in setting.values():
+        assert resource["Fn::Join"][1][-2:] == [named[0], "/headgate-workers"]
+
+
+def test_a_fleet_that_may_be_empty_has_no_alarm_for_it(synthesise: Synthesise, fleet_template: Template) -> None:
+    alarms = len(of_type(fleet_template, "AWS::CloudWatch::Alarm"))
+    assert len(of_type(with_workers(synthesise, count={"min": 0, "max": 2}), "AWS::CloudWatch::Alarm")) == alarms - 1
 
 
 def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
@@ -139,7 +144,7 @@ def test_ecs_starts_and_drains_instances(fleet_template: Template) -> None:
     assert managed["ManagedDraining"] == managed["ManagedTerminationProtection"] == "ENABLED"
 
 
-@pytest.mark.parametrize(("least", "healthy"), [(1, 0), (2, 50), (8, 50)])
+@pytest.mark.parametrize(("least", "healthy"), [(0, 0), (1, 0), (2, 50), (8, 50)])
 def test_a_deployment_needs_no_further_instance(synthesise: Synthesise, least: int, healthy: int) -> None:
     made = with_workers(synthesise, count={"min": least, "max": 8})
     configuration = service(made)["DeploymentConfiguration"]

@@ -47,7 +47,6 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("front_count: {min: 3, max: 2}", "min (3) should not be above max"),
         ("front_count: {min: 0, max: 2}", "should be at least 1"),
         ("front_count: {max: 2}", "is missing"),
-        ("workers: {count: {min: 0, max: 2}}", "min should be at least 1"),
         ("front_count: 3", "should be a mapping of min, max"),
         ("domain: llm.example.com", "domain and certificate belong together"),
         (f"front: lambda\ndomain: llm.example.com\ncertificate: {CERTIFICATE}", "are for front: fargate"),
