@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aws_cdk import CfnOutput, Duration, Stack
 from aws_cdk import aws_autoscaling as autoscaling
@@ -219,15 +219,17 @@ class GpuFleet(Construct):
     def _service(
         self, cluster: ecs.Cluster, provider: ecs.AsgCapacityProvider, task: ecs.Ec2TaskDefinition
     ) -> ecs.Ec2Service:
-        """Return the service. A deployment replaces half of the workers at a time, or the only one."""
+        """Return the service. A deployment replaces half of the workers at a time, or the only one.
+
+        The template has no desired count: the sweep sets it, and each deployment would set it back.
+        """
         count = self._workers.count
-        return ecs.Ec2Service(
+        service = ecs.Ec2Service(
             self,
             "Workers",
             cluster=cluster,
             task_definition=task,
             service_name=f"{Stack.of(self).stack_name}{WORKERS}",
-            desired_count=count.min,
             min_healthy_percent=50 if count.min > 1 else 0,
             max_healthy_percent=100,
             circuit_breaker=ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
@@ -238,6 +240,8 @@ class GpuFleet(Construct):
             security_groups=[self._network.worker],
             vpc_subnets=PRIVATE,
         )
+        cast(ecs.CfnService, service.node.default_child).add_property_deletion_override("DesiredCount")
+        return service
 
 
 def _user_data() -> ec2.UserData:

@@ -111,7 +111,7 @@ def test_instances(synthesise: Synthesise) -> None:
     assert "ECS_ENABLE_SPOT_INSTANCE_DRAINING=true" in start
     assert "ECS_AWSVPC_BLOCK_IMDS=true" in start
     assert "gpu" in json.dumps(template["ImageId"])
-    assert service(made)["DesiredCount"] == 2
+    assert "DesiredCount" not in service(made)  # a deployment would set back what the sweep has set
 
 
 @pytest.mark.parametrize(("least", "to_zero"), [(0, True), (2, False)])
