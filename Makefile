@@ -33,6 +33,7 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?=
 CLIENTS ?=
 EVIDENCE_ARGS ?=
+STORM_SEEDS ?= 0:10000
 TEST_PROCESSES ?= 2
 CONSTRAINTS_ARGS ?=
 
@@ -47,7 +48,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies check bench bench-peers evidence synth bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers evidence synth bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +67,7 @@ These tests do not cover:
   make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
   make test-clients  OpenAI clients, agents and load tools, unmodified (installs 1 GB; CLIENTS=all 4 GB)
   make synth       the CDK app: tests/infra and infra/
+  make storm       10,000 seeds of the gate under faults; 4,000 were in these tests
   make evidence    every claim of docs/evidence.md, from its experiments run again
   make bench       the figures in docs/figures.md and benchmarks/results
   make demo        both tenants on the real engine, and the verdict on their latencies
@@ -121,6 +123,9 @@ test-clients: $(STAMPS)/install $(UV_VENV)/bin/uv ## unmodified clients against 
 
 test-bodies: $(STAMPS)/install ## 50,000 bodies generated from the OpenAPI document (half an hour; CI has 2,000)
 	@$(BIN)/python -W ignore -m tests.support.generated_bodies --bodies 50000
+
+storm: $(STAMPS)/install ## 10,000 seeds of the gate under faults at every await (seven minutes; CI has 4,000)
+	@$(BIN)/python -m tests.support.gate.storm --seeds $(STORM_SEEDS) --processes $(TEST_PROCESSES)
 
 check: $(STAMPS)/install ## lint, types, import contracts, style as a test
 	$(BIN)/ruff check .
