@@ -112,7 +112,8 @@ class HeadgateStack(Stack):
     def _workers_arn(self) -> str:
         """Return the ARN of the workers' service, which is made after what may scale it."""
         name = f"{self._network.cluster.cluster_name}/{self._deployment.name}{WORKERS}"
-        return self.format_arn(service="ecs", resource="service", resource_name=name)
+        arn: str = self.format_arn(service="ecs", resource="service", resource_name=name)
+        return arn
 
     def _front(self, bundle: Path, log: logs.LogGroup) -> tuple[cloudwatch.IMetric, cloudwatch.IMetric | None]:
         """Make the HTTP interface. Return its count of 5xx in five minutes, and the number of healthy tasks."""
