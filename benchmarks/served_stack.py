@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from dispatcher.bootstrap import RealClock, make_store
+from dispatcher.monitor.follower import open_follower
 from headgate.cli.gate_store import gate_config
-from headgate.monitor.follower import open_follower
 
 START_S = 180.0
 LEADER = "leader"

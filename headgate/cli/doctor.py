@@ -17,11 +17,11 @@ from rich.markup import escape
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
+from dispatcher.monitor.follower import LogFollower
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.doctor.finding import Finding, Result
-from headgate.monitor.follower import LogFollower
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check an account before, and a service after.")
 

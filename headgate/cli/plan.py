@@ -11,9 +11,9 @@ from rich.console import Console
 
 from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
+from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, with_store
-from headgate.monitor.follower import open_follower
 from headgate.monitor.plan_view import plan_json, plan_view
 
 
@@ -27,10 +27,11 @@ def plan(
         clock = RealClock()
         follower = open_follower(store, config, clock)
         await follower.catch_up()
-        picture = follower.plan(clock.now())
+        now = clock.now()
+        picture, needed = follower.plan(now), follower.needed(now)
         if json:
-            sys.stdout.write(json_module.dumps(plan_json(picture)) + "\n")
+            sys.stdout.write(json_module.dumps(plan_json(picture, needed)) + "\n")
         else:
-            Console().print(plan_view(picture))
+            Console().print(plan_view(picture, needed))
 
     with_store(data, run)

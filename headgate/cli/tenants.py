@@ -15,13 +15,13 @@ from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
+from dispatcher.monitor.follower import open_follower
 from dispatcher.operations import tenants as operations
 from dispatcher.policies.tiers import TENANT_TIERS, Tier
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
-from headgate.monitor.follower import open_follower
 from headgate.monitor.render import tenant_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenants and their API keys.")

@@ -14,10 +14,10 @@ from rich.live import Live
 from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.signals import either, interrupted
-from headgate.monitor.follower import LogFollower, open_follower
 from headgate.monitor.render import as_json, view
 
 

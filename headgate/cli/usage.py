@@ -17,11 +17,11 @@ from rich.table import Table
 from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
 from dispatcher.model.usage import HOUR_S, UsageRow
+from dispatcher.monitor.follower import open_follower
+from dispatcher.monitor.usage import usage_rows
 from dispatcher.ports import Store
 from dispatcher.stores.limits import USAGE_KEEP_S
 from headgate.cli.gate_store import Data, with_store
-from headgate.monitor.follower import open_follower
-from headgate.monitor.usage import usage_rows
 
 COLUMNS = ("hour", "tenant", "application", "requests", "input_tokens", "output_tokens", "service")
 DEFAULT_SPAN_S = 24 * HOUR_S

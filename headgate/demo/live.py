@@ -10,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dispatcher.monitor.picture import Picture
 from dispatcher.policies.percentiles import percentile
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.demo.measure import Sample
-from headgate.monitor.picture import Picture
 
 RATE_WINDOW_S = 5.0
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.monitor.follower import LogFollower, open_follower
+from dispatcher.monitor.picture import Picture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import TenantStore
 from headgate.local.options import FleetOptions, StackOptions
 from headgate.local.seed import make_tenants
-from headgate.monitor.follower import LogFollower, open_follower
-from headgate.monitor.picture import Picture
 from headgate.serve.folder import ORDER, DataFolder
 from headgate.serve.options import ServeOptions
 from headgate.serve.server import Server

@@ -14,10 +14,10 @@ import openai
 
 from dispatcher.config import Config
 from dispatcher.model.errors import HeadgateError, StoreUnavailable, WrongClock
+from dispatcher.monitor.follower import LogFollower, open_follower
+from dispatcher.monitor.picture import WorkerPicture
 from dispatcher.ports import Clock, Store
 from headgate.doctor.finding import Finding, failed, ok, skipped, warning
-from headgate.monitor.follower import LogFollower, open_follower
-from headgate.monitor.picture import WorkerPicture
 
 LOG_AGE_MAX_S = 180.0
 """The sweep writes an entry at least each minute if anything waits or runs."""

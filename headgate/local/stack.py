@@ -23,6 +23,8 @@ from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import load_config
 from dispatcher.executor import ONLY_BATCHES
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.monitor.follower import LogFollower, open_follower
+from dispatcher.monitor.picture import Picture, WorkerPicture
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Store
 from headgate.local.aws import LocalAws, headgate_wiring
@@ -31,8 +33,6 @@ from headgate.local.options import Addresses, ProcessAddress, StackOptions
 from headgate.local.ports import front_ports, usable
 from headgate.local.processes import Child, ChildDied, Children
 from headgate.local.seed import CREDENTIALS, TABLE, make_bucket, make_queue, make_table, make_tenants, table_store
-from headgate.monitor.follower import LogFollower, open_follower
-from headgate.monitor.picture import Picture, WorkerPicture
 
 STOP_GRACE_S = 3.0
 POOL = "default"

@@ -1,1 +1,1 @@
-"""The operator's view of a running gate, read from its log: tenants, workers, leader, latencies and usage."""
+"""The operator's view of a running gate for the terminal, and as JSON (dispatcher/monitor reads it)."""

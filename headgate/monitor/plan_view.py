@@ -9,19 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatcher.model.fleet_plan import GroupPlan
-from headgate.monitor.plan_picture import ModelPicture, PlannedWorkerPicture, PlanPicture
+from dispatcher.monitor.plan_picture import ModelPicture, PlannedWorkerPicture, PlanPicture
+from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from headgate.monitor.render import DASH
 
 
-def plan_json(picture: PlanPicture) -> dict[str, Any]:
+def plan_json(picture: PlanPicture, needed: WorkersNeeded) -> dict[str, Any]:
     """Return the picture with the keys of `headgate plan --json`. Times are Unix seconds, durations in seconds."""
     return {
         "at": picture.at,
         "position": picture.position,
         "plan": {"made_at": picture.made_at, "is_fresh": picture.is_fresh} if picture.made_at else None,
         "late_requests": picture.late_requests,
-        "workers_needed": picture.needed.workers,
-        "workers_needed_reason": picture.needed.reason or None,
+        "workers_needed": needed.workers,
+        "workers_needed_reason": needed.reason or None,
         "models": [_model_json(model) for model in picture.models],
         "workers": [_worker_json(worker) for worker in picture.workers],
         "groups": [_group_json(number, group) for number, group in enumerate(picture.groups)],
@@ -67,16 +68,17 @@ def _group_json(number: int, group: GroupPlan) -> dict[str, Any]:
     }
 
 
-def plan_view(picture: PlanPicture) -> RenderableType:
-    return Group(_head(picture), _models(picture), _workers(picture), *([_groups(picture)] if picture.groups else []))
+def plan_view(picture: PlanPicture, needed: WorkersNeeded) -> RenderableType:
+    groups = [_groups(picture)] if picture.groups else []
+    return Group(_head(picture, needed), _models(picture), _workers(picture), *groups)
 
 
-def _head(picture: PlanPicture) -> Text:
+def _head(picture: PlanPicture, needed: WorkersNeeded) -> Text:
     age_s = picture.now - picture.made_at
     old = "" if picture.is_fresh else ", too old to be used"
     plan = f"plan: {age_s:.0f} s old{old}, {picture.late_requests} requests late" if picture.made_at else "plan: none"
-    count = "unknown" if picture.needed.workers is None else str(picture.needed.workers)
-    reason = f" ({picture.needed.reason})" if picture.needed.reason else ""
+    count = "unknown" if needed.workers is None else str(needed.workers)
+    reason = f" ({needed.reason})" if needed.reason else ""
     return Text(f"{plan}\nworkers: {len(picture.workers)}, needed: {count}{reason}\n")
 
 

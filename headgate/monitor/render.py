@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.monitor.picture import Picture, TenantPicture, WorkerPicture
+from dispatcher.monitor.picture import Picture, TenantPicture, WorkerPicture
 
 DASH = "–"
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import ConfigurationError, LogError, LogNewer, StoreUnavailable
+from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
 from headgate.local.fleet import FRONT, WORKER, Fleet, Member
 from headgate.local.ports import front_ports
 from headgate.local.processes import Child, ChildDied, Children
-from headgate.monitor.follower import LogFollower, open_follower
 from headgate.serve.disk import DiskWatch
 from headgate.serve.first_tenants import create_missing
 from headgate.serve.folder import DataFolder

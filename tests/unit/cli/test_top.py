@@ -19,11 +19,11 @@ import pytest
 from dispatcher.bootstrap import RealClock
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.usage import HOUR_S
+from dispatcher.monitor.follower import LogFollower
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
 from headgate.cli.top import _stream
 from headgate.cli.usage import _hours
-from headgate.monitor.follower import LogFollower
 from headgate.serve.folder import DataFolder
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import FIRST_TOKEN_S, SLOTS, make_folder, write_history

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Ended, Entry, Fact
-from headgate.monitor.recent import Recent
+from dispatcher.monitor.recent import Recent
 
 
 def accepted(call: str, tenant: str) -> Accepted:
@@ -56,3 +56,12 @@ def test_an_entry_counts_once_and_a_call_without_its_beginning_not_at_all() -> N
     recent.note(Entry(1, 1.0, "p:2", "", 0, (ended("p-1", 1.0),)))  # a position that was noted
     recent.note(Entry(2, 2.0, "p:3", "", 0, (ended("p-9", 1.0),)))  # accepted before the first entry
     assert recent.of_tenants(2.0) == {}
+
+
+def test_calls_whose_ends_are_in_a_snapshot_are_forgotten() -> None:
+    recent = window((0.0, (accepted("p-1", "a"),)))
+    recent.restart()
+    recent.note(Entry(9, 50.0, "p:2", "", 0, (ended("p-1", 1.0), accepted("p-2", "a"))))
+    recent.note(Entry(10, 60.0, "p:3", "", 0, (ended("p-2", 30.0),)))
+    found = recent.of_tenants(60.0)["a"]
+    assert (found.ended, found.service_per_s) == (1, 3.0)

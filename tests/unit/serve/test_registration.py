@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from headgate.monitor.picture import Picture, WorkerPicture
+from dispatcher.monitor.picture import Picture, WorkerPicture
 from headgate.serve.options import ServeOptions
 from headgate.serve.server import Server
 from tests.support.hang_guard import HANG_S

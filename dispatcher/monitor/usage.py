@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.model.usage import UsageRow
+from dispatcher.monitor.follower import LogFollower
 from dispatcher.operations.usage import merged
 from dispatcher.ports import UsageStore
-from headgate.monitor.follower import LogFollower
 
 
 async def usage_rows(

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dispatcher.config import Config
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.usage import UsageRow
+from dispatcher.monitor.picture import Picture, WorkerPicture, tenants_of
+from dispatcher.monitor.plan_picture import PlanPicture, needed_now, plan_picture
+from dispatcher.monitor.recent import Recent
+from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from dispatcher.ports import Clock, Log, Store
-from dispatcher.service.replica import Replica
+from dispatcher.service.follower import Follower
 from dispatcher.shard.settings import ShardSettings
-from headgate.monitor.picture import Picture, WorkerPicture, tenants_of
-from headgate.monitor.plan_picture import PlanPicture, plan_picture
-from headgate.monitor.recent import Recent
 
 
 def open_follower(store: Store, config: Config, clock: Clock) -> LogFollower:
@@ -29,16 +30,17 @@ class LogFollower:
     def __init__(self, log: Log, settings: ShardSettings, clock: Clock, shard: str) -> None:
         self.shard = shard
         self._recent = Recent()
-        self._replica = Replica(log, settings, clock, name="")
-        self._replica.on_entry = lambda entry, _: self._recent.note(entry)
+        self._copy = Follower(log, settings, clock)
+        self._copy.on_entry = lambda entry, _: self._recent.note(entry)
+        self._copy.on_load = self._recent.restart
 
     async def catch_up(self) -> None:
         """Fold all entries written so far. Raises StoreUnavailable, LogGap, LogCorrupt."""
-        await self._replica.catch_up()
+        await self._copy.catch_up()
 
     def picture(self, now: float) -> Picture:
         """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
-        shard = self._replica.shard
+        shard = self._copy.shard
         return Picture(
             position=shard.position,
             at=shard.at,
@@ -50,15 +52,19 @@ class LogFollower:
 
     def plan(self, now: float) -> PlanPicture:
         """Return the plan of the fleet, and what waits for which model, at `now` (Unix seconds)."""
-        return plan_picture(self._replica.shard.state, self._replica.shard.position, now)
+        return plan_picture(self._copy.shard.state, self._copy.shard.position, now)
+
+    def needed(self, now: float) -> WorkersNeeded:
+        """Return the number of workers at which no entitled work is late. The search may take seconds."""
+        return needed_now(self._copy.shard.state, now)
 
     def workers(self) -> Sequence[WorkerSet]:
         """Return the workers in the log, ordered by name."""
-        return sorted(self._replica.shard.fleet(), key=lambda worker: worker.worker)
+        return sorted(self._copy.shard.fleet(), key=lambda worker: worker.worker)
 
     def usage(self, tenant: str | None, first_hour: int, last_hour: int) -> list[UsageRow]:
         """Return the totals of a tenant (None: of all tenants) that the shard holds, both hours included."""
-        rows = self._replica.shard.usage_rows()
+        rows = self._copy.shard.usage_rows()
         return [row for row in rows if tenant in (None, row.tenant) and first_hour <= row.hour <= last_hour]
 
     def _worker(self, worker: WorkerSet) -> WorkerPicture:
@@ -68,7 +74,7 @@ class LogFollower:
             model=worker.model,
             state=worker.state,
             slots=worker.slots,
-            running=len(self._replica.shard.state.workers[worker.worker].running),
+            running=len(self._copy.shard.state.workers[worker.worker].running),
             service_per_s=worker.service_per_s,
             bytes_per_token=worker.bytes_per_token,
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.model.usage import TenantRow
-from headgate.monitor.recent import IDLE, TenantRecent
+from dispatcher.monitor.recent import IDLE, TenantRecent
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ class PlannedWorkerPicture:
 
 @dataclass(frozen=True, slots=True)
 class PlanPicture:
-    """`made_at`: of the plan, in Unix seconds; 0 if there is none. `groups`: of the plan, by number. `needed`: the
-    smallest number of workers at which no entitled work is late."""
+    """`made_at`: of the plan, in Unix seconds; 0 if there is none. `groups`: of the plan, by number."""
 
     position: int
     at: float
@@ -61,7 +60,6 @@ class PlanPicture:
     models: tuple[ModelPicture, ...]
     workers: tuple[PlannedWorkerPicture, ...]
     groups: tuple[GroupPlan, ...]
-    needed: WorkersNeeded
 
     @property
     def is_fresh(self) -> bool:
@@ -89,7 +87,7 @@ def plan_picture(state: State, position: int, now: float) -> PlanPicture:
     workers = [state.workers[name] for name in sorted(state.workers)]
     return PlanPicture(
         position, state.at, now, plan.made_at if plan is not None else 0.0, _models(state, workers, now),
-        tuple(map(picture, workers)), plan.groups if plan is not None else (), _needed(state, now),
+        tuple(map(picture, workers)), plan.groups if plan is not None else (),
     )  # fmt: skip
 
 
@@ -111,8 +109,9 @@ def _models(state: State, workers: Sequence[Worker], now: float) -> tuple[ModelP
     )
 
 
-def _needed(state: State, now: float) -> WorkersNeeded:
-    """Return the signal for autoscaling. More workers of the kinds that the fleet has can be added."""
+def needed_now(state: State, now: float) -> WorkersNeeded:
+    """Return the smallest number of workers at which no entitled work is late. Workers of the kinds that the fleet has
+    can be added. The search may take seconds."""
     picture = plan_input(state, {}, now)
     kinds: dict[str, FleetWorker] = {worker.kind: worker for worker in picture.workers}
     most = max(WORKERS_MAX, 2 * len(picture.workers)) if kinds else 0

@@ -81,6 +81,11 @@ class Recent:
                 case Dropped():
                     self._open.pop(fact.id, None)
 
+    def restart(self) -> None:
+        """Forget the calls that have not ended. A snapshot replaced the entries that follow, and perhaps their ends."""
+        self._open.clear()
+        self._since = None
+
     def of_tenants(self, now: float) -> dict[str, TenantRecent]:
         """Return the figures of the window that ends at `now`, for each tenant with an ended call in it."""
         while self._samples and self._samples[0].at < now - self.window_s:
