@@ -13,9 +13,10 @@ from pathlib import Path
 
 import uvicorn
 
-from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random, worker_secret
+from dispatcher.bootstrap import NoLauncher, RealClock, make_link, make_store, real_random
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
+from dispatcher.secret_source import fleet_secrets
 from gpu_worker.__main__ import bound
 from gpu_worker.engines.modelled.engine import INSTANT, ModelledEngine
 from gpu_worker.policies.fairness.registry import make_policy
@@ -37,7 +38,7 @@ async def main(outbox_folder: Path) -> None:
     outbox = Outbox(link, clock, real_random(), Journal(outbox_folder, WORKER_ID))
     executions = Executions(WORKER_ID, engine, SLOTS, clock, outbox)
     executions.recover()
-    app = make_app(executions, worker_id=WORKER_ID, secret=worker_secret(config), clock=clock)
+    app = make_app(executions, worker_id=WORKER_ID, secrets=fleet_secrets(config), clock=clock)
     listening = bound("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     facts = engine.facts

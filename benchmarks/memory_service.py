@@ -13,11 +13,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from benchmarks.instant_worker import SLOTS, WORKER_ID
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random, worker_secret
+from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context, make_link, real_random
 from dispatcher.config import Config, load_config
 from dispatcher.model.commands import Report
 from dispatcher.policies.clocks import Share
 from dispatcher.ports import Clock
+from dispatcher.secret_source import fleet_secrets
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
@@ -49,7 +50,7 @@ async def main() -> None:
 
 
 async def _gate(config: Config, store: MemoryStore, clock: Clock) -> asyncio.Task[None]:
-    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), worker_secret(config))
+    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
     stores = GateStores(store.mailboxes, store, store, NoLauncher())
     process = GateProcess(fleet, config.shard_settings(), stores, config.shard)
     await process.listen(f"{HOST}:0")
@@ -61,7 +62,7 @@ async def _worker(config: Config, store: MemoryStore, clock: Clock) -> tuple[Age
     await engine.start()
     link = make_link(config, store, clock, NoLauncher())
     executions = Executions(WORKER_ID, engine, SLOTS, clock, Outbox(link, clock, real_random()))
-    app = make_worker_app(executions, worker_id=WORKER_ID, secret=worker_secret(config), clock=clock)
+    app = make_worker_app(executions, worker_id=WORKER_ID, secrets=fleet_secrets(config), clock=clock)
     url, serving = _served(app, lifespan="off")
     report = Report(WORKER_ID, url, engine.facts.model, SLOTS, 0, 4.0, 0.0, False, 0.0, 0, ())
     return Agent(report, link, executions, clock, real_random()), serving

@@ -23,6 +23,7 @@ from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
 from dispatcher.operations.waking import Waking
 from dispatcher.ports import Clock, GateLink, Launcher, Store
+from dispatcher.secret_source import fleet_secrets
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from dispatcher.service.link.link import Link
     from dispatcher.service.log_keeper import LogKeeper
 
-SECRET_CHARS_MIN = 16
 NAME_DIGITS = "abcdefghijklmnopqrstuvwxyz0123456789"
 NAME_CHARS = 12
 SQS_CONNECT_S = 1.0
@@ -189,21 +189,6 @@ def make_waking(config: Config, clock: Clock) -> Waking | None:
     return None if scaler is None else Waking(scaler, config.models, config.worker_start_s, clock)
 
 
-def worker_secret(config: Config) -> bytes:
-    """Return the secret that signs execution tokens. Raises ConfigurationError."""
-    secret = config.worker_secret
-    if not secret and config.worker_secret_arn:
-        import boto3
-
-        secret = boto3.client("secretsmanager").get_secret_value(SecretId=config.worker_secret_arn)["SecretString"]
-    if len(secret) < SECRET_CHARS_MIN:
-        raise ConfigurationError(
-            f"HEADGATE_WORKER_SECRET must have at least {SECRET_CHARS_MIN} characters, "
-            "or HEADGATE_WORKER_SECRET_ARN must name a secret"
-        )
-    return secret.encode()
-
-
 def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
     """Return this process's link to the shard. Raises ConfigurationError."""
     from dispatcher.service.link.link import Link
@@ -260,7 +245,7 @@ def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
     from dispatcher.service.link.finder import Fleet
     from dispatcher.service.tcp import TcpTransport
 
-    return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), worker_secret(config))
+    return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
 
 
 def make_context(
@@ -281,7 +266,7 @@ def make_context(
     return Context(
         link=link or make_link(config, store, clock, launcher),
         store=store,
-        workers=HttpWorkerClient(secret=worker_secret(config), clock=clock),
+        workers=HttpWorkerClient(secrets=fleet_secrets(config), clock=clock),
         launcher=launcher,
         clock=clock,
         ids=RealIds(),

@@ -46,7 +46,8 @@ class Config(BaseModel):
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
     """The gate's order. `fcfs` is the baseline without headgate's policy; the others are compared with `bwfq`."""
     worker_secret: str = ""
-    """The secret with which the gate signs orders and a worker checks them; at least 16 characters."""
+    """The secret with which the gate signs orders and a worker checks them; at least 16 characters. While it is
+    rotated: two, separated by a comma. The first signs, both are accepted."""
     worker_secret_arn: str = ""
     """The name of that secret in Secrets Manager, instead of the secret itself."""
     front: Literal["server", "lambda"] = "server"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from dispatcher.model.commands import Offer
 from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, cache_salt, digest, sign
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock
 from dispatcher.worker_connections import AiohttpConnections, Answer, Broken, Connections, NotSent
@@ -23,8 +24,8 @@ LINE_BYTES_MAX = 1_000_000
 class HttpWorkerClient:
     """ports.WorkerClient over HTTP."""
 
-    def __init__(self, *, secret: bytes, clock: Clock, connections: Connections | None = None) -> None:
-        self._secret = secret
+    def __init__(self, *, secrets: FleetSecrets, clock: Clock, connections: Connections | None = None) -> None:
+        self._secrets = secrets
         self._clock = clock
         self._connections = connections or AiohttpConnections()
 
@@ -54,7 +55,7 @@ class HttpWorkerClient:
 
     async def _events(self, offer: Offer, order: WorkOrder) -> AsyncGenerator[WorkEvent, None]:
         """Yield the events up to the one that ends the execution."""
-        body = encode_order(replace(order, cache_salt=cache_salt(order.tenant, self._secret)))
+        body = encode_order(replace(order, cache_salt=cache_salt(order.tenant, self._secrets.signing)))
         answer = await self._connections.post(f"{offer.url}/v1/execute", self._headers(offer, order, body), body)
         try:
             async with aclosing(_lines(answer)) as lines:
@@ -80,7 +81,7 @@ class HttpWorkerClient:
             expires_at=self._clock.now() + EXECUTION_TOKEN_TTL_S,
             body_digest=digest(body),
         )
-        return {"authorization": f"Bearer {sign(token, self._secret)}", "content-type": "application/json"}
+        return {"authorization": f"Bearer {sign(token, self._secrets.signing)}", "content-type": "application/json"}
 
 
 async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:

@@ -31,12 +31,12 @@ from dispatcher.bootstrap import (
     make_tracing,
     own_address,
     real_random,
-    worker_secret,
 )
 from dispatcher.config import load_config
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import HeadgateError
 from dispatcher.ports import Clock
+from dispatcher.secret_source import fleet_secrets
 from gpu_worker.engines.interface import Engine, EngineFacts
 from gpu_worker.engines.measured.device_memory import free_device_bytes
 from gpu_worker.engines.model_swaps import ModelSwaps
@@ -81,7 +81,7 @@ def main() -> None:
 async def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
     config, clock = load_config().model_copy(update={"pool": options.pool}), RealClock()
-    secret = worker_secret(config)
+    secrets = fleet_secrets(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
     watch = SloWatch(clock, tiers.shedder())
@@ -109,7 +109,7 @@ async def serve(options: argparse.Namespace) -> int:
             tracing=tracing,
         )  # fmt: skip
         executions.recover()
-        opening.open(make_app(executions, worker_id=identity.worker, secret=secret, clock=clock))
+        opening.open(make_app(executions, worker_id=identity.worker, secrets=secrets, clock=clock))
         agent = Agent(
             identity, link, executions, clock, real_random(),
             swapper=None if swaps is None else Swapper(swaps, executions, clock),

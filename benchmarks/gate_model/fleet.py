@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from benchmarks.gate_model.requests import ModelledStore, ProcessCpu, Weather
 from benchmarks.gate_model.table import ModelledTable
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.link.link import Link
@@ -18,7 +19,7 @@ from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network
 
 SHARD = "default"
-SECRET = b"a secret of the whole fleet"
+SECRETS = FleetSecrets("a secret of the whole fleet")
 NETWORK_S = 0.0015
 """A frame's way in the mean, log-normal (the design's model)."""
 
@@ -123,7 +124,7 @@ class ModelledFleet:
 
     def _reach(self, store: ModelledStore, name: str) -> Fleet:
         log = store.log(SHARD, hedged=self._hedged)
-        return Fleet(log, self.network.transport(name), self.clock, self.ids, SECRET)
+        return Fleet(log, self.network.transport(name), self.clock, self.ids, SECRETS)
 
 
 async def _joined(host: Host, work: Coroutine[Any, Any, T]) -> T:

@@ -13,9 +13,10 @@ import sys
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
-from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context, worker_secret
+from dispatcher.bootstrap import NoLauncher, RealClock, RealIds, make_context
 from dispatcher.config import load_config
 from dispatcher.policies.clocks import Share
+from dispatcher.secret_source import fleet_secrets
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
 from dispatcher.service.tcp import TcpTransport
@@ -32,7 +33,7 @@ WAIT_S = 0.01
 async def main() -> None:
     config, clock = load_config(), RealClock()
     store = MemoryStore(clock)
-    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), worker_secret(config))
+    fleet = Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
     stores = GateStores(store.mailboxes, store, store, NoLauncher())
     gate = GateProcess(fleet, config.shard_settings(), stores, config.shard)
     await gate.listen(f"{HOST}:0")

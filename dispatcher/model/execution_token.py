@@ -1,9 +1,9 @@
 """Execution tokens: short-lived signed permissions to execute one attempt on one worker.
 
 Processes that are not part of the gate may reach a worker's port, so a worker executes only an order with a token. The
-token is signed with HMAC-SHA-256 under a secret that gate and workers share. It is valid for one worker, call and
-attempt, for the exact bytes of the order, for EXECUTION_TOKEN_TTL_S seconds, and once: the worker begins no attempt a
-second time (gpu_worker/service/seen_attempts.py).
+token is signed with HMAC-SHA-256 under a secret that gate and workers share (fleet_secrets.py). It is valid for one
+worker, call and attempt, for the exact bytes of the order, for EXECUTION_TOKEN_TTL_S seconds, and once: the worker
+begins no attempt a second time (gpu_worker/service/seen_attempts.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hmac
 import json
 from dataclasses import dataclass
 
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import execution_name
 
 EXECUTION_TOKEN_TTL_S = 30.0
@@ -43,7 +44,7 @@ class ExecutionToken:
 def cache_salt(tenant: str, secret: bytes) -> str:
     """Return the salt that separates a tenant's prefixes from those of all other tenants in a worker's cache.
 
-    A tenant always has the same salt. It cannot be computed without the fleet's secret.
+    A tenant has the same salt until the secret is rotated. It cannot be computed without the secret.
     """
     return hmac.new(secret, b"cache" + tenant.encode(), hashlib.sha256).hexdigest()
 
@@ -59,12 +60,12 @@ def sign(token: ExecutionToken, secret: bytes) -> str:
     return f"{_encode(payload)}.{_encode(_mac(payload, secret))}"
 
 
-def verify(signed: str, secret: bytes, *, worker: str, body: bytes, now: float) -> ExecutionToken:
+def verify(signed: str, secrets: FleetSecrets, *, worker: str, body: bytes, now: float) -> ExecutionToken:
     """Return the token in the header value `signed`.
 
     Raises ExecutionTokenRefused unless this fleet signed it for this worker and this body, and it has not expired.
     """
-    token = _opened(signed, secret)
+    token = _opened(signed, secrets)
     if token.worker != worker:
         raise ExecutionTokenRefused("the execution token is for another worker")
     if now >= token.expires_at:
@@ -74,12 +75,12 @@ def verify(signed: str, secret: bytes, *, worker: str, body: bytes, now: float) 
     return token
 
 
-def _opened(signed: str, secret: bytes) -> ExecutionToken:
+def _opened(signed: str, secrets: FleetSecrets) -> ExecutionToken:
     try:
         payload, signature = (_decode(part) for part in signed.split(".", 1))
     except (ValueError, binascii.Error):
         raise ExecutionTokenRefused("not an execution token") from None
-    if not hmac.compare_digest(signature, _mac(payload, secret)):
+    if not secrets.accepts(lambda secret: hmac.compare_digest(signature, _mac(payload, secret))):
         raise ExecutionTokenRefused("the execution token is not signed by this fleet")
     return ExecutionToken(**json.loads(payload))
 

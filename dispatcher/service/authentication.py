@@ -4,7 +4,8 @@
     server to client   server's nonce, HMAC(secret, "server" and both nonces)
     after that         each frame begins with a MAC of its number and its bytes
 
-The key of a MAC is HMAC(secret, direction and both nonces), so it is valid for one direction of one connection. An
+The key of a MAC is HMAC(secret, direction and both nonces), so it is valid for one direction of one connection. The
+server signs with the first of its secrets; the client may have it as its first or second (fleet_secrets.py). An
 attacker cannot replay a recorded connection. If an attacker changes, drops, repeats or moves a frame, the receiver
 finds a wrong MAC and closes the connection. The client proves with its first signed frame that it has the secret.
 """
@@ -17,6 +18,7 @@ from collections.abc import Awaitable
 from hashlib import blake2b
 
 from dispatcher.model.errors import BadFrame, ConnectionLost
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Connection
 
 GREETING = b"headgate-gate-1 "
@@ -52,17 +54,17 @@ class SignedConnection:
         self._connection.close()
 
 
-async def sign_as_client(connection: Connection, secret: bytes, nonce: str) -> Connection:
+async def sign_as_client(connection: Connection, secrets: FleetSecrets, nonce: str) -> Connection:
     """Return the connection, signed. Raises ConnectionLost."""
-    return await _in_time(connection, _client(connection, secret, nonce.encode()))
+    return await _in_time(connection, _client(connection, secrets, nonce.encode()))
 
 
-async def sign_as_server(connection: Connection, secret: bytes, nonce: str) -> Connection:
+async def sign_as_server(connection: Connection, secrets: FleetSecrets, nonce: str) -> Connection:
     """Return the connection, signed. Raises ConnectionLost.
 
     The client has not proved yet that it has the secret. Its first frame does.
     """
-    return await _in_time(connection, _server(connection, secret, nonce.encode()))
+    return await _in_time(connection, _server(connection, secrets.signing, nonce.encode()))
 
 
 async def _in_time(connection: Connection, handshake: Awaitable[Connection]) -> Connection:
@@ -77,11 +79,12 @@ async def _in_time(connection: Connection, handshake: Awaitable[Connection]) -> 
         raise
 
 
-async def _client(connection: Connection, secret: bytes, nonce: bytes) -> Connection:
+async def _client(connection: Connection, secrets: FleetSecrets, nonce: bytes) -> Connection:
     await connection.send(GREETING + nonce)
     server_nonce, _, proof = (await connection.receive()).partition(b" ")
     nonces = nonce + b" " + server_nonce
-    if not hmac.compare_digest(proof, _key(secret, b"server", nonces).hex().encode()):
+    secret = secrets.accepts(lambda one: hmac.compare_digest(proof, _key(one, b"server", nonces).hex().encode()))
+    if secret is None:
         raise BadFrame("The gate process has a different worker secret.")
     return SignedConnection(connection, _key(secret, b"to server", nonces), _key(secret, b"to client", nonces))
 

@@ -26,7 +26,7 @@ class Reception:
 
     async def serve(self, unsigned: Connection) -> None:
         """Serve a connection until it is closed. Raises ConnectionLost."""
-        connection = await sign_as_server(unsigned, self._fleet.secret, self._fleet.ids.secret())
+        connection = await sign_as_server(unsigned, self._fleet.secrets, self._fleet.ids.secret())
         messages = await _first_messages(connection)
         if not messages or not isinstance(messages[0], Hello):
             connection.close()

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dispatcher.model.execution_token import ExecutionTokenRefused, verify
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import WorkOrder, WorkRefused
 from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Clock
@@ -33,12 +34,12 @@ BODY_S = 10.0
 """The longest time for an order to arrive. Its token is checked after that."""
 
 
-def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Clock) -> Starlette:
+def make_app(executions: Executions, *, worker_id: str, secrets: FleetSecrets, clock: Clock) -> Starlette:
     registry = make_registry(executions)
 
     async def execute(request: Request) -> Response:
         body = await _body(request)
-        token = verify(_bearer(request), secret, worker=worker_id, body=body, now=clock.now())
+        token = verify(_bearer(request), secrets, worker=worker_id, body=body, now=clock.now())
         order = _order(body)
         if isinstance(order, WorkOrder) and order.execution != token.execution:
             raise ExecutionTokenRefused("the execution token is for another execution")
@@ -49,8 +50,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
         return LinesResponse(first, lines, name=token.execution, deadline_at=deadline_at, clock=clock)
 
     async def engine_stats(request: Request) -> Response:
-        if not hmac.compare_digest(_bearer(request).encode(), stats_token(secret).encode()):
-            raise ExecutionTokenRefused("not this fleet's")
+        _check(request, secrets, stats_token)
         stats = executions.engine.stats()
         tenants = {name: asdict(tenant) for name, tenant in stats.tenants.items()}
         tiers = {tier: asdict(gauges) for tier, gauges in stats.gauges.tiers.items()}
@@ -59,8 +59,7 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
         return JSONResponse({**counts, "tenants": tenants, "tiers": tiers, "shed": shed})
 
     async def metrics(request: Request) -> Response:
-        if not hmac.compare_digest(_bearer(request).encode(), metrics_token(secret).encode()):
-            raise ExecutionTokenRefused("not this fleet's")
+        _check(request, secrets, metrics_token)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def health(_: Request) -> Response:
@@ -75,6 +74,13 @@ def make_app(executions: Executions, *, worker_id: str, secret: bytes, clock: Cl
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
+def _check(request: Request, secrets: FleetSecrets, token_of: Callable[[bytes], str]) -> None:
+    """Raises ExecutionTokenRefused unless the request has the token that `token_of` derives from one of the secrets."""
+    token = _bearer(request).encode()
+    if not secrets.accepts(lambda secret: hmac.compare_digest(token, token_of(secret).encode())):
+        raise ExecutionTokenRefused("not this fleet's")
+
+
 def stats_token(secret: bytes) -> str:
     """Return the bearer token of /stats, derived from the fleet's secret. It is valid for nothing else."""
     return hmac.new(secret, b"stats", sha256).hexdigest()
@@ -82,8 +88,8 @@ def stats_token(secret: bytes) -> str:
 
 def metrics_token(secret: bytes) -> str:
     """Return the bearer token of /metrics for Prometheus, as `printf metrics | openssl dgst -sha256 -hmac
-    "$HEADGATE_WORKER_SECRET"` prints it. /metrics needs a token because it names tenants. The token is valid for
-    nothing else, so a scraper can read only the metrics."""
+    "$HEADGATE_WORKER_SECRET"` prints it for one secret. /metrics needs a token because it names tenants. The
+    token is valid for nothing else, so a scraper can read only the metrics."""
     return hmac.new(secret, b"metrics", sha256).hexdigest()
 
 

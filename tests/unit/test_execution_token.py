@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.execution_token import ExecutionToken, ExecutionTokenRefused, digest, sign, verify
+from dispatcher.model.fleet_secrets import FleetSecrets
 
 SECRET = b"sixteen characters and more"
 TOKEN = ExecutionToken("w", "i", 1, 100.0, digest(b"body"))
@@ -19,9 +20,9 @@ SIGNED = sign(TOKEN, SECRET)
 
 
 def opened(
-    signed: str = SIGNED, secret: bytes = SECRET, worker: str = "w", body: bytes = b"body", now: float = 0.0
+    signed: str = SIGNED, secret: str = SECRET.decode(), worker: str = "w", body: bytes = b"body", now: float = 0.0
 ) -> ExecutionToken:
-    return verify(signed, secret, worker=worker, body=body, now=now)
+    return verify(signed, FleetSecrets(secret), worker=worker, body=body, now=now)
 
 
 def test_it_is_valid_for_what_was_signed_until_it_expires() -> None:
@@ -29,11 +30,26 @@ def test_it_is_valid_for_what_was_signed_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"secret": b"other"}, {"worker": "v"}, {"worker": ""}, {"body": b"else"}, {"body": b""}, {"now": 100.0}]
+    "wrong",
+    [
+        {"secret": "another fleet's secret"},
+        {"worker": "v"},
+        {"worker": ""},
+        {"body": b"else"},
+        {"body": b""},
+        {"now": 100.0},
+    ],
 )
 def test_it_is_valid_for_nothing_else(wrong: dict[str, object]) -> None:
     with pytest.raises(ExecutionTokenRefused):
         opened(**wrong)  # type: ignore[arg-type]
+
+
+def test_each_of_two_secrets_is_accepted_and_the_first_signs() -> None:
+    both = FleetSecrets(f"{SECRET.decode()}, another fleet's secret")
+    assert both.signing == SECRET
+    for secret in both:
+        assert verify(sign(TOKEN, secret), both, worker="w", body=b"body", now=0.0) == TOKEN
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Clock, Connection, Ids, Log, Transport
 from dispatcher.service.authentication import sign_as_client
 from dispatcher.shard.codec import decode_entry_at
@@ -15,13 +16,13 @@ WATCH_S = 0.03
 
 
 class Fleet(NamedTuple):
-    """Everything that a process needs to reach the others. `secret` is the fleet's shared secret."""
+    """Everything that a process needs to reach the others. `secrets` are shared by the fleet."""
 
     log: Log
     transport: Transport
     clock: Clock
     ids: Ids
-    secret: bytes
+    secrets: FleetSecrets
 
 
 class Leadership(NamedTuple):
@@ -53,7 +54,7 @@ async def connect(fleet: Fleet, address: str) -> Connection:
     try:
         async with asyncio.timeout(CONNECT_S):
             connection = await fleet.transport.connect(address)
-            return await sign_as_client(connection, fleet.secret, fleet.ids.secret())
+            return await sign_as_client(connection, fleet.secrets, fleet.ids.secret())
     except TimeoutError:
         raise ConnectionLost(f"{address} does not answer.") from None
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec
 
 from dispatcher.model.commands import Accept, End, Report
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.service.follower import Offload, at_once
 from dispatcher.service.gate_process import GateProcess, GateStores
 from dispatcher.service.link.finder import Fleet
@@ -22,7 +23,7 @@ from tests.support.gate.hosts import Host, install_hosts
 from tests.support.gate.network import Network
 
 SHARD = "pool"
-SECRET = b"a secret of the whole fleet"
+SECRETS = FleetSecrets("a secret of the whole fleet")
 Latency = Callable[[Random], float]
 P = ParamSpec("P")
 
@@ -107,7 +108,7 @@ class World:
         return MemoryStore(self.clock, faults, self.data)
 
     def fleet(self, name: str) -> Fleet:
-        return Fleet(self.store(name).log(SHARD), self.network.transport(name), self.clock, self.ids, SECRET)
+        return Fleet(self.store(name).log(SHARD), self.network.transport(name), self.clock, self.ids, SECRETS)
 
     async def gate(self, name: str, plan_offload: Offload = at_once) -> GateProcess:
         """Start a gate process on a host of its own."""

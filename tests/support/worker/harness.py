@@ -8,6 +8,7 @@ from random import Random
 
 from dispatcher.model.commands import Offer, Report
 from dispatcher.model.execution_token import EXECUTION_TOKEN_TTL_S, ExecutionToken, digest, sign
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 from dispatcher.policies.tiers import Tier
@@ -26,7 +27,8 @@ from tests.support.worker.connections import AsgiConnections
 from tests.support.worker.gate import ScriptedGate
 from tests.support.worker.scripted_engine import MODEL, ScriptedEngine
 
-SECRET = b"sixteen characters and more"
+SECRETS = FleetSecrets("sixteen characters and more")
+SECRET = SECRETS.signing
 SLOTS = 2
 IDENTITY = Report("w", "http://w", MODEL, SLOTS, 1000, 1.0, 0.0, False, 0.0, 0, ())
 
@@ -80,8 +82,8 @@ class WorkerHarness:
         self.outbox = Outbox(self.gate, self.clock, Random(1), journal)
         watch = None if shedder is None else SloWatch(self.clock, shedder)
         self.executions = Executions("w", self.engine, SLOTS, self.clock, self.outbox, slo_watch=watch)
-        self.app = make_app(self.executions, worker_id="w", secret=SECRET, clock=self.clock)
-        self.client = HttpWorkerClient(secret=SECRET, clock=self.clock, connections=AsgiConnections(self.app))
+        self.app = make_app(self.executions, worker_id="w", secrets=SECRETS, clock=self.clock)
+        self.client = HttpWorkerClient(secrets=SECRETS, clock=self.clock, connections=AsgiConnections(self.app))
         self.agent = Agent(IDENTITY, self.gate, self.executions, self.clock, Random(1))
         self.stop = asyncio.Event()
         """Set it to drain the agent."""

@@ -16,6 +16,7 @@ from random import Random
 import pytest
 
 from dispatcher.model.commands import Report
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
@@ -40,7 +41,7 @@ FLOOD, QUIET = "flood", "quiet"
 REQUESTS = {FLOOD: 60, QUIET: 6}
 TOKENS = 50
 SLOTS, BATCH = 8, 4
-SECRET = b"sixteen characters and more"
+SECRETS = FleetSecrets("sixteen characters and more")
 WORKER = Report("w", "http://w", MODEL, SLOTS, 0, 1.0, 0.0, False, 0.0, 0, ())
 
 
@@ -83,8 +84,8 @@ async def play(order: str, policy: str) -> Played:
     )
     link = shard.link("worker")
     executions = Executions("w", engine, SLOTS, clock, Outbox(link, clock, Random(2)))
-    worker = make_worker_app(executions, worker_id="w", secret=SECRET, clock=clock)
-    client = HttpWorkerClient(secret=SECRET, clock=clock, connections=AsgiConnections(worker))
+    worker = make_worker_app(executions, worker_id="w", secrets=SECRETS, clock=clock)
+    client = HttpWorkerClient(secrets=SECRETS, clock=clock, connections=AsgiConnections(worker))
     front = Context(
         link=shard.link("front"), store=store, workers=client, launcher=FakeLauncher(), clock=clock, ids=ids
     )

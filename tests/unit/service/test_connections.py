@@ -6,12 +6,15 @@ import socket
 import pytest
 
 from dispatcher.model.errors import BadFrame, ConnectionLost
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Connection
 from dispatcher.service import tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
 from dispatcher.service.tcp import TcpTransport, split_address
 
-SECRET = b"a secret of the whole fleet"
+SECRETS = FleetSecrets("a secret of the whole fleet")
+A, B = "the secret until now", "the secret from now on"
+STEPS = [A, f"{A},{B}", f"{B},{A}", B]
 
 
 class Pipe:
@@ -44,10 +47,12 @@ def pipes() -> tuple[Pipe, Pipe]:
     return one, two
 
 
-async def signed(secret: bytes = SECRET, other: bytes = SECRET) -> tuple[Connection, Connection, Pipe, Pipe]:
+async def signed(
+    mine: FleetSecrets = SECRETS, other: FleetSecrets = SECRETS
+) -> tuple[Connection, Connection, Pipe, Pipe]:
     one, two = pipes()
     client, server = await asyncio.gather(
-        sign_as_client(one, secret, "client-nonce"), sign_as_server(two, other, "server-nonce")
+        sign_as_client(one, mine, "client-nonce"), sign_as_server(two, other, "server-nonce")
     )
     return client, server, one, two
 
@@ -63,12 +68,29 @@ async def test_both_directions_carry_frames() -> None:
 
 async def test_the_client_refuses_a_server_with_another_secret() -> None:
     with pytest.raises(BadFrame, match="secret"):
-        await signed(other=b"another")
+        await signed(other=FleetSecrets("another fleet's secret"))
+
+
+@pytest.mark.parametrize("server_reads_first", [True, False])
+@pytest.mark.parametrize("step", range(len(STEPS) - 1))
+async def test_a_rotation_never_separates_two_processes(step: int, server_reads_first: bool) -> None:
+    """Between two steps some processes have read the new value and some have not."""
+    old, new = FleetSecrets(STEPS[step]), FleetSecrets(STEPS[step + 1])
+    client, server, *_ = await (signed(old, new) if server_reads_first else signed(new, old))
+    await client.send(b"question")
+    assert await server.receive() == b"question"
+    await server.send(b"answer")
+    assert await client.receive() == b"answer"
+
+
+async def test_a_skipped_step_is_noticed() -> None:
+    with pytest.raises(BadFrame, match="secret"):
+        await signed(FleetSecrets(A), FleetSecrets(f"{B},{A}"))
 
 
 async def test_the_server_refuses_a_frame_of_another_secret() -> None:
     one, two = pipes()
-    accepting = asyncio.create_task(sign_as_server(two, SECRET, "server-nonce"))
+    accepting = asyncio.create_task(sign_as_server(two, SECRETS, "server-nonce"))
     await one.send(b"headgate-gate-1 client-nonce")
     await one.receive()
     await one.send(b"x" * MAC_BYTES + b"[]")
@@ -102,7 +124,7 @@ async def test_changed_frames_are_refused(change: str) -> None:
 
 async def test_a_greeting_of_another_form_is_refused() -> None:
     one, two = pipes()
-    accepting = asyncio.create_task(sign_as_server(two, SECRET, "nonce"))
+    accepting = asyncio.create_task(sign_as_server(two, SECRETS, "nonce"))
     await one.send(b"GET / HTTP/1.1")
     with pytest.raises(BadFrame):
         await accepting

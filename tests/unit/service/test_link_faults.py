@@ -15,7 +15,7 @@ from gpu_worker.service.agent import Agent
 from gpu_worker.service.executions import Executions
 from gpu_worker.service.outbox import Outbox
 from tests.support.gate.service_world import (
-    SECRET,
+    SECRETS,
     SHARD,
     World,
     end,
@@ -283,7 +283,7 @@ async def test_a_front_does_not_wait_for_a_process_that_cannot_lead_again() -> N
     greeted = []
 
     async def redirect(connection: Connection) -> None:
-        session = await sign_as_server(connection, SECRET, "n")
+        session = await sign_as_server(connection, SECRETS, "n")
         greeted.append(await session.receive())
         await session.send(next(encode_frames([encode_message(NotLeader("", 1))])))
 

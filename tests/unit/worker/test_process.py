@@ -24,7 +24,7 @@ from dispatcher.model.errors import WorkerFailed
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder
 from dispatcher.service.link.link import Link
 from dispatcher.worker_client import HttpWorkerClient
-from tests.support.worker.harness import SECRET, order
+from tests.support.worker.harness import SECRET, SECRETS, order
 
 MODEL = "headgate-modelled"
 NEWS_S = 60.0
@@ -88,7 +88,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     assert isinstance(config, Config)
     store = make_store(config)
     link = make_link(config, store, clock, NoLauncher())
-    client = HttpWorkerClient(secret=SECRET, clock=clock)
+    client = HttpWorkerClient(secrets=SECRETS, clock=clock)
     made = Stack(tmp_path, {**os.environ, **settings}, link, client, [])
     try:
         await made.spawn("dispatcher")

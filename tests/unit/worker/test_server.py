@@ -11,11 +11,12 @@ import pytest
 
 from dispatcher.model.commands import End, Return
 from dispatcher.model.execution_token import ExecutionToken, digest, sign
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.worker_protocol import Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.worker_wire import BODY_BYTES_MAX, encode_order
 from gpu_worker.engines.interface import EngineError, EngineEvent, EngineRequest
-from gpu_worker.service.server import BODY_S, metrics_token, stats_token
+from gpu_worker.service.server import BODY_S, make_app, metrics_token, stats_token
 from gpu_worker.service.streaming import STALLED_S
 from headgate.simulator.virtual_time import START, run
 from tests.support.asgi import Call, Caller
@@ -203,6 +204,17 @@ def test_metrics_need_a_token_of_their_own() -> None:
         return [reply.status for reply in replies]
 
     assert run(story()) == [401, 401, 401, 200]
+
+
+def test_tokens_of_both_secrets_are_valid_during_a_rotation() -> None:
+    async def story() -> list[int]:
+        harness = WorkerHarness()
+        rotating = FleetSecrets(f"{SECRET.decode()},the secret from now on")
+        app = make_app(harness.executions, worker_id="w", secrets=rotating, clock=harness.clock)
+        headers = [{"authorization": f"Bearer {metrics_token(secret)}"} for secret in rotating]
+        return [(await Call(app, "GET", "/metrics", headers=header).finished()).status for header in headers]
+
+    assert run(story()) == [200, 200]
 
 
 class TestReaders:

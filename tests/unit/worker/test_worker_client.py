@@ -19,7 +19,7 @@ from dispatcher.worker_connections import Broken, NotSent
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import START, LoopClock, run
 from tests.support.worker.connections import Posted, ScriptedAnswer, ScriptedConnections
-from tests.support.worker.harness import SECRET, WorkerHarness, offer, order
+from tests.support.worker.harness import SECRET, SECRETS, WorkerHarness, offer, order
 
 WHOLE = [
     encode_event(Started(1)),
@@ -33,7 +33,7 @@ OFFER = offer(order())
 
 def client_of(answer: ScriptedAnswer | Callable[[Posted], ScriptedAnswer]) -> HttpWorkerClient:
     connections = ScriptedConnections(answer if callable(answer) else lambda _: answer)
-    return HttpWorkerClient(secret=SECRET, clock=LoopClock(), connections=connections)
+    return HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
 
 
 def events_from(answer: ScriptedAnswer | Callable[[Posted], ScriptedAnswer]) -> list[WorkEvent]:
@@ -163,7 +163,7 @@ def test_the_order_is_signed_for_this_worker_its_bytes_and_a_short_time() -> Non
 
     events_from(take)
     token = seen[0].headers["authorization"].removeprefix("Bearer ")
-    opened = verify(token, SECRET, worker="w", body=seen[0].body, now=START)
+    opened = verify(token, SECRETS, worker="w", body=seen[0].body, now=START)
     assert (opened.execution, opened.expires_at) == ("i#1", START + EXECUTION_TOKEN_TTL_S)
 
 

@@ -21,7 +21,7 @@ from dispatcher.operations.output_limits import OutputLimit
 from dispatcher.worker_client import HttpWorkerClient
 from dispatcher.worker_wire import encode_event
 from headgate.simulator.virtual_time import LoopClock
-from tests.support.worker.harness import SECRET, order
+from tests.support.worker.harness import SECRETS, order
 
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5
@@ -56,7 +56,7 @@ async def one_connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
     worker = Worker()
     server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = HttpWorkerClient(secret=SECRET, clock=LoopClock())
+    client = HttpWorkerClient(secrets=SECRETS, clock=LoopClock())
     try:
         yield worker, client, Offer("i", 1, "w", f"http://127.0.0.1:{port}", 0)
     finally:

@@ -20,7 +20,7 @@ from dispatcher.worker_client import LINE_BYTES_MAX, HttpWorkerClient
 from dispatcher.worker_connections import AiohttpConnections
 from gpu_worker.__main__ import bound
 from headgate.simulator.virtual_time import LoopClock
-from tests.support.worker.harness import SECRET, order
+from tests.support.worker.harness import SECRETS, order
 from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, Script, raw_worker
 
 LARGE = order(body={"prompt": "x" * 8_000_000})
@@ -37,7 +37,7 @@ async def connections() -> AsyncIterator[AiohttpConnections]:
 
 @pytest.fixture
 def client(connections: AiohttpConnections) -> HttpWorkerClient:
-    return HttpWorkerClient(secret=SECRET, clock=LoopClock(), connections=connections)
+    return HttpWorkerClient(secrets=SECRETS, clock=LoopClock(), connections=connections)
 
 
 async def execute(client: HttpWorkerClient, offer: Offer, work: WorkOrder | None = None) -> list[WorkEvent]:

@@ -30,7 +30,7 @@ from tests.support.gate.storm.engine import CONTEXT_TOKENS, MODELS, StormEngine
 from tests.support.gate.storm.journal import Disk, MemoryJournal
 from tests.support.gate.storm.model_swaps import DRAIN_S, StormSwaps
 from tests.support.gate.storm.store_faults import StormFaults
-from tests.support.gate.storm.wire import SECRET, StormWorkerClient, serve_orders
+from tests.support.gate.storm.wire import SECRETS, StormWorkerClient, serve_orders
 
 if TYPE_CHECKING:
     from tests.support.gate.storm.world import World
@@ -71,7 +71,7 @@ class Node:
         self.hedged: HedgedLog | None = None
         if weather.hedged:
             log = self.hedged = HedgedLog(log)
-        self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRET)
+        self.fleet = Fleet(log, self.transport, self.clock, self.ids, SECRETS)
 
     @property
     def is_up(self) -> bool:

@@ -17,12 +17,13 @@ from dispatcher.model.execution_token import (
     sign,
     verify,
 )
+from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.worker_protocol import Alive, Finished, WorkEvent, WorkOrder, WorkRefused
 from dispatcher.ports import Clock, Connection, Transport
 from dispatcher.worker_wire import encode_event, encode_order, parse_event, parse_order
 from gpu_worker.service.executions import Executions, Refusal
 
-SECRET = b"sixteen characters and more"
+SECRETS = FleetSecrets("sixteen characters and more")
 CONNECT_S = 2.0
 SILENCE_S = 10.0
 LATE_COPY_S = 40.0
@@ -42,7 +43,7 @@ class StormWorkerClient:
         token = ExecutionToken(
             offer.worker, order.invocation, order.attempt, self._clock.now() + EXECUTION_TOKEN_TTL_S, digest(body)
         )
-        signed = sign(token, SECRET).encode() + b"\n" + body
+        signed = sign(token, SECRETS.signing).encode() + b"\n" + body
         connection = await self._connect(offer.url)
         if self._random.random() < self.duplicates:
             self._copies.add(asyncio.create_task(self._deliver_again(offer.url, signed)))
@@ -83,7 +84,7 @@ async def serve_orders(connection: Connection, executions: Executions, worker: s
     """Execute one order, as gpu_worker/service/server.py does."""
     signed, _, body = (await connection.receive()).partition(b"\n")
     try:
-        token = verify(signed.decode(), SECRET, worker=worker, body=body, now=clock.now())
+        token = verify(signed.decode(), SECRETS, worker=worker, body=body, now=clock.now())
         lines = executions.run(token, parse_order(body))
         first = await anext(lines, None)
     except (Refusal, ExecutionTokenRefused) as error:
