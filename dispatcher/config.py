@@ -50,6 +50,11 @@ class Config(BaseModel):
     rotated: two, separated by a comma. The first signs, both are accepted."""
     worker_secret_arn: str = ""
     """The name of that secret in Secrets Manager, instead of the secret itself."""
+    operator_token: str = ""
+    """The token that opens the operator's page, `GET /operator`; at least 32 characters. Empty: a front has no such
+    page, unless `operator_token_arn` is set."""
+    operator_token_arn: str = ""
+    """The name of that token in Secrets Manager, instead of the token itself."""
     front: Literal["server", "lambda"] = "server"
     """Where the HTTP front runs. "lambda": Lambda freezes it after each answer and reports no disconnect
     (operations/frozen.py)."""

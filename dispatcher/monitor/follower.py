@@ -13,6 +13,7 @@ from dispatcher.model.usage import UsageRow
 from dispatcher.monitor.picture import Picture, WorkerPicture, tenants_of
 from dispatcher.monitor.plan_picture import PlanPicture, needed_now, plan_picture
 from dispatcher.monitor.recent import Recent
+from dispatcher.monitor.tier_picture import TierPicture, tier_pictures
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.follower import Follower
@@ -38,6 +39,11 @@ class LogFollower:
         """Fold all entries written so far. Raises StoreUnavailable, LogGap, LogCorrupt."""
         await self._copy.catch_up()
 
+    @property
+    def position(self) -> int:
+        """All entries below this position of the log were read."""
+        return self._copy.shard.position
+
     def picture(self, now: float) -> Picture:
         """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
         shard = self._copy.shard
@@ -53,6 +59,10 @@ class LogFollower:
     def plan(self, now: float) -> PlanPicture:
         """Return the plan of the fleet, and what waits for which model, at `now` (Unix seconds)."""
         return plan_picture(self._copy.shard.state, self._copy.shard.position, now)
+
+    def tiers(self, now: float) -> Sequence[TierPicture]:
+        """Return what waits and runs in each tier at `now` (Unix seconds)."""
+        return tier_pictures(self._copy.shard.state, now)
 
     def needed(self, now: float) -> WorkersNeeded:
         """Return the number of workers at which no entitled work is late. The search may take seconds."""

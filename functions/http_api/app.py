@@ -20,6 +20,7 @@ from dispatcher.fields.parse import parse
 from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.requests import Endpoint
 from dispatcher.operations.context import Context
+from dispatcher.operator_access import OperatorAccess, make_operator
 from dispatcher.strict_json import parse_object
 from functions.http_api.batches import ROUTES as BATCHES
 from functions.http_api.callers import context_of, tenant_of
@@ -32,6 +33,7 @@ from functions.http_api.frozen import FinishedBeforeLastByte
 from functions.http_api.hints import hint
 from functions.http_api.models import get_model, list_models
 from functions.http_api.openapi.routes import ROUTES as DOCUMENTATION
+from functions.http_api.operator.routes import ROUTES as OPERATOR
 from functions.http_api.readiness import health, ready
 from functions.http_api.responses import ROUTES as RESPONSES
 from functions.http_api.usage import usage
@@ -89,12 +91,15 @@ async def _unexpected(_: Request, error: Exception) -> Response:
     return JSONResponse(ServiceError("The server had an error.", "internal_error").body(), 500)
 
 
-def make_app(make: Callable[[], Context] = make_context) -> Starlette:
-    """Return the app. It calls `make` for its context when it starts."""
+def make_app(
+    make: Callable[[], Context] = make_context, operator: Callable[[Context], OperatorAccess | None] = make_operator
+) -> Starlette:
+    """Return the app. When it starts, it calls `make` for its context, and `operator` for the operator's page."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.context = make()
+        app.state.operator = operator(app.state.context)
         yield
         await app.state.context.finish()
         await app.state.context.workers.close()
@@ -117,11 +122,14 @@ def make_app(make: Callable[[], Context] = make_context) -> Starlette:
         *BATCHES,
         Route("/v1/usage", tenant_usage, methods=["GET"]),
         *DOCUMENTATION,
+        *OPERATOR,
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
     ]
     middleware = [Middleware(ConfiguredCors), Middleware(BoundedConnections), Middleware(FinishedBeforeLastByte)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
+    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
+    made.state.operator = None
+    return made
 
 
 app = make_app()

@@ -18,7 +18,7 @@ def context_of(request: Request) -> Context:
 async def tenant_of(request: Request) -> Tenant:
     """Return the tenant of the request's key, and hold one of its open requests until the answer is sent."""
     context = context_of(request)
-    tenant = await context.directory.tenant_of(_api_key(request))
+    tenant = await context.directory.tenant_of(api_key(request))
     hold_open_request(request, context, tenant.name)
     return tenant
 
@@ -28,6 +28,7 @@ def idempotency_key(request: Request) -> str:
     return id_of(request.headers.get("idempotency-key"), "Idempotency-Key") or ""
 
 
-def _api_key(request: Request) -> str | None:
+def api_key(request: Request) -> str | None:
+    """Return the key or token of the header `Authorization: Bearer`; None if there is none."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None

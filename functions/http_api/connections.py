@@ -107,20 +107,20 @@ def hold_key(request: Request, context: Context, tenant: str, key: str) -> None:
     request.scope[HELD].enter_context(context.limits.key_in_flight(tenant, key))
 
 
-async def read_body(request: Request, within_s: float) -> bytes:
-    """Read the body, up to its bound. Raises EncodedRequest, RequestTooLarge, SlowRequest, ClientDisconnect."""
+async def read_body(request: Request, within_s: float, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """Read the body, up to `bytes_max`. Raises EncodedRequest, RequestTooLarge, SlowRequest, ClientDisconnect."""
     if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
         raise EncodedRequest(encoding)
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {BODY_BYTES_MAX} are accepted.")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise RequestTooLarge(f"The request body has {declared[:20]} bytes; at most {bytes_max} are accepted.")
     received = bytearray()
     try:
         async with asyncio.timeout(within_s):
             async for part in request.stream():
                 received += part
-                if len(received) > BODY_BYTES_MAX:
-                    raise RequestTooLarge(f"The request body is larger than {BODY_BYTES_MAX} bytes.")
+                if len(received) > bytes_max:
+                    raise RequestTooLarge(f"The request body is larger than {bytes_max} bytes.")
     except TimeoutError:
         raise SlowRequest(within_s) from None
     return bytes(received)

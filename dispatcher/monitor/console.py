@@ -1,0 +1,164 @@
+"""What the operator's page shows of a pool, read from its log and its usage. It writes nothing.
+
+All pages of a process share one copy of the shard, which is made when the first page is asked for. However often pages
+are asked for, the log is read at most once in FRESH_S, and the stored usage at most once in USAGE_FRESH_S. A read goes
+on when a page does not wait for it any longer, so a long log is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from dispatcher.model.errors import LogError, StoreUnavailable
+from dispatcher.model.tenants import Tenant
+from dispatcher.monitor.follower import LogFollower
+from dispatcher.monitor.hours import TenantHours, last_hours, tenants_by_hour, total_of
+from dispatcher.monitor.picture import Picture, TenantPicture
+from dispatcher.monitor.plan_picture import PlanPicture
+from dispatcher.monitor.tier_picture import TierPicture
+from dispatcher.monitor.usage import usage_rows
+from dispatcher.ports import Clock, UsageStore
+
+FRESH_S = 2.0
+USAGE_FRESH_S = 60.0
+PATIENCE_S = 5.0
+"""A page waits so long for a read, then it shows what was read before."""
+TENANTS_MAX = 50
+"""A page shows so many tenants: the busiest ones."""
+
+TenantNamed = Callable[[str], Awaitable[Tenant | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`what` failed, and what an operator can `do`; both are sentences."""
+
+    what: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLine:
+    """A tenant of the page. `active`: None if the log has forgotten it, because it is idle. `rate_per_s`: its
+    guarantee in service units a second, None if it cannot be read; `tier` is empty then."""
+
+    name: str
+    tier: str
+    rate_per_s: float | None
+    active: TenantPicture | None
+    hours: TenantHours
+
+    @property
+    def is_below_guarantee(self) -> bool:
+        """Whether it waits and got less service in the last minute than its guarantee."""
+        if self.active is None or not self.active.row.waiting or not self.rate_per_s:
+            return False
+        return self.active.recent.service_per_s < self.rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePicture:
+    """`tenants`: the busiest of `matching` tenants that match, of `known` with a call now or in the shown hours.
+
+    `now` in Unix seconds. `total`: the usage of all tenants. `problems`: why a part is missing or old.
+    """
+
+    pool: str
+    now: float
+    gate: Picture
+    tiers: Sequence[TierPicture]
+    plan: PlanPicture
+    tenants: Sequence[TenantLine]
+    matching: int
+    known: int
+    total: TenantHours
+    problems: Sequence[Problem]
+
+
+class Console:
+    """`tenant_named`: reads a tenant's configuration, for tenants that the log has forgotten."""
+
+    def __init__(self, follower: LogFollower, usage: UsageStore, tenant_named: TenantNamed, clock: Clock) -> None:
+        self._follower, self._store = follower, usage
+        self._tenant_named, self._clock = tenant_named, clock
+        self._read_at = self._usage_at = -inf
+        self._hours: dict[str, TenantHours] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def look(self, find: str = "") -> ConsolePicture:
+        """Return the picture. `find`: only tenants with this text in their names. It raises no error of the store or
+        the log: what cannot be read is one of the picture's problems."""
+        problems = await self._refreshed()
+        now = self._clock.now()
+        gate = self._follower.picture(now)
+        active = {each.row.tenant: each for each in gate.tenants}
+        known = sorted({*active, *self._hours})
+        matching = [name for name in known if find in name]
+        matching.sort(key=lambda name: self._busyness(name, active.get(name)), reverse=True)
+        try:
+            names = matching[:TENANTS_MAX]
+            lines = await asyncio.gather(*(self._line(name, active.get(name)) for name in names))
+        except StoreUnavailable as error:
+            problems.append(Problem(f"The configuration of idle tenants cannot be read: {error}", _CHECK_TABLE))
+            lines = [_line(name, active.get(name), None, self._hours.get(name)) for name in names]
+        return ConsolePicture(
+            self._follower.shard, now, gate, self._follower.tiers(now), self._follower.plan(now), lines,
+            len(matching), len(known), total_of(self._hours.values()), problems,
+        )  # fmt: skip
+
+    async def _refreshed(self) -> list[Problem]:
+        """Read what is old. Return what is wrong with the last read, or that it has not ended."""
+        if self._reading is None and self._clock.monotonic() - self._read_at >= FRESH_S:
+            self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(self._forget_reading)
+        if self._reading is None:
+            return []
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.shield(self._reading)
+        except TimeoutError:
+            what = f"The log is still being read, and the page shows position {self._follower.position}."
+            return [Problem(what, "Load the page again in a few seconds.")]
+        except StoreUnavailable as error:
+            return [Problem(f"The log or the usage cannot be read: {error}", _CHECK_TABLE)]
+        except LogError as error:
+            return [Problem(f"The log cannot be used: {error}", _CHECK_LOG)]
+        return []
+
+    async def _read(self) -> None:
+        await self._follower.catch_up()
+        began = self._clock.monotonic()
+        if began - self._usage_at >= USAGE_FRESH_S:
+            first, last = last_hours(self._clock.now())
+            rows = await usage_rows(self._store, self._follower, None, first, last)
+            self._hours, self._usage_at = tenants_by_hour(rows, self._clock.now()), began
+        self._read_at = began
+
+    def _forget_reading(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # each waiting page has it
+
+    def _busyness(self, name: str, active: TenantPicture | None) -> tuple[float, float, float]:
+        hours = self._hours[name].service if name in self._hours else 0.0
+        if active is None:
+            return 0.0, 0.0, hours
+        return float(active.row.waiting + active.row.running), active.recent.service_per_s, hours
+
+    async def _line(self, name: str, active: TenantPicture | None) -> TenantLine:
+        config = await self._tenant_named(name) if active is None else None
+        return _line(name, active, config, self._hours.get(name))
+
+
+_CHECK_TABLE = "Check the front's network and its rights to the table; `headgate doctor after` names what fails."
+_CHECK_LOG = "If `headgate top` fails too, restore the table, or the data folder, to a time before the damage."
+
+
+def _line(name: str, active: TenantPicture | None, config: Tenant | None, hours: TenantHours | None) -> TenantLine:
+    """Return the line of a tenant: from the log, or, if the log has forgotten it, from its configuration."""
+    tier = active.row.tier if active else config.tier.value if config else ""
+    rate = active.row.rate_per_s if active else config.share.rate_per_s if config else None
+    return TenantLine(name, tier, rate, active, hours or TenantHours(name))

@@ -1,0 +1,1 @@
+"""The operator's page, `GET /operator`: read-only, for administrators with the operator's token."""

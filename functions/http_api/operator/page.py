@@ -1,0 +1,77 @@
+"""The operator's page and its login form as HTML without scripts. Pure: a picture in, bytes out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from xml.etree.ElementTree import Element
+
+from dispatcher.monitor.console import ConsolePicture, Problem
+from functions.http_api.operator.elements import Child, element, written
+from functions.http_api.operator.sections import fleet_sections, summary, tenant_section, tier_section, usage_section
+from functions.http_api.operator.style import STYLE
+
+PATH, LOGIN_PATH, LOGOUT_PATH = "/operator", "/operator/login", "/operator/logout"
+REFRESH_S = 10
+
+
+def operator_page(picture: ConsolePicture, *, find: str, refreshes: bool) -> bytes:
+    """Return the page. `find`: the text that tenants were searched by. `refreshes`: the browser loads it again after
+    REFRESH_S."""
+    main = element(
+        "main",
+        *map(_problem, picture.problems),
+        summary(picture),
+        tenant_section(picture, find, refreshes=refreshes),
+        tier_section(picture),
+        *fleet_sections(picture),
+        usage_section(picture),
+    )
+    return _document(
+        f"headgate: {picture.pool}", _header(picture, find, refreshes=refreshes), main, refreshes=refreshes
+    )
+
+
+def login_page(problem: str = "") -> bytes:
+    """Return the form for the token. `problem`: why the last try failed."""
+    form = element(
+        "form",
+        element("label", "Operator's token", for_="token"),
+        element("input", type="password", name="token", id="token", required="", autocomplete="current-password"),
+        element("button", "Log in"),
+        method="post",
+        action=LOGIN_PATH,
+    )
+    said = [element("p", problem, class_="bad", role="alert")] if problem else []
+    main = element("main", element("h1", "headgate"), *said, form)
+    return _document("headgate: log in", main, refreshes=False)
+
+
+def _document(title: str, *parts: Child, refreshes: bool) -> bytes:
+    refresh = [element("meta", http_equiv="refresh", content=str(REFRESH_S))] if refreshes else []
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        *refresh,
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        element("style", STYLE),
+    )
+    return written(element("html", head, element("body", *parts), lang="en"))
+
+
+def _header(picture: ConsolePicture, find: str, *, refreshes: bool) -> Element:
+    at = datetime.fromtimestamp(picture.now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    fields = [element("input", type="hidden", name="find", value=find)] if find else []
+    if refreshes:
+        said = f"{at}, again every {REFRESH_S} s"
+        fields.append(element("input", type="hidden", name="refresh", value="off"))
+    else:
+        said = f"{at}, not refreshed"
+    switch = element("form", *fields, element("button", "Stop" if refreshes else "Refresh"), method="get", action=PATH)
+    logout = element("form", element("button", "Log out"), method="post", action=LOGOUT_PATH)
+    return element("header", element("h1", f"headgate: {picture.pool}"), element("span", said), switch, logout)
+
+
+def _problem(problem: Problem) -> Element:
+    return element("div", element("strong", problem.what), " ", problem.do, class_="problem", role="alert")

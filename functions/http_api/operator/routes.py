@@ -1,0 +1,82 @@
+"""The routes of the operator's page. The token comes in a header or in the login form, never in the URL."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from dispatcher.operator_access import OperatorAccess
+from functions.http_api.callers import api_key, context_of
+from functions.http_api.connections import read_body
+from functions.http_api.operator.page import LOGIN_PATH, LOGOUT_PATH, PATH, login_page, operator_page
+from functions.http_api.operator.session import COOKIE, LIVES_S, is_session, is_token, new_session
+from functions.http_api.operator.style import HEADERS
+from functions.observability import logger
+
+FORM_BYTES_MAX = 4_096
+FIND_CHARS_MAX = 64
+_WRONG = "This is not the operator's token of this front."
+
+
+async def _page(request: Request) -> Response:
+    access = _access(request)
+    if not _may_read(request, access):
+        wrong = _WRONG if "authorization" in request.headers else ""
+        return HTMLResponse(login_page(wrong), 401, headers={**HEADERS, "www-authenticate": "Bearer"})
+    find = request.query_params.get("find", "").strip()[:FIND_CHARS_MAX]
+    picture = await access.console.look(find)
+    page = operator_page(picture, find=find, refreshes=request.query_params.get("refresh") != "off")
+    return HTMLResponse(page, 503 if picture.problems else 200, headers=HEADERS)
+
+
+async def _login(request: Request) -> Response:
+    access, context = _access(request), context_of(request)
+    body = await read_body(request, context.limit_settings.body_s, FORM_BYTES_MAX)
+    (given, *_) = parse_qs(body.decode("utf-8", "replace")).get("token", [""])
+    if not is_token(access.token, given.strip()):
+        logger.warning("a wrong operator's token was sent")
+        return HTMLResponse(login_page(_WRONG), 401, headers=HEADERS)
+    response = RedirectResponse(PATH, 303, headers=HEADERS)
+    session = new_session(access.token, context.clock.now())
+    response.set_cookie(
+        COOKIE, session, max_age=LIVES_S, path=PATH, secure=_is_https(request), httponly=True, samesite="strict"
+    )  # fmt: skip
+    return response
+
+
+async def _logout(request: Request) -> Response:
+    _access(request)
+    response = RedirectResponse(PATH, 303, headers=HEADERS)
+    response.delete_cookie(COOKIE, path=PATH, secure=_is_https(request), httponly=True, samesite="strict")
+    return response
+
+
+def _access(request: Request) -> OperatorAccess:
+    """Return what the page is read with. Raises HTTPException if this front has no operator's token."""
+    access: OperatorAccess | None = request.app.state.operator
+    if access is None:
+        raise HTTPException(404, "This front has no operator's page: HEADGATE_OPERATOR_TOKEN is not set")
+    return access
+
+
+def _may_read(request: Request, access: OperatorAccess) -> bool:
+    given = api_key(request)
+    if given is not None:
+        return is_token(access.token, given)
+    return is_session(access.token, request.cookies.get(COOKIE, ""), context_of(request).clock.now())
+
+
+def _is_https(request: Request) -> bool:
+    """Return whether the browser uses HTTPS, to this process or to a load balancer before it."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
+
+
+ROUTES = [
+    Route(PATH, _page, methods=["GET"]),
+    Route(LOGIN_PATH, _login, methods=["POST"]),
+    Route(LOGOUT_PATH, _logout, methods=["POST"]),
+]

@@ -1,0 +1,190 @@
+"""The sections of the operator's page: summary, tenants, tiers, workers, models, plan and usage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from dispatcher.monitor.console import ConsolePicture, TenantLine
+from dispatcher.monitor.hours import HOURS, TenantHours
+from dispatcher.monitor.picture import WorkerPicture
+from functions.http_api.operator.chart import hours_chart
+from functions.http_api.operator.elements import Child, element, table
+
+DASH = "–"
+GROUPS_MAX = 20
+"""The page shows so many groups of the plan: those that are due first."""
+
+
+def summary(picture: ConsolePicture) -> Element:
+    gate = picture.gate
+    if not gate.position:
+        return element("p", "The log is empty: no worker has joined yet.")
+    leader = gate.leader or "none, each process decides alone"
+    workers = [each for each in gate.workers if each.state == "serving"]
+    running, slots = sum(each.running for each in gate.workers), sum(each.slots for each in workers)
+    capacity = f"{gate.capacity_per_s:,.0f}/s" if gate.capacity_per_s else "not measured yet"
+    is_overbooked = 0 < gate.capacity_per_s < gate.guaranteed_per_s
+    guaranteed = f"{gate.guaranteed_per_s:,.0f}/s"
+    facts: list[tuple[str, Child]] = [
+        ("Waiting", f"{sum(each.waiting for each in picture.tiers):,}"),
+        ("Running, of open slots", f"{running:,} of {slots:,}"),
+        ("Serving workers", f"{len(workers):,} of {len(gate.workers):,}"),
+        ("Capacity", capacity),
+        ("Guaranteed to active tenants", _bad(f"{guaranteed}: overbooked") if is_overbooked else guaranteed),
+        (f"Service, last {HOURS} hours", _chart("All tenants", picture.total, gate.capacity_per_s, "capacity")),
+        ("Leader", f"{leader} (epoch {gate.epoch})"),
+        ("Log", f"position {gate.position:,}, written {max(0.0, picture.now - gate.at):,.0f} s ago"),
+    ]
+    return element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts))
+
+
+def tenant_section(picture: ConsolePicture, find: str, *, refreshes: bool) -> Element:
+    columns = (
+        "Tenant", "Tier", "Waiting", "Running", "Service/s now", "Share", "Guarantee/s", f"Last {HOURS} hours",
+        "Wait P50 / P99", "First token P50 / P99",
+    )  # fmt: skip
+    caption = "Service units in the last minute, and by hour. Dashed: the guarantee. Pale: the hour that has not ended."
+    empty = f"No tenant with {find!r} in its name." if find else f"No tenant had a request in the last {HOURS} hours."
+    rows = table(caption, columns, map(_tenant, picture.tenants), empty=empty, text=2)
+    return _section("Tenants", _search(find, refreshes=refreshes), element("p", _shown(picture)), rows)
+
+
+def tier_section(picture: ConsolePicture) -> Element:
+    rows = [
+        (each.tier, str(each.tenants), f"{each.waiting:,}", f"{each.running:,}", _seconds(each.oldest_s))
+        for each in picture.tiers
+    ]
+    columns = ("Tier", "Tenants with requests", "Waiting", "Running", "Longest wait")
+    return _section("Waiting by tier", table("Requests by the tier of their tenant.", columns, rows, empty=""))
+
+
+def fleet_sections(picture: ConsolePicture) -> Sequence[Element]:
+    columns = ("Worker", "State", "Model", "Address", "Running", "Service/s")
+    none = "No worker has joined: start one, or look at the events of its ECS service."
+    workers = table(
+        "Workers in the log. Service: measured, in service units a second.", columns,
+        map(_worker, picture.gate.workers), empty=none, text=4,
+    )  # fmt: skip
+    models = [
+        (each.model, _names(each.workers), _names(each.loading), f"{each.waiting:,}",
+         _seconds(each.oldest_s if each.waiting else None))
+        for each in picture.plan.models
+    ]  # fmt: skip
+    head = ("Model", "Loaded on", "Loading on", "Waiting", "Longest wait")
+    listed = table("Models that workers have or requests wait for.", head, models, empty="No model is known.", text=3)
+    return _section("Workers", workers), _section("Models", listed), _plan(picture)
+
+
+def usage_section(picture: ConsolePicture) -> Element:
+    shown = sorted((each.hours for each in picture.tenants), key=lambda each: each.service, reverse=True)
+    used = [each for each in shown if each.requests]
+    total = [("All tenants", picture.total)] if picture.total.requests else []
+    rows = [_usage(name, each) for name, each in [*total, *((each.tenant, each) for each in used)]]
+    columns = ("Tenant", "Requests", "Input tokens", "Output tokens", "Service units")
+    caption = f"Requests that ended in the last {HOURS} hours, read at most once a minute."
+    return _section("Usage", table(caption, columns, rows, empty=f"No request ended in the last {HOURS} hours."))
+
+
+def _plan(picture: ConsolePicture) -> Element:
+    plan = picture.plan
+    if not plan.made_at:
+        return _section("Plan", element("p", "There is no plan: it is made for workers of several models."))
+    old = "" if plan.is_fresh else ", too old to be used"
+    said = f"Made {max(0.0, picture.now - plan.made_at):,.0f} s ago{old}. {plan.late_requests:,} requests will be late."
+    orders = [
+        (each.worker, each.model, each.planned or DASH, each.ordered or DASH, " ".join(map(str, each.order)) or DASH)
+        for each in plan.workers
+    ]
+    numbered = sorted(enumerate(plan.groups), key=lambda pair: pair[1].due_at)
+    groups = [
+        (str(number), each.tenant or "(others)", each.model or DASH, each.slo_class, f"{each.requests:,}",
+         f"{each.due_at - picture.now:,.0f} s", _late(each.ends_at - each.due_at))
+        for number, each in numbered[:GROUPS_MAX]
+    ]  # fmt: skip
+    caption = f"Groups of waiting requests: {len(groups)} of {len(plan.groups)}, those that are due first."
+    return _section(
+        "Plan",
+        element("p", said),
+        table("Models of the workers.", ("Worker", "Has", "Planned", "Ordered to load", "Next groups"), orders,
+              empty="", text=5),
+        table(caption, ("Group", "Tenant", "Model", "Class", "Requests", "Due in", "Late by"), groups,
+              empty="The plan has no group.", text=4),
+    )  # fmt: skip
+
+
+def _section(title: str, *parts: Child) -> Element:
+    return element("section", element("h2", title), *parts)
+
+
+def _search(find: str, *, refreshes: bool) -> Element:
+    kept = [] if refreshes else [element("input", type="hidden", name="refresh", value="off")]
+    return element(
+        "form",
+        element("label", "Find tenants", for_="find"),
+        element("input", type="search", name="find", id="find", value=find, maxlength="64"),
+        *kept,
+        element("button", "Find"),
+        method="get",
+        action="/operator",
+        role="search",
+    )
+
+
+def _shown(picture: ConsolePicture) -> str:
+    known = f"{picture.known:,} tenants had requests in the last {HOURS} hours"
+    if picture.matching < picture.known:
+        known = f"{picture.matching:,} of {known} match"
+    shown = len(picture.tenants)
+    return f"{known}." if shown == picture.matching else f"{known}. The {shown} busiest are shown; search for others."
+
+
+def _tenant(line: TenantLine) -> Sequence[Child]:
+    chart = _chart(line.name, line.hours, line.rate_per_s, "guarantee")
+    tier = line.tier or DASH
+    guarantee: Child = DASH if not line.rate_per_s else f"{line.rate_per_s:,.0f}"
+    if line.active is None:
+        return line.name, tier, "0", "0", "0", "0%", guarantee, chart, DASH, DASH
+    row, recent = line.active.row, line.active.recent
+    if line.is_below_guarantee:
+        guarantee = _bad(f"{guarantee}, below it")
+    return (
+        line.name, tier, f"{row.waiting:,}", f"{row.running:,}", f"{recent.service_per_s:,.0f}",
+        f"{recent.share:.0%}", guarantee, chart, _pair(recent.wait_p50_s, recent.wait_p99_s),
+        _pair(recent.first_token_p50_s, recent.first_token_p99_s),
+    )  # fmt: skip
+
+
+def _worker(worker: WorkerPicture) -> Sequence[Child]:
+    capacity = f"{worker.service_per_s:,.0f}" if worker.service_per_s else DASH
+    state: Child = worker.state if worker.state == "serving" else _bad(worker.state)
+    return worker.worker, state, worker.model, worker.url, f"{worker.running} of {worker.slots}", capacity
+
+
+def _usage(name: str, hours: TenantHours) -> Sequence[Child]:
+    counts = hours.requests, hours.input_tokens, hours.output_tokens, hours.service
+    return name, *(f"{count:,.0f}" for count in counts)
+
+
+def _chart(name: str, hours: TenantHours, level_per_s: float | None, level_name: str) -> Element:
+    return hours_chart(name, hours.by_hour, level_per_s, level_name)
+
+
+def _bad(text: str) -> Element:
+    return element("span", text, class_="bad")
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) or DASH
+
+
+def _late(seconds: float) -> Child:
+    return _bad(f"{seconds:,.0f} s") if seconds > 0 else DASH
+
+
+def _seconds(seconds: float | None) -> str:
+    return DASH if seconds is None else f"{max(0.0, seconds):,.0f} s"
+
+
+def _pair(p50: float | None, p99: float | None) -> str:
+    return DASH if p50 is None or p99 is None else f"{p50:.2f} / {p99:.2f} s"
