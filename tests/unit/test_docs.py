@@ -150,11 +150,13 @@ def test_every_command_exists_with_its_options() -> None:
     assert {str(command): reason for command in shown if (reason := broken_command(command))} == {}
 
 
-def test_the_guide_for_tenants_has_every_route() -> None:
+def test_the_guides_have_every_route() -> None:
     paths = [route.path for route in make_app().routes if isinstance(route, Route)]
-    guide = (ROOT / "docs" / "tenants.md").read_text("utf-8")
     assert "/v1/chat/completions" in paths
-    assert [path for path in paths if path.partition("{")[0].rstrip("/") not in guide] == []
+    for path in paths:
+        reader = "operators" if path.startswith("/operator") else "tenants"
+        guide = (ROOT / "docs" / f"{reader}.md").read_text("utf-8")
+        assert path.partition("{")[0].rstrip("/") in guide, path
 
 
 @pytest.mark.parametrize(
