@@ -141,7 +141,7 @@ def _quantities(of: Installation) -> Iterator[tuple[str, float]]:
     idle_reads = gates * MEASURED["read units, idle gate process, per second"] * SECONDS
     yield "DynamoDB, reads (million)", (invocations * MEASURED["read units of an invocation"] + idle_reads) / MILLION
     yield "metrics (metric)", METRICS
-    yield "secrets (secret)", 1
+    yield "secrets (secret)", 2
 
 
 def lambda_front(invocations: float, seconds: float) -> float:

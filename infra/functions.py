@@ -20,7 +20,7 @@ from headgate.deployment.model import Deployment
 from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_gate, allow_network, allow_result, allow_scaling, function_role
+from infra.roles import allow_gate, allow_network, allow_operator_page, allow_result, allow_scaling, function_role
 from infra.state import State
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
@@ -90,6 +90,8 @@ class Functions(Construct):
         if deployment.front == "lambda":
             self.front = self._gate_function(FRONT, state, execution)
             self.front_log = self._logs[FRONT.name]
+            allow_operator_page(self._roles[FRONT.name], state)
+            self.front.add_environment("HEADGATE_OPERATOR_TOKEN_ARN", state.operator_token.secret_arn)
             self._serve_http(self.front)
         self._allow_invokers()
         self._accept_events()

@@ -106,6 +106,11 @@ def allow_result(role: iam.Role, state: State) -> None:
     _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
 
 
+def allow_operator_page(role: iam.Role, state: State) -> None:
+    """Allow a front to read the token that opens its page for operators."""
+    _allow(role, ["secretsmanager:GetSecretValue"], [state.operator_token.secret_arn])
+
+
 def allow_scaling(role: iam.Role, service_arn: str) -> None:
     """Allow to read and set the desired count of one ECS service."""
     _allow(role, ["ecs:DescribeServices", "ecs:UpdateService"], [service_arn])

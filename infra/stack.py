@@ -22,7 +22,7 @@ from infra.gpu_fleet import WORKERS, GpuFleet
 from infra.network import Network
 from infra.observability import FIVE_MINUTES, Observability, Watched, log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_files, allow_gate, allow_scaling, allow_worker, task_role
+from infra.roles import allow_files, allow_gate, allow_operator_page, allow_scaling, allow_worker, task_role
 from infra.state import State
 
 
@@ -80,6 +80,8 @@ class HeadgateStack(Stack):
         )
         Observability(self, "Observability", watched=watched, deployment=deployment)
         table = self._state.table.table_name
+        token = self._state.operator_token.secret_name
+        CfnOutput(self, "OperatorToken", value=token, description="The secret with the token of the page /operator")
         CfnOutput(self, "TableName", value=table, description="HEADGATE_TABLE for the command line")
 
     def _environment(self) -> dict[str, str]:
@@ -123,6 +125,7 @@ class HeadgateStack(Stack):
         role = task_role(self, "FrontRole", worker_secret=self._state.worker_secret)
         allow_gate(role, self._state, self._execution.queue)
         allow_files(role, self._state)
+        allow_operator_page(role, self._state)
         if self._deployment.workers.model is not None:
             allow_scaling(role, self._workers_arn())
         front = Front(
@@ -136,6 +139,7 @@ class HeadgateStack(Stack):
             environment={
                 **self._environment(),
                 "HEADGATE_FILES": f"s3:{self._state.files.bucket_name}",
+                "HEADGATE_OPERATOR_TOKEN_ARN": self._state.operator_token.secret_arn,
                 "AWS_DEFAULT_REGION": self.region,
             },
             log=log,

@@ -1,4 +1,4 @@
-"""The state of the gate: one DynamoDB table, without an index, the bucket of the batch API's files, and the secret.
+"""The state of the gate: one DynamoDB table, without an index, the bucket of the batch API's files, and two secrets.
 
 It repeats the layout of dispatcher/stores/dynamodb/layout.py, because infra imports nothing of the dispatcher.
 tests/infra/test_state.py compares the two.
@@ -25,7 +25,8 @@ the resource, which is still empty."""
 
 class State(Construct):
     """The table: billed on demand, restorable to any second of the last 35 days, kept when the stack is deleted. The
-    bucket is kept too, and its objects expire. The secret is shared by the gate's processes and the workers."""
+    bucket is kept too, and its objects expire. The worker secret is shared by the gate's processes and the
+    workers, and the operator's token by the fronts."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
@@ -61,14 +62,27 @@ class State(Construct):
         )
         reason = "The gate alone reads and writes the bucket, for a tenant and a file that its log names."
         acknowledge(self.files, {"AwsSolutions-S1": reason})
-        self.worker_secret = secretsmanager.Secret(
-            self,
+        self.worker_secret = self._secret(
             "WorkerSecret",
-            description="headgate: the gate signs work orders with it, the workers verify them",
+            "headgate: the gate signs work orders with it, the workers verify them",
+            "An operator rotates it in three steps, a day apart, without a restart (docs/operators.md).",
+        )
+        self.operator_token = self._secret(
+            "OperatorToken",
+            "headgate: opens the read-only page GET /operator of every front",
+            "People type it in. An operator replaces it and restarts the fronts.",
+        )
+
+    def _secret(self, construct_id: str, description: str, not_rotated: str) -> secretsmanager.Secret:
+        """Make a random secret. `not_rotated`: why Secrets Manager does not rotate it by itself."""
+        secret = secretsmanager.Secret(
+            self,
+            construct_id,
+            description=description,
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 password_length=SECRET_CHARS, exclude_punctuation=True
             ),
             removal_policy=RemovalPolicy.DESTROY,
         )
-        reason = "An operator rotates it in three steps, a day apart, without a restart (docs/operators.md)."
-        acknowledge(self.worker_secret, {"AwsSolutions-SMG4": reason})
+        acknowledge(secret, {"AwsSolutions-SMG4": not_rotated})
+        return secret

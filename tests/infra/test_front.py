@@ -126,3 +126,25 @@ def test_the_invokers_of_the_file_may_invoke(template: Template, synthesise: Syn
     allowed = [each for each in of_type(made, "AWS::Lambda::Permission") if each["Principal"] == tenant]
     assert len(allowed) == 2
     assert {each["Action"] for each in allowed} == {"lambda:InvokeFunction"}
+
+
+@pytest.mark.parametrize("front", ["fargate", "lambda"])
+def test_fronts_alone_read_the_operators_token(front: str, synthesise: Synthesise) -> None:
+    made = template_in(synthesise(front=front))
+    (token,) = (
+        name
+        for name, each in made["Resources"].items()
+        if each["Type"] == "AWS::SecretsManager::Secret" and "/operator" in each["Properties"]["Description"]
+    )
+    readers = [policy["PolicyName"] for policy in of_type(made, "AWS::IAM::Policy") if token in json.dumps(policy)]
+    assert len(readers) == 1
+    assert "FrontRole" in readers[0]
+    if front == "lambda":
+        environments = [each["Environment"]["Variables"] for each in of_type(made, "AWS::Lambda::Function")]
+    else:
+        environments = [
+            {each["Name"]: each["Value"] for each in one["Environment"]} for one in containers(made).values()
+        ]
+    named = [each["HEADGATE_OPERATOR_TOKEN_ARN"] for each in environments if "HEADGATE_OPERATOR_TOKEN_ARN" in each]
+    assert named
+    assert all(value == {"Ref": token} for value in named)
