@@ -132,6 +132,8 @@ def _show(addresses: Addresses, options: StackOptions, json: bool, end: str) -> 
         *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
         ("AWS endpoint", addresses.aws_endpoint_url),
         ("model", addresses.model),
+        ("page for operators", addresses.operator_url),
+        ("its token", addresses.operator_token),
         *((f"key of {tenant}", key) for tenant, key in addresses.api_keys.items()),
         *((f"{process.role}, process {process.pid}", process.url or "") for process in addresses.processes),
         ("logs", str(options.home / "logs")),

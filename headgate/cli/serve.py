@@ -97,6 +97,7 @@ def _show(addresses: ServeAddresses, json: bool) -> None:
         *(("OpenAI base URL", url) for url in addresses.openai_base_urls),
         ("model", addresses.model),
         ("data", addresses.data),
+        (f"page for operators (token: {addresses.data}/operator-token)", addresses.operator_url),
         *((f"key of {tenant} (shown once)", key) for tenant, key in addresses.api_keys.items()),
     ]
     next_steps = f"""

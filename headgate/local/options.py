@@ -132,5 +132,8 @@ class Addresses(BaseModel):
     model: str
     """The name of the model that the workers serve."""
     api_keys: dict[str, str]
+    operator_url: str
+    operator_token: str
+    """Opens the page for operators at `operator_url`."""
     processes: list[ProcessAddress]
     """The processes at the time when the stack was ready. Lambda environments come and go later."""

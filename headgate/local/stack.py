@@ -57,6 +57,7 @@ class Stack:
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._worker: WorkerPicture | None = None
         self._on_loss = on_loss
+        self._operator_token = secrets.token_urlsafe(33)
         self._services: list[ProcessAddress] = []
         """The processes that the stack cannot do without."""
 
@@ -117,7 +118,7 @@ class Stack:
         moto_url = await self._service("moto", ["-m", "headgate.local.moto.server"])
         dynamodb_url = await self._dynamodb_url(moto_url, on_step)
         await make_table(dynamodb_url)
-        environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url))
+        environment = _environment(options, moto_url, dynamodb_url, await make_queue(moto_url), self._operator_token)
         if options.slo_classes:
             environment |= {"HEADGATE_SLO_CLASSES": options.slo_classes, "HEADGATE_FILES": await make_bucket(moto_url)}
         config = load_config(environment)
@@ -151,6 +152,8 @@ class Stack:
             aws_endpoint_url=aws_url,
             model=self.model,
             api_keys=keys,
+            operator_url=f"{fleet.urls('front')[0]}/operator",
+            operator_token=self._operator_token,
             processes=[*fleet.addresses, *self._services],
         )
 
@@ -214,7 +217,9 @@ def base_environment() -> dict[str, str]:
     return {**own, **CREDENTIALS, "PYTHONUNBUFFERED": "1"}
 
 
-def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str) -> dict[str, str]:
+def _environment(
+    options: StackOptions, moto_url: str, dynamodb_url: str, queue_url: str, operator_token: str
+) -> dict[str, str]:
     return {
         **base_environment(),
         "AWS_ENDPOINT_URL": moto_url,
@@ -226,6 +231,7 @@ def _environment(options: StackOptions, moto_url: str, dynamodb_url: str, queue_
         "HEADGATE_POOL": POOL,
         "HEADGATE_ORDER": options.order,
         "HEADGATE_WORKER_SECRET": secrets.token_urlsafe(33),
+        "HEADGATE_OPERATOR_TOKEN": operator_token,
         "POWERTOOLS_SERVICE_NAME": "headgate",
         "POWERTOOLS_METRICS_NAMESPACE": "headgate",
         "POWERTOOLS_TRACE_DISABLED": "true",

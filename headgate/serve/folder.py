@@ -2,6 +2,7 @@
 
 headgate.sqlite     the gate's log, invocations, tenants (with SQLite's files -wal and -shm beside it)
 worker-secret       the secret that signs work orders; readable by its owner only
+operator-token      the token of the page for operators; readable by its owner only
 gate.json           the settings of the gate that belong to the log, such as its order
 lock                locked while `headgate serve` runs
 files/              the files of the batch API, by tenant
@@ -22,7 +23,8 @@ from dispatcher.model.errors import ConfigurationError
 from headgate.local.options import LOG_BYTES_MAX
 
 DEFAULT_FOLDER = Path("headgate-data")
-DATABASE, SECRET, SETTINGS, LOCK = "headgate.sqlite", "worker-secret", "gate.json", "lock"
+DATABASE, SETTINGS, LOCK = "headgate.sqlite", "gate.json", "lock"
+SECRET, TOKEN = "worker-secret", "operator-token"
 FILES, LOGS = "files", "logs"
 ORDER = "HEADGATE_ORDER"
 SECRET_BYTES = 33
@@ -51,16 +53,20 @@ class DataFolder:
         return self.path / LOGS
 
     def prepare(self) -> None:
-        """Create the folder, readable by its owner only, and its secret. Move large log files aside."""
+        """Create the folder, readable by its owner only, and its secrets. Move large log files aside."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
-        self._make_secret()
+        for name in (SECRET, TOKEN):
+            self._make_secret(name)
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES_MAX:
                 log.replace(log.with_suffix(".log.1"))
 
     def secret(self) -> str:
         return (self.path / SECRET).read_text()
+
+    def operator_token(self) -> str:
+        return (self.path / TOKEN).read_text().strip()
 
     def settings(self) -> dict[str, str]:
         """Return the variables that `keep_settings` stored last; none for a new folder. Raises ConfigurationError if
@@ -106,10 +112,10 @@ class DataFolder:
             raise ConfigurationError(f"{self.path} has no {DATABASE}: start `headgate serve --data {self.path}` first")
         return self
 
-    def _make_secret(self) -> None:
-        path = self.path / SECRET
+    def _make_secret(self, name: str) -> None:
+        path = self.path / name
         if not path.exists() or len(path.read_bytes()) < SECRET_BYTES:
-            self._write(SECRET, secrets.token_urlsafe(SECRET_BYTES))
+            self._write(name, secrets.token_urlsafe(SECRET_BYTES))
 
     def _write(self, name: str, text: str) -> None:
         """Write a file that only its owner can read. After a crash it has the new content or the old one, never a part.

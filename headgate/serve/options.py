@@ -28,4 +28,6 @@ class ServeAddresses(BaseModel):
     model: str
     api_keys: dict[str, str]
     """The keys of the tenants that this start created, by name. A key is shown only once."""
+    operator_url: str
+    """The page for operators; its token is in the file operator-token of the data folder."""
     processes: list[ProcessAddress]

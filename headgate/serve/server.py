@@ -125,6 +125,7 @@ class Server:
             data=str(options.home),
             model=model,
             api_keys=keys,
+            operator_url=f"{self._fleet.urls(FRONT)[0]}/operator",
             processes=self._fleet.addresses,
         )
 
@@ -175,6 +176,7 @@ def _environment(folder: DataFolder) -> Mapping[str, str]:
         "HEADGATE_FILES": folder.files,
         "HEADGATE_POOL": POOL,
         "HEADGATE_WORKER_SECRET": folder.secret(),
+        "HEADGATE_OPERATOR_TOKEN": folder.operator_token(),
         "POWERTOOLS_SERVICE_NAME": "headgate",
         "POWERTOOLS_METRICS_NAMESPACE": "headgate",
         "POWERTOOLS_TRACE_DISABLED": "true",

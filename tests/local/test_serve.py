@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
 from openai import OpenAI
 
 from tests.support.hang_guard import HANG_S
+from tests.support.html import Page
 from tests.support.local.stack import ROOT, Usage, eventually, run_json, total
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
@@ -32,6 +34,7 @@ class Served:
     data: str
     model: str
     api_keys: dict[str, str]
+    operator_url: str
     processes: list[dict[str, Any]]
 
     def openai(self, key: str) -> OpenAI:
@@ -107,6 +110,24 @@ def test_a_restart_keeps_tenants_usage_and_answers(data: Path) -> None:
     complete(again, other, 4)
     assert usage(again).output_tokens == 14
     assert again.stop() == 0
+
+
+def test_the_operators_page_needs_the_token_of_the_folder(data: Path) -> None:
+    served = serve(data)
+    complete(served, served.api_keys["default"], 4)
+    token = (Path(served.data) / "operator-token").read_text()
+    refused = [httpx.get(served.operator_url), *(_page(served, wrong) for wrong in (served.api_keys["default"], "x"))]
+    assert [page.status_code for page in refused] == [401] * 3
+    assert not any("default" in page.text for page in refused)
+    shown = _page(served, token)
+    assert shown.status_code == 200
+    assert any("default" in " ".join(row) for rows in Page(shown.text).tables.values() for row in rows)
+    assert served.api_keys["default"] not in shown.text
+    assert served.stop() == 0
+
+
+def _page(served: Served, token: str) -> httpx.Response:
+    return httpx.get(served.operator_url, headers={"authorization": f"Bearer {token}"}, timeout=HANG_S)
 
 
 def test_deferred_requests_use_what_others_leave(data: Path) -> None:

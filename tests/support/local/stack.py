@@ -40,6 +40,8 @@ class Running:
     aws_endpoint_url: str
     model: str
     api_keys: dict[str, str]
+    operator_url: str
+    operator_token: str
     processes: list[dict[str, Any]]
     home: Path
     order: str = "bwfq"

@@ -11,6 +11,8 @@ from headgate.cli.lines_to_paste import lines_to_paste
 from headgate.local.options import Addresses
 
 ADDRESSES = Addresses(
+    operator_url="http://127.0.0.1:1/operator",
+    operator_token="t",
     openai_base_url="http://127.0.0.1:1/v1",
     openai_base_urls=["http://127.0.0.1:1/v1"],
     aws_endpoint_url="http://127.0.0.1:2",

@@ -12,7 +12,14 @@ from headgate.local.background import STATE, BackgroundStack, default_folder, ru
 from headgate.local.options import Addresses
 
 ADDRESSES = Addresses(
-    openai_base_url="u", openai_base_urls=["u"], aws_endpoint_url="a", model="m", api_keys={}, processes=[]
+    operator_url="http://127.0.0.1:1/operator",
+    operator_token="t",
+    openai_base_url="u",
+    openai_base_urls=["u"],
+    aws_endpoint_url="a",
+    model="m",
+    api_keys={},
+    processes=[],
 )
 
 
