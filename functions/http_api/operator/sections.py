@@ -132,7 +132,7 @@ def _search(find: str, *, refreshes: bool) -> Element:
 
 
 def _shown(picture: ConsolePicture) -> str:
-    known = f"{picture.known:,} tenants had requests in the last {HOURS} hours"
+    known = f"{picture.known:,} {'tenant' if picture.known == 1 else 'tenants'} had requests in the last {HOURS} hours"
     if picture.matching < picture.known:
         known = f"{picture.matching:,} of {known} match"
     shown = len(picture.tenants)
