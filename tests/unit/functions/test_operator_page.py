@@ -135,7 +135,7 @@ async def test_a_search_without_a_tenant_says_so(pool: LoggedPool) -> None:
     page = await looked(pool, "find=%3Cb%3E")
     assert "No tenant with '<b>' in its name." in page.text
     assert page.tags("b") == []
-    assert "0 of 1 tenants" in page.text
+    assert "0 of 1 tenant had" in page.text
 
 
 async def test_names_are_text_wherever_they_are_shown(pool: LoggedPool, gate: Gate) -> None:
