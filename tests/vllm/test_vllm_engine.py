@@ -34,8 +34,10 @@ from gpu_worker.engines.interface import (
 from gpu_worker.engines.supervised import SupervisedEngine
 from gpu_worker.engines.vllm.engine import VllmEngine, VllmShape
 from tests.support.hang_guard import HANG_S
+from tests.support.vllm import slow_steps
 
-ARGUMENTS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33", "--tool-call-parser", "hermes")
+LIMITS = ("--max-model-len", "960", "--num-gpu-blocks-override", "33")
+ARGUMENTS = (*LIMITS, "--tool-call-parser", "hermes", *slow_steps.ARGUMENTS)
 SHAPE = VllmShape(batch=4, swap_bytes=20 << 20, arguments=ARGUMENTS)
 TIERS = {"premium_reserve": 0.2}
 WEATHER: dict[str, Any] = {
@@ -284,7 +286,7 @@ def test_premium_goes_before_a_flood_of_background(house: House) -> None:
 
     order = house.run(story())
     assert len(order) == 13
-    assert order.index("premium") <= 6  # of 13; four were there before it
+    assert order.index("premium") <= 8  # of 13; four were there before it, and four more if it came late
 
 
 def test_killed_with_minus_nine_all_hear_of_it_and_another_engine_serves(house: House) -> None:
@@ -294,6 +296,7 @@ def test_killed_with_minus_nine_all_hear_of_it_and_another_engine_serves(house: 
         before = house.engine.stats().tenants["a"].service
         running = [asyncio.create_task(how_it_ends(house.engine, asked(f"k{n}", 400))) for n in range(3)]
         while house.engine.stats().running < 3:
+            assert not any(task.done() for task in running)
             await house.engine.clock.sleep(0.02)
         for process in psutil.Process().children(recursive=True):
             if "EngineCore" in process.name():

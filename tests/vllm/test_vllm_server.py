@@ -22,6 +22,7 @@ import httpx
 import openai
 
 from gpu_worker.engines.models.tiny import TinySize, ensure_tiny_model
+from tests.support.vllm import slow_steps
 
 
 def free_port() -> int:
@@ -41,6 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("--max-model-len", "320", "--max-num-seqs", "4", "--num-gpu-blocks-override", "12"),
         *("--scheduler-cls", "gpu_worker.engines.vllm.scheduler.TierScheduler"),
         *("--additional-config", json.dumps(settings), "--no-enable-prefix-caching"),
+        *slow_steps.ARGUMENTS,
     ]
     environment = {
         **os.environ,
