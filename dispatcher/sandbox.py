@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.bootstrap import make_context, make_log_keeper, make_scaler
 from dispatcher.config import Config, load_config
+from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.operations.context import Context
 from dispatcher.operations.scaling import Scaling
@@ -28,8 +29,11 @@ class Runtime:
 
     def fleet_load(self) -> FleetLoad:
         """Return the load of the pool. Raises StoreUnavailable, LogGap, LogCorrupt."""
-        self._watch = self._watch or _made_watch(load_config(), self.context)
-        return self._runner.run(self._watch.load())
+        return self._runner.run(self._load_watch().load())
+
+    def pool_delays(self) -> PoolDelays:
+        """Return how late the pool is. Raises what `fleet_load` raises."""
+        return self._runner.run(self._load_watch().delays())
 
     def scale(self, load: FleetLoad) -> ScaleReport:
         """Decide how many workers the pool should have, and set the number if the configuration names a service."""
@@ -46,6 +50,10 @@ class Runtime:
     def run(self, work: Any) -> Any:
         """Run a coroutine and all tasks that it spawned to the end. Nothing runs while the sandbox is frozen."""
         return self._runner.run(self._finished(work))
+
+    def _load_watch(self) -> LoadWatch:
+        self._watch = self._watch or _made_watch(load_config(), self.context)
+        return self._watch
 
     async def _finished(self, work: Any) -> Any:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad, ScaleReport
 from dispatcher.model.tracing import trace_id_of
 from dispatcher.operations.following import Following
@@ -52,17 +53,24 @@ def publish_load(pool: str, load: FleetLoad) -> None:
         _publish({"pool": pool, "tier": tier}, {"waiting": calls})
 
 
+def publish_delays(pool: str, delays: PoolDelays) -> None:
+    """Publish how late the log is, by pool, and how long the oldest call waits, by pool and tier. Zeros too."""
+    _publish({"pool": pool}, {"overdue_s": delays.overdue_s}, MetricUnit.Seconds)
+    for tier, wait_s in delays.oldest_wait_s.items():
+        _publish({"pool": pool, "tier": tier}, {"oldest_wait_s": wait_s}, MetricUnit.Seconds)
+
+
 def publish_scaling(pool: str, report: ScaleReport) -> None:
     """Publish by pool whether scaling failed, and the workers that the pool should have, unless that is unknown."""
     wanted = {} if report.wanted is None else {"workers_wanted": report.wanted}
     _publish({"pool": pool}, {"scaling_failed": int(bool(report.problem)), **wanted})
 
 
-def _publish(dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
+def _publish(dimensions: Mapping[str, str], values: Mapping[str, float], unit: MetricUnit = MetricUnit.Count) -> None:
     """Write one record in CloudWatch's embedded metric format."""
     record = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
     for name, value in dimensions.items():
         record.add_dimension(name=name, value=value)
     for name, number in values.items():
-        record.add_metric(name=name, unit=MetricUnit.Count, value=number)
+        record.add_metric(name=name, unit=unit, value=number)
     record.flush_metrics()

@@ -51,7 +51,7 @@ class Api(Construct):
         acknowledge(self.rest_api, ACKNOWLEDGED)
         self._acknowledge_log_role()
         base_url = f"{self.rest_api.url}v1"
-        CfnOutput(self, "OpenAiBaseUrl", value=base_url, description="base_url for any OpenAI SDK")
+        CfnOutput(Stack.of(self), "OpenAiBaseUrl", value=base_url, description="base_url for any OpenAI SDK")
 
     def _stage(self) -> apigateway.StageOptions:
         return apigateway.StageOptions(

@@ -22,7 +22,7 @@ from constructs import Construct
 from headgate.deployment.model import Deployment
 from infra.findings import acknowledge
 from infra.network import FRONT_PORT, GATE_PORT, PRIVATE, Network
-from infra.observability import FIVE_MINUTES
+from infra.watched import FIVE_MINUTES
 
 CPU, MEMORY_MB = 1024, 2048
 MARGIN_S = 60
@@ -69,7 +69,7 @@ class Front(Construct):
         self.targets = self._targets()
         self._listen()
         acknowledge(self.balancer, ACKNOWLEDGED_BALANCER)
-        CfnOutput(self, "OpenAiBaseUrl", value=self._base_url(), description="base_url for any OpenAI SDK")
+        CfnOutput(Stack.of(self), "OpenAiBaseUrl", value=self._base_url(), description="base_url for any OpenAI SDK")
 
     def _task(
         self, image: ecs.ContainerImage, role: iam.Role, environment: Mapping[str, str], log: logs.LogGroup

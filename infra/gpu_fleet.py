@@ -24,7 +24,7 @@ from constructs import Construct
 from headgate.deployment.model import Workers
 from infra.findings import acknowledge
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
-from infra.observability import FIVE_MINUTES
+from infra.watched import FIVE_MINUTES
 
 WORKERS = "-workers"
 """After the stack's name: the name of the ECS service."""
@@ -67,7 +67,9 @@ class GpuFleet(Construct):
         image = self._image(root)
         task = self._task(image, role)
         self.service = self._service(cluster, provider, task)
-        CfnOutput(self, "Service", value=self.service.service_name, description="ECS service of the workers")
+        CfnOutput(
+            Stack.of(self), "WorkersService", value=self.service.service_name, description="ECS service of the workers"
+        )
 
     def missing(self) -> cloudwatch.Metric:
         """Return how often running workers were measured in five minutes: none is measured without a worker."""

@@ -13,7 +13,7 @@ nothing, and AWS's other services through the NAT gateway.
 
 from __future__ import annotations
 
-from aws_cdk import CfnOutput, Fn
+from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
@@ -57,8 +57,10 @@ class Network(Construct):
         acknowledge(self.cluster, {"AwsSolutions-ECS4": reason})
         self._open_paths()
         self._log_rejected(flow_log)
-        CfnOutput(self, "WorkerGroup", value=self.worker.security_group_id, description="Security group for workers")
-        CfnOutput(self, "VpcId", value=self.vpc.vpc_id, description="VPC for workers: its private subnets")
+        CfnOutput(
+            Stack.of(self), "WorkerGroup", value=self.worker.security_group_id, description="Security group for workers"
+        )
+        CfnOutput(Stack.of(self), "VpcId", value=self.vpc.vpc_id, description="VPC for workers: its private subnets")
 
     def _group(self, title: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, title, vpc=self.vpc, description=description)

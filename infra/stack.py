@@ -20,10 +20,11 @@ from infra.front import Front
 from infra.functions import EXECUTE, Functions
 from infra.gpu_fleet import WORKERS, GpuFleet
 from infra.network import Network
-from infra.observability import FIVE_MINUTES, Observability, Watched, log_group
+from infra.observability import Observability, log_group
 from infra.queue import ExecutionQueue
 from infra.roles import allow_files, allow_gate, allow_operator_page, allow_scaling, allow_worker, task_role
 from infra.state import State
+from infra.watched import FIVE_MINUTES, POOL, Watched
 
 
 class HeadgateStack(Stack):
@@ -70,6 +71,7 @@ class HeadgateStack(Stack):
             http_errors=http_errors,
             healthy_fronts=healthy_fronts,
             workers=self._workers(root),
+            has_fleet=deployment.workers.model is not None,
             functions=self._functions.all,
             sweep=self._functions.sweep,
             invoke=self._functions.invoke,
@@ -90,7 +92,7 @@ class HeadgateStack(Stack):
             "HEADGATE_TABLE": self._state.table.table_name,
             "HEADGATE_QUEUE_URL": self._execution.queue.queue_url,
             "HEADGATE_WORKER_SECRET_ARN": self._state.worker_secret.secret_arn,
-            "HEADGATE_POOL": "default",
+            "HEADGATE_POOL": POOL,
             "POWERTOOLS_SERVICE_NAME": "headgate",
             "POWERTOOLS_METRICS_NAMESPACE": "headgate",
             "POWERTOOLS_LOG_LEVEL": "INFO",

@@ -1,13 +1,15 @@
-"""Reads a pool's log from time to time, for the load of the pool. It writes nothing, and needs no running process."""
+"""Reads a pool's log from time to time, for its load and delays. It writes nothing, and needs no running process."""
 
 from __future__ import annotations
 
 from dispatcher.model.facts import Accepted, Entry
+from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.ports import Clock, Log
 from dispatcher.service.follower import Delivery, Follower
 from dispatcher.shard.fleet_load import fleet_load
+from dispatcher.shard.pool_delays import pool_delays
 from dispatcher.shard.settings import ShardSettings
 
 ALL_TENANTS = ""
@@ -28,6 +30,11 @@ class LoadWatch:
         await self._follower.catch_up()
         now = self._clock.now()
         return fleet_load(self._follower.shard.state, self._arrivals.service(ALL_TENANTS, now, 1.0), now)
+
+    async def delays(self) -> PoolDelays:
+        """Return the delays after all entries so far. Raises what `load` raises."""
+        await self._follower.catch_up()
+        return pool_delays(self._follower.shard, self._clock.now())
 
     def _note(self, entry: Entry, _: list[Delivery]) -> None:
         service = sum(fact.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.deferred)

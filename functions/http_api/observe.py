@@ -5,6 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from dispatcher.model.commands import Waiting
+from dispatcher.model.errors import AnsweredError, ServiceError
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
 from dispatcher.operations.submit import Accepted
 from dispatcher.ports import Clock
@@ -12,7 +13,7 @@ from functions.observability import SERVICE, log_ended
 
 
 class Observed:
-    """Times one invocation from its arrival. The first call of `end` counts, later ones do nothing."""
+    """Times one invocation from its arrival. The first call of `end` or `fail` counts, later ones do nothing."""
 
     def __init__(self, clock: Clock, accepted: Accepted) -> None:
         self._clock = clock
@@ -30,7 +31,13 @@ class Observed:
             if self._ttft_ms is None:
                 self._ttft_ms = self._elapsed_ms()
 
+    def fail(self, error: AnsweredError) -> None:
+        self._end(error.code, failed=isinstance(error, ServiceError))
+
     def end(self, outcome: str) -> None:
+        self._end(outcome, failed=False)
+
+    def _end(self, outcome: str, *, failed: bool) -> None:
         if self._ended:
             return
         self._ended = True
@@ -46,6 +53,7 @@ class Observed:
         metrics.add_dimension(name="pool", value=self._following.call.tenant.pool)
         metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
+        metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))
         metrics.add_metric(name="queued", unit=MetricUnit.Count, value=float(self._queued))
         metrics.add_metric(name="output_tokens", unit=MetricUnit.Count, value=self._tokens)
         if self._ttft_ms is not None:

@@ -49,7 +49,7 @@ async def respond(context: Context, accepted: Accepted, form: FormMaker, request
     try:
         await _unless_gone(request, _in_time(context, collect(), durable=accepted.call.is_durable))
     except AnsweredError as error:
-        observed.end(error.code)
+        observed.fail(error)
         raise
     except ClientDisconnect:
         observed.end("disconnected")
@@ -70,7 +70,9 @@ async def respond_streaming(context: Context, accepted: Accepted, form: FormMake
         first = await _unless_gone(request, accepted.following.next_event(HEADERS_AFTER_S))
     except BaseException as error:
         accepted.leave()
-        observed.end(error.code if isinstance(error, AnsweredError) else "disconnected")
+        if isinstance(error, AnsweredError):
+            observed.fail(error)
+        observed.end("disconnected")  # unless it has ended already
         raise
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **_headers(accepted)}
     chunks = _stream(accepted, first, form(head_of_call(accepted.call)), observed)
@@ -125,7 +127,7 @@ async def _stream(
         for chunk in form.end():
             yield chunk
     except AnsweredError as error:
-        observed.end(error.code)
+        observed.fail(error)
         for chunk in form.failed(error):
             yield chunk
 

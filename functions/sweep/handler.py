@@ -1,7 +1,7 @@
 """headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic.
 
-It publishes the load of the pool and the number of workers that the pool should have, and sets this number
-(dispatcher/operations/scaling.py). Each sweep publishes all values, also zeros: a missing value never means zero.
+It publishes the load and the delays of the pool, and the number of workers that the pool should have, and sets this
+number (dispatcher/operations/scaling.py). Each sweep publishes all values, zeros too: a missing value never means zero.
 
 Once an hour it saves the log where no gate process does (dispatcher/service/log_keeper.py).
 """
@@ -12,7 +12,7 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.model.commands import Tick
-from functions.observability import count, logger, metrics, publish_load, publish_scaling
+from functions.observability import count, logger, metrics, publish_delays, publish_load, publish_scaling
 from functions.runtime import runtime
 
 
@@ -22,10 +22,11 @@ from functions.runtime import runtime
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
     runtime().run(runtime().context.link.do(Tick()))
     count("ticks")
-    load = runtime().fleet_load()
-    publish_load(runtime().context.settings.shard, load)
+    pool, load = runtime().context.settings.shard, runtime().fleet_load()
+    publish_load(pool, load)
+    publish_delays(pool, runtime().pool_delays())
     scaled = runtime().scale(load)
-    publish_scaling(runtime().context.settings.shard, scaled)
+    publish_scaling(pool, scaled)
     saved = runtime().keep_log()
     logger.info("swept", extra={"event_id": event.get_id, "saved": saved, "problem": scaled.problem})
     return {"ticks": 1}

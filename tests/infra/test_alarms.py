@@ -5,13 +5,19 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dispatcher.model.pool_delays import PoolDelays
+from dispatcher.model.scaling import FleetLoad, ScaleReport
+from dispatcher.policies.tiers import TENANT_TIERS
+from functions.observability import publish_delays, publish_load, publish_scaling
 from tests.infra.conftest import Synthesise
 from tests.infra.templates import Template, actions, listed, template_in
 
+ROOT = Path(__file__).parents[2]
 CLOUDWATCH = {"Service": "cloudwatch.amazonaws.com"}
 THIS_ACCOUNT = {"Ref": "AWS::AccountId"}
 ITS_ALARMS = [
@@ -98,12 +104,55 @@ def topic_findings(template: Template, topic: str, properties: dict[str, Any]) -
 def test_each_alarm_may_publish_to_its_topic(
     template: Template, lambda_template: Template, fleet_template: Template
 ) -> None:
-    assert len(named(template, "AWS::CloudWatch::Alarm")) == 8
-    assert findings(template) == []
-    assert len(named(lambda_template, "AWS::CloudWatch::Alarm")) == 7
-    assert findings(lambda_template) == []
-    assert len(named(fleet_template, "AWS::CloudWatch::Alarm")) == 9
-    assert findings(fleet_template) == []
+    for found, count in ((template, 12), (lambda_template, 11), (fleet_template, 15)):
+        assert len(named(found, "AWS::CloudWatch::Alarm")) == count
+        assert findings(found) == []
+
+
+def runbooks_of(template: Template) -> set[str]:
+    """The section of docs/operations.md that each alarm names."""
+    alarms = named(template, "AWS::CloudWatch::Alarm").values()
+    found = {str(alarm["AlarmDescription"]).partition(" What to do: docs/operations.md#")[2] for alarm in alarms}
+    assert len(found) == len(alarms)
+    return found
+
+
+def test_each_alarm_has_its_section_and_each_section_its_alarm(
+    template: Template, lambda_template: Template, fleet_template: Template
+) -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    sections = {line[4:].lower() for line in guide.splitlines() if line.startswith("### ")}
+    assert sections == runbooks_of(template) | runbooks_of(lambda_template) | runbooks_of(fleet_template)
+
+
+def own_metrics(template: Template) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The name and the dimensions of headgate's own metrics, in all alarms."""
+    found = set()
+    for alarm in named(template, "AWS::CloudWatch::Alarm").values():
+        plain = [alarm] if "MetricName" in alarm else []
+        within = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", []) if "MetricStat" in each]
+        for metric in plain + within:
+            if metric["Namespace"] == "headgate":
+                dimensions = tuple(sorted((each["Name"], each["Value"]) for each in metric["Dimensions"]))
+                found.add((metric["MetricName"], dimensions))
+    return found
+
+
+def test_each_metric_of_an_alarm_is_published_with_its_dimensions(
+    fleet_template: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zeros = dict.fromkeys(map(str, TENANT_TIERS), 0)
+    publish_load("default", FleetLoad(0, 0, 0, zeros, 0.0, 0.0, 0.0))
+    publish_delays("default", PoolDelays(zeros, 0.0))
+    publish_scaling("default", ScaleReport(1))
+    published = set()
+    for record in map(json.loads, capsys.readouterr().out.splitlines()):
+        (described,) = record["_aws"]["CloudWatchMetrics"]
+        dimensions = tuple(sorted((name, record[name]) for name in described["Dimensions"][0]))
+        published |= {(metric["Name"], dimensions) for metric in described["Metrics"]}
+    requests = {("failed", dimensions) for name, dimensions in published if name == "waiting"}
+    """tests/unit/functions/test_handlers.py sees that each request publishes it."""
+    assert own_metrics(fleet_template) - published == requests
 
 
 def test_the_dashboard_finds_tenants_in_the_log_and_not_in_metrics(each_template: Template) -> None:

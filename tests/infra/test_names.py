@@ -36,6 +36,12 @@ def physical_names(template: Template) -> Iterator[str]:
                 yield value
 
 
+def test_the_outputs_have_the_names_of_the_documentation(template: Template, fleet_template: Template) -> None:
+    documented = {"OpenAiBaseUrl", "TableName", "OperatorToken", "AlarmTopic", "WorkerGroup", "VpcId"}
+    assert set(template["Outputs"]) == documented | {"Workers"}
+    assert set(fleet_template["Outputs"]) == documented | {"WorkersService"}
+
+
 def test_the_default_stack_is_the_one_of_the_documentation(template: Template) -> None:
     assert "headgate-invoke" in functions(template)
     names = list(physical_names(template))

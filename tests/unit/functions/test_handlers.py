@@ -215,11 +215,13 @@ def test_a_sweep_publishes_zeros_too(sandbox: Sandbox, capsys: pytest.CaptureFix
     values = {
         (name, record.get("tier")): record[name]
         for record in records
-        for name in ("workers_wanted", "workers_running", "waiting", "scaling_failed")
+        for name in ("workers_wanted", "workers_running", "waiting", "scaling_failed", "oldest_wait_s", "overdue_s")
         if name in record and record["pool"] == "default"
     }
-    waiting = {("waiting", tier): [0.0] for tier in ("premium", "standard", "background")}
-    assert values == waiting | {
+    tiers = ("premium", "standard", "background")
+    by_tier = {(name, tier): [0.0] for name in ("waiting", "oldest_wait_s") for tier in tiers}
+    assert values == by_tier | {
+        ("overdue_s", None): [0.0],
         ("workers_wanted", None): [1.0],
         ("workers_running", None): [0.0],
         ("scaling_failed", None): [0.0],
@@ -255,6 +257,10 @@ def test_no_prompt_answer_or_key_is_logged_or_counted(
     metrics = [json.loads(line) for line in out.out.splitlines() if '"_aws"' in line]
     named = [each for each in metrics if "outcome_done" in each]
     assert {(each["pool"], each["tier"]) for each in named} == {("default", "standard")}
+    ends = [each for each in metrics if "failed" in each]
+    failures = {name for each in ends if each["failed"] == [1.0] for name in each if name.startswith("outcome_")}
+    assert failures == {"outcome_worker_failed"}, "a refusal and a caller that leaves are no failures"
+    assert any(each["failed"] == [0.0] for each in ends)
     assert not [each for each in metrics if "tenant" in each], "a metric for each tenant would cost too much"
     for secret in (*CANARIES, *gate.keys.values()):
         assert secret not in written
