@@ -15,7 +15,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.files import FileRecords
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.kept_response import ResponseStore
-from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.usage import TenantRow, UsageRow
 from dispatcher.model.worker_protocol import WorkEvent, WorkOrder
 
@@ -149,31 +149,6 @@ class UsageStore(Protocol):
     async def tenant_rows(self, shard: str) -> Sequence[TenantRow]:
         """Return the rows of a shard's tenants, ordered by tenant."""
         ...
-
-
-class TenantStore(Protocol):
-    async def find_key(self, prefix: str) -> KeyRecord | None: ...
-
-    async def get_tenant(self, name: str) -> Tenant | None: ...
-
-    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
-        """Create the tenant (`expected_version` None), or replace its configuration that has `expected_version`.
-
-        Return False, and write nothing, if the new tenant exists already or the version has changed.
-        """
-        ...
-
-    async def list_tenants(self) -> Sequence[Tenant]: ...
-
-    async def delete_tenant(self, name: str) -> None:
-        """Delete the configuration and the keys."""
-        ...
-
-    async def put_key(self, key: KeyRecord) -> None: ...
-
-    async def delete_key(self, prefix: str) -> None: ...
-
-    async def keys_of(self, tenant: str) -> Sequence[KeyRecord]: ...
 
 
 class Store(TenantStore, InvocationStore, ResponseStore, FileRecords, BatchStore, UsageStore, Protocol):

@@ -6,7 +6,7 @@ The same models validate YAML files and environment variables with JSON. They ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
@@ -55,6 +55,10 @@ class TenantSection(Section):
 
     def share(self) -> Share:
         return Share(self.weight, self.rate_per_s, self.burst)
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that were given, for operations/tenant_settings.py."""
+        return self.model_dump(include=self.model_fields_set)
 
     def tenant(self, name: str) -> Tenant:
         defaults = Tenant(name)

@@ -20,7 +20,16 @@ from headgate.deployment.model import Deployment
 from infra.network import PRIVATE, Network
 from infra.observability import log_group
 from infra.queue import ExecutionQueue
-from infra.roles import allow_gate, allow_network, allow_operator_page, allow_result, allow_scaling, function_role
+from infra.roles import (
+    allow_admin,
+    allow_gate,
+    allow_network,
+    allow_operator_page,
+    allow_result,
+    allow_scaling,
+    function_role,
+    invoker_policy,
+)
 from infra.state import State
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
@@ -55,6 +64,7 @@ INVOKE = Spec("invoke", "functions.invoke.handler.handler", LONGEST, 512)
 RESULT = Spec("result", "functions.result.handler.handler", Duration.seconds(30), 512)
 EXECUTE = Spec("execute", "functions.execute.handler.handler", LONGEST, 512, recurs=True)
 SWEEP = Spec("sweep", "functions.sweep.handler.handler", Duration.minutes(1), 512)
+ADMIN = Spec("admin", "functions.admin.handler.handler", Duration.seconds(30), 512)
 FRONT = Spec("front", "run.sh", LONGEST, 1024)
 
 
@@ -85,6 +95,8 @@ class Functions(Construct):
         )
         self.result, result_role = self._function(RESULT)
         allow_result(result_role, state)
+        self.admin, admin_role = self._function(ADMIN)
+        allow_admin(admin_role, state)
         self.front: lambda_.Function | None = None
         self.front_log: logs.LogGroup | None = None
         if deployment.front == "lambda":
@@ -94,6 +106,8 @@ class Functions(Construct):
             self.front.add_environment("HEADGATE_OPERATOR_TOKEN_ARN", state.operator_token.secret_arn)
             self._serve_http(self.front)
         self._allow_invokers()
+        invoker_policy(self, "InvokerPolicy", [self.invoke, self.result], "the roles of tenants' programs")
+        invoker_policy(self, "AdministratorPolicy", [self.admin], "administrators of tenants")
         self._accept_events()
         self._consume(execution)
         self._sweep_each_minute()
@@ -101,7 +115,7 @@ class Functions(Construct):
     @property
     def all(self) -> list[lambda_.Function]:
         fronts = [] if self.front is None else [self.front]
-        return [*fronts, self.invoke, self.result, self.execute, self.sweep]
+        return [*fronts, self.invoke, self.result, self.execute, self.sweep, self.admin]
 
     def allow_scaling(self, service_arn: str) -> None:
         """Let the sweep set the number of workers, and those that accept a request start the first one."""
@@ -120,7 +134,8 @@ class Functions(Construct):
         """Make a function and its role. `network`: where it reaches gate processes and workers, if it needs them."""
         title = spec.name.capitalize()
         log = self._logs[spec.name] = log_group(self, f"{title}Log", self._deployment)
-        role = function_role(self, f"{title}Role", log_group=log, worker_secret=self._worker_secret)
+        worker_secret = None if spec is ADMIN else self._worker_secret
+        role = function_role(self, f"{title}Role", log_group=log, worker_secret=worker_secret)
         function = lambda_.Function(
             self,
             title,

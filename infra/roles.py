@@ -2,16 +2,18 @@
 
 The gate's processes (fronts, and the functions invoke, execute and sweep) read the table; write the log, its snapshots
 and projections, mailboxes, invocations, responses, batches and records of files; and start detached executions. A front
-on Fargate also has the bucket of files. `headgate-result` only reads. No role of the stack may write a tenant, an API
-key or the list of tenants; an administrator's role may, and this stack does not make it.
+on Fargate also has the bucket of files. `headgate-result` only reads. `headgate-admin` alone writes tenants, API keys
+and audit records, and may delete no audit record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
-from aws_cdk import Aws, CfnElement, Stack
+from aws_cdk import Aws, CfnElement, CfnOutput, Stack
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
@@ -42,16 +44,19 @@ WRITTEN_BY_THE_GATE = [
 """dispatcher/stores/dynamodb/layout.py says what each partition holds."""
 WRITTEN_BY_WORKERS = ["LOG#*", "SNAP#*", "MAIL#*", "INV#*", "USAGE#*", "STATE#*"]
 READ_BY_THE_GATE = [*WRITTEN_BY_THE_GATE, "TENANT#*", "KEY#*"]
+WRITTEN_BY_ADMIN = ["TENANT#*", "KEY#*", "TENANTS"]
+AUDIT = ["AUDIT#*"]
 READ_BY_RESULT = ["TENANT#*", "KEY#*", "INV#*", "CALL#*", "LOG#*", "SNAP#*"]
 
 
 def function_role(
-    scope: Construct, construct_id: str, *, log_group: logs.LogGroup, worker_secret: secretsmanager.Secret
+    scope: Construct, construct_id: str, *, log_group: logs.LogGroup, worker_secret: secretsmanager.Secret | None
 ) -> iam.Role:
-    """Make a role that may write its own log and trace, and read the secret that every dispatcher needs."""
+    """Make a role that may write its own log and trace, and read the secret that every process of the gate needs."""
     role = iam.Role(scope, construct_id, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
     _allow(role, ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.log_group_arn])
-    _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
+    if worker_secret is not None:
+        _allow(role, ["secretsmanager:GetSecretValue"], [worker_secret.secret_arn])
     reason = "X-Ray's PutTraceSegments and PutTelemetryRecords cannot be limited to a resource."
     acknowledge(role, {"AwsSolutions-IAM5[Resource::*]": reason})
     return role
@@ -104,6 +109,22 @@ def allow_worker(role: iam.Role, state: State, queue: sqs.Queue, model: str) -> 
 def allow_result(role: iam.Role, state: State) -> None:
     """Allow to look up an API key, its tenant, an invocation of that tenant, and what the log says of it."""
     _allow(role, READS, [state.table.table_arn], _partitions(READ_BY_RESULT))
+
+
+def allow_admin(role: iam.Role, state: State) -> None:
+    """Allow to read, write and delete tenants and keys, and to read and add audit records."""
+    table = [state.table.table_arn]
+    _allow(role, READS, table, _partitions([*WRITTEN_BY_ADMIN, *AUDIT]))
+    _allow(role, ["dynamodb:PutItem"], table, _partitions([*WRITTEN_BY_ADMIN, *AUDIT]))
+    _allow(role, ["dynamodb:DeleteItem"], table, _partitions(WRITTEN_BY_ADMIN))
+
+
+def invoker_policy(scope: Construct, construct_id: str, invoked: Sequence[lambda_.IFunction], callers: str) -> None:
+    """Make a policy for `callers` that allows to invoke these functions. The output `construct_id` is its ARN."""
+    arns = [function.function_arn for function in invoked]
+    statement = iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=arns)
+    arn = iam.ManagedPolicy(scope, construct_id, statements=[statement]).managed_policy_arn
+    CfnOutput(Stack.of(scope), construct_id, value=arn, description=f"Attach this policy to {callers}")
 
 
 def allow_operator_page(role: iam.Role, state: State) -> None:

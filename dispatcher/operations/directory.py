@@ -17,9 +17,10 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from dispatcher.model.errors import InvalidRequest, Refused, Unauthorized
+from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.limits import LimitSettings, TokenBucket
-from dispatcher.ports import Clock, TenantStore
+from dispatcher.ports import Clock
 
 CACHE_S = 60.0
 """After this time all processes know that a key was revoked or a limit changed."""

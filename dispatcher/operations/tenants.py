@@ -1,23 +1,144 @@
-"""Creates, changes and deletes tenants, and rotates their keys. Only operators may use this, never tenants."""
+"""Creates, changes and deletes tenants, and rotates their keys. Only administrators may use this, never tenants."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Protocol
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.tenants import Tenant
+from dispatcher.model.tenant_store import TenantStore
+from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.directory import new_key
-from dispatcher.policies.clocks import Share
-from dispatcher.ports import Clock, Ids, TenantStore
+from dispatcher.operations.tenant_settings import settings_of, with_settings
+from dispatcher.ports import Clock, Ids
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 KEYS_MAX = 2
 """A tenant's key, and the new key that replaces it."""
 
-Change = Callable[[Tenant], Tenant]
+
+class TenantAdmin(Protocol):
+    """What an administrator can do: here with a store, and in headgate/cli/admin_function.py through headgate-admin.
+
+    All methods raise ConfigurationError.
+    """
+
+    async def create(self, tenant: Tenant) -> str: ...
+
+    async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str: ...
+
+    async def revoke_key(self, name: str, prefix: str) -> None: ...
+
+    async def existing(self, name: str) -> Tenant: ...
+
+    async def all(self) -> Sequence[Tenant]: ...
+
+    async def keys(self, name: str) -> Sequence[KeyRecord]: ...
+
+    async def audit(self, month: str) -> Sequence[AuditRecord]: ...
+
+
+class StoreAdmin:
+    """Changes a store. Each change leaves its audit record, which names `actor`; it is asked once."""
+
+    def __init__(self, store: TenantStore, ids: Ids, clock: Clock, actor: Callable[[], str]) -> None:
+        self._store, self._ids, self._clock, self._actor = store, ids, clock, cache(actor)
+
+    async def create(self, tenant: Tenant) -> str:
+        """Write the tenant and return its first key, which is never shown again.
+
+        The first version is the present Unix second; each change adds one. So a tenant that is deleted and created
+        again has a higher version than before, and the log never takes the old share for the newer one.
+        """
+        if not NAME.fullmatch(tenant.name):
+            raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
+        created = replace(tenant, version=max(1, int(self._clock.now())))
+        audit = self._record("tenant.create", tenant.name, None, settings_of(created))
+        if not await self._store.put_tenant(created, expected_version=None, audit=audit):
+            raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
+        return await self._add_key(tenant.name)
+
+    async def change(self, name: str, settings: Mapping[str, Any]) -> Tenant:
+        """Change these settings (tenant_settings.py). All processes use them within a minute."""
+        tenant = await self.existing(name)
+        changed = replace(with_settings(tenant, settings), version=tenant.version + 1)
+        audit = self._record("tenant.change", name, settings_of(tenant), settings_of(changed))
+        if not await self._store.put_tenant(changed, expected_version=tenant.version, audit=audit):
+            raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
+        return changed
+
+    async def delete(self, name: str) -> None:
+        """Delete the tenant and its keys."""
+        tenant = await self.existing(name)
+        keys = {"keys": [key.prefix for key in await self._store.keys_of(name)]}
+        audit = self._record("tenant.delete", name, {**settings_of(tenant), **keys}, None)
+        await self._store.delete_tenant(name, audit=audit)
+
+    async def rotate_key(self, name: str, slo_class: str = "", *, lives_s: float | None = None) -> str:
+        """Return a new key. Delete all old keys but the newest, so that callers can switch.
+
+        `slo_class`: the SLO class of requests with this key; empty: that of the tenant. `lives_s`: the key is refused
+        after this time; None: it does not expire.
+        """
+        oldest_first = await self.keys(name)
+        for old in oldest_first[: -(KEYS_MAX - 1)]:
+            await self._delete_key(old)
+        return await self._add_key(name, slo_class, lives_s)
+
+    async def revoke_key(self, name: str, prefix: str) -> None:
+        """Delete one key of the tenant; every process refuses it within a minute.
+
+        Another tenant's key is refused in the same words as one that does not exist.
+        """
+        found = [key for key in await self.keys(name) if key.prefix == prefix]
+        if not found:
+            raise ConfigurationError(
+                f"tenant {name!r} has no key {prefix[:80]!r}: `headgate tenants keys {name}` lists them"
+            )
+        await self._delete_key(found[0])
+
+    async def existing(self, name: str) -> Tenant:
+        tenant = await self._store.get_tenant(name)
+        if tenant is None:
+            raise ConfigurationError(f"there is no tenant {name!r}")
+        return tenant
+
+    async def all(self) -> Sequence[Tenant]:
+        return await self._store.list_tenants()
+
+    async def keys(self, name: str) -> Sequence[KeyRecord]:
+        """Return the tenant's valid keys, the oldest first."""
+        await self.existing(name)
+        return sorted(await self._store.keys_of(name), key=lambda key: key.created_at)
+
+    async def audit(self, month: str) -> Sequence[AuditRecord]:
+        """Return the records of a month in UTC, such as "2026-11", oldest first."""
+        return await self._store.audit_records(month)
+
+    async def _add_key(self, name: str, slo_class: str = "", lives_s: float | None = None) -> str:
+        now = self._clock.now()
+        expires_at = None if lives_s is None else now + lives_s
+        key, record = new_key(name, self._ids.secret(), expires_at, created_at=now, slo_class=slo_class)
+        await self._store.put_key(record, audit=self._record("key.create", name, None, _shown(record)))
+        return key
+
+    async def _delete_key(self, key: KeyRecord) -> None:
+        audit = self._record("key.delete", key.tenant, _shown(key), None)
+        await self._store.delete_key(key.prefix, audit=audit)
+
+    def _record(
+        self, action: str, tenant: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+    ) -> AuditRecord:
+        return AuditRecord(self._ids.new(), self._clock.now(), self._actor(), action, tenant, before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,89 +153,13 @@ class Booking:
         return 0 < self.capacity_per_s < self.promised_per_s
 
 
-async def create(store: TenantStore, ids: Ids, clock: Clock, tenant: Tenant) -> str:
-    """Write the tenant and return its first key, which is never shown again. Raises ConfigurationError.
-
-    The first version is the present Unix second; each change adds one. So a tenant that is deleted and created again
-    has a higher version than before, and the log never takes the old share for the newer one.
-    """
-    if not NAME.fullmatch(tenant.name):
-        raise ConfigurationError(f"a tenant's name is 1 to 64 of a-z, 0-9 and -, not {tenant.name[:80]!r}")
-    created = replace(tenant, version=max(1, int(clock.now())))
-    if not await store.put_tenant(created, expected_version=None):
-        raise ConfigurationError(f"there is a tenant {tenant.name!r} already")
-    return await _add_key(store, ids, clock, tenant.name)
-
-
-async def change(store: TenantStore, name: str, how: Change) -> Tenant:
-    """Apply `how` to the tenant's configuration. All processes use it within a minute. Raises ConfigurationError."""
-    tenant = await existing(store, name)
-    changed = replace(how(tenant), version=tenant.version + 1)
-    if not await store.put_tenant(changed, expected_version=tenant.version):
-        raise ConfigurationError(f"tenant {name!r} was changed by another operator just now: show it and try again")
-    return changed
-
-
-async def rotate_key(
-    store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "", *, lives_s: float | None = None
-) -> str:
-    """Return a new key. Delete all old keys but the newest, so that callers can switch. Raises ConfigurationError.
-
-    `slo_class`: the SLO class of requests with this key; empty: that of the tenant. `lives_s`: the key is refused after
-    this time; None: it does not expire.
-    """
-    await existing(store, name)
-    oldest_first = sorted(await store.keys_of(name), key=lambda key: key.created_at)
-    for old in oldest_first[: -(KEYS_MAX - 1)]:
-        await store.delete_key(old.prefix)
-    return await _add_key(store, ids, clock, name, slo_class, lives_s)
-
-
-async def revoke_key(store: TenantStore, name: str, prefix: str) -> None:
-    """Delete one key of the tenant; every process refuses it within a minute. Raises ConfigurationError.
-
-    Another tenant's key is refused in the same words as one that does not exist.
-    """
-    await existing(store, name)
-    if prefix not in {key.prefix for key in await store.keys_of(name)}:
-        raise ConfigurationError(
-            f"tenant {name!r} has no key {prefix[:80]!r}: `headgate tenants keys {name}` lists them"
-        )
-    await store.delete_key(prefix)
-
-
-async def delete(store: TenantStore, name: str) -> None:
-    """Delete the tenant and its keys. Raises ConfigurationError if there is no such tenant."""
-    await existing(store, name)
-    await store.delete_tenant(name)
-
-
-async def existing(store: TenantStore, name: str) -> Tenant:
-    tenant = await store.get_tenant(name)
-    if tenant is None:
-        raise ConfigurationError(f"there is no tenant {name!r}")
-    return tenant
-
-
 async def booking(store: TenantStore, workers: Sequence[WorkerSet], pool: str) -> Booking:
     """Return the sum of the pool's guaranteed rates, and the measured capacity of the workers that are not silent."""
     promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
     return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state != "silent"))
 
 
-def share(weight: float, rate_per_s: float, burst: float) -> Share:
-    """Return the share. Raises ConfigurationError for invalid numbers."""
-    try:
-        return Share(weight, rate_per_s, burst)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-
-
-async def _add_key(
-    store: TenantStore, ids: Ids, clock: Clock, name: str, slo_class: str = "", lives_s: float | None = None
-) -> str:
-    now = clock.now()
-    expires_at = None if lives_s is None else now + lives_s
-    key, record = new_key(name, ids.secret(), expires_at, created_at=now, slo_class=slo_class)
-    await store.put_key(record)
-    return key
+def _shown(key: KeyRecord) -> dict[str, Any]:
+    """Return what may be shown of a key."""
+    shown = {"key": key.prefix, "slo_class": key.slo_class, "expires_at": key.expires_at}
+    return {name: value for name, value in shown.items() if value}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.requests import Endpoint
 from dispatcher.model.tenants import KeyRecord, Tenant
@@ -65,6 +67,31 @@ def to_key(record: Mapping[str, Any]) -> KeyRecord:
 def is_valid(key: KeyRecord, now: float) -> bool:
     """Return whether the key has not expired at `now`."""
     return key.expires_at is None or now < key.expires_at
+
+
+def audit_record(audit: AuditRecord) -> Record:
+    """Return the record. `before` and `after` are JSON: their fields may be any that a tenant ever had."""
+    return {**audit._asdict(), "before": _json(audit.before), "after": _json(audit.after)}
+
+
+def to_audit(record: Mapping[str, Any]) -> AuditRecord:
+    fields = {name: record[name] for name in ("id", "actor", "action", "tenant")}
+    before, after = record.get("before"), record.get("after")
+    return AuditRecord(
+        **fields,
+        at=float(record["at"]),
+        before=None if before is None else json.loads(before),
+        after=None if after is None else json.loads(after),
+    )
+
+
+def when(audit: AuditRecord) -> str:
+    """Return a text by which records sort in the order of their times, to the millisecond, and then by their ids."""
+    return f"{int(audit.at * 1000):014d}#{audit.id}"
+
+
+def _json(fields: Mapping[str, Any] | None) -> str | None:
+    return None if fields is None else json.dumps(fields)
 
 
 def invocation_record(invocation: Invocation) -> Record:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 import re
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,13 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import KeyRecord
-from dispatcher.operations import tenants as operations
-from dispatcher.ports import Store
-from headgate.cli.gate_store import Data, with_store
+from headgate.cli.admins import with_admin
+from headgate.cli.gate_store import Data, gate_config
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
@@ -34,11 +31,7 @@ LIVES_MAX_S = 10 * 366 * UNITS_S["d"]
 def keys(name: Name, data: Data = None, json: Json = False) -> None:
     """List the tenant's valid keys: their first characters, and when they were created and expire."""
 
-    async def run(store: Store, _: Config) -> Sequence[KeyRecord]:
-        await operations.existing(store, name)
-        return sorted(await store.keys_of(name), key=lambda key: key.created_at)
-
-    found = with_store(data, run)
+    found = with_admin(data, lambda admin: admin.keys(name))
     if json:
         shown_as({"tenant": name, "keys": [_as_json(key) for key in found]}, True, "")
         return
@@ -58,18 +51,14 @@ def rotate_key(
     Requests with the key have its SLO class, if it has one, otherwise the tenant's.
     """
     lives_s = None if expires_in is None else seconds_of(expires_in)
-
-    async def run(store: Store, config: Config) -> str:
-        check_class(config, slo_class)
-        return await operations.rotate_key(store, RealIds(), RealClock(), name, slo_class or "", lives_s=lives_s)
-
-    key = with_store(data, run)
+    check_class(gate_config(data), slo_class)
+    key = with_admin(data, lambda admin: admin.rotate_key(name, slo_class or "", lives_s=lives_s))
     shown_as({"tenant": name, "api_key": key}, json, f"{name}: {key}")
 
 
 def revoke_key(name: Name, prefix: Prefix, data: Data = None, json: Json = False) -> None:
     """Delete one key. It is refused everywhere within a minute."""
-    with_store(data, lambda store, _: operations.revoke_key(store, name, prefix))
+    with_admin(data, lambda admin: admin.revoke_key(name, prefix))
     shown_as({"tenant": name, "revoked": prefix}, json, f"{name}: {prefix}… is revoked")
 
 

@@ -1,26 +1,32 @@
-"""`headgate tenants` manages tenants: in the folder of `headgate serve` (--data), on AWS, or in a local stack."""
+"""`headgate tenants` manages tenants: in the folder of `headgate serve` (--data), on AWS, or in a local stack.
+
+With HEADGATE_ADMIN_FUNCTION, through that function (admins.py).
+"""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import open_follower
-from dispatcher.operations import tenants as operations
-from dispatcher.policies.tiers import TENANT_TIERS, Tier
+from dispatcher.operations.tenant_settings import with_settings
+from dispatcher.operations.tenants import TenantAdmin
+from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.ports import Store
-from headgate.cli.gate_store import Data, with_store
+from headgate.cli.admins import admin_function, with_admin
+from headgate.cli.gate_store import Data, gate_config, with_store
 from headgate.cli.one_object import takes
+from headgate.cli.overbooked import warn_if_overbooked
+from headgate.cli.tenant_apply import apply
+from headgate.cli.tenant_audit import audit
 from headgate.cli.tenant_keys import Json, Name, SloClassName, check_class, keys, revoke_key, rotate_key, shown_as
 from headgate.monitor.render import tenant_json
 
@@ -29,6 +35,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage tenan
 app.command()(keys)
 app.command("rotate-key")(rotate_key)
 app.command("revoke-key")(revoke_key)
+app.command()(apply)
+app.command()(audit)
 LIVE = ("waiting", "running", "reserved", "spent", "credit", "clocks", "share", "service_per_s",
         "first_token_p50_s", "first_token_p99_s")  # fmt: skip
 """The fields of the tenant's present state that `show` prints, with the last minute's figures."""
@@ -56,27 +64,24 @@ class Settings:
     data: Data = None
     json: Json = False
 
-    def changed(self, tenant: Tenant) -> Tenant:
-        """Return the tenant with these settings. Raises ConfigurationError."""
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given (dispatcher/operations/tenant_settings.py). Raises ConfigurationError."""
         if self.tier is not None and self.tier not in TENANT_TIERS:
             raise ConfigurationError(f"--tier: {self.tier!r} is no tier; use {', '.join(TENANT_TIERS)}")
         if (self.queue_max or 0) < 0 or (self.max_tokens or 0) < 0:
             raise ConfigurationError("--queue-max and --max-tokens must be 0 or more")
-        old = tenant.share
-        share = operations.share(
-            old.weight if self.weight is None else self.weight,
-            old.rate_per_s if self.rate is None else self.rate,
-            old.burst if self.burst is None else self.burst,
-        )
-        return replace(
-            tenant,
-            share=share,
-            tier=tenant.tier if self.tier is None else Tier(self.tier),
-            queue_items_max=tenant.queue_items_max if self.queue_max is None else self.queue_max,
-            max_tokens_max=tenant.max_tokens_max if self.max_tokens is None else self.max_tokens,
-            models=tuple(self.model) if self.model else tenant.models,
-            slo_class=tenant.slo_class if self.slo_class is None else self.slo_class,
-        )
+        check_class(gate_config(self.data), self.slo_class)
+        settings = {
+            "weight": self.weight,
+            "rate_per_s": self.rate,
+            "burst": self.burst,
+            "tier": self.tier,
+            "queue_max": self.queue_max,
+            "max_tokens": self.max_tokens,
+            "models": self.model or None,
+            "slo_class": self.slo_class,
+        }
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @app.command()
@@ -84,20 +89,16 @@ class Settings:
 def create(settings: Settings) -> None:
     """Create a tenant and print its API key. The key is shown only once and cannot be read later."""
     name = settings.name
-
-    async def run(store: Store, config: Config) -> str:
-        check_class(config, settings.slo_class)
-        return await operations.create(store, RealIds(), RealClock(), settings.changed(Tenant(name)))
-
-    key = with_store(settings.data, run)
+    tenant = with_settings(Tenant(name), settings.given())
+    key = with_admin(settings.data, lambda admin: admin.create(tenant))
     shown_as({"tenant": name, "api_key": key}, settings.json, f"{name}: {key}")
-    _warn_if_overbooked(settings.data)
+    warn_if_overbooked(settings.data)
 
 
 @app.command("list")
 def list_(data: Data = None, json: Json = False) -> None:
     """List all tenants."""
-    tenants = with_store(data, lambda store, _: store.list_tenants())
+    tenants = with_admin(data, lambda admin: admin.all())
     if json:
         shown_as({"tenants": [_as_json(tenant) for tenant in tenants]}, True, "")
         return
@@ -117,16 +118,18 @@ def list_(data: Data = None, json: Json = False) -> None:
 def show(name: Name, data: Data = None, json: Json = False) -> None:
     """Show one tenant: its configuration, the prefixes of its keys, and its clocks, credit and queue now."""
 
-    async def run(store: Store, config: Config) -> dict[str, Any]:
-        tenant = await operations.existing(store, name)
-        keys = [key.prefix for key in await store.keys_of(name)]
-        return {**_as_json(tenant), "keys": keys, "now": await _now(store, config, name)}
+    async def run(admin: TenantAdmin) -> dict[str, Any]:
+        tenant, keys = await admin.existing(name), await admin.keys(name)
+        return {**_as_json(tenant), "keys": [key.prefix for key in keys]}
 
-    shown = with_store(data, run)
+    shown = with_admin(data, run)
+    if not admin_function(data):  # its callers may not read the log
+        shown["now"] = with_store(data, lambda store, config: _now(store, config, name))
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
     fields["keys"] = ", ".join(shown["keys"])
     fields["queue"] = fields.pop("line")
-    fields.update(_live_fields(fields.pop("now")))
+    if "now" in fields:
+        fields.update(_live_fields(fields.pop("now")))
     del fields["terms"]
     shown_as(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
 
@@ -136,27 +139,16 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 def set_(settings: Settings) -> None:
     """Change the given settings. They apply everywhere within a minute."""
 
-    async def run(store: Store, config: Config) -> Tenant:
-        check_class(config, settings.slo_class)
-        return await operations.change(store, settings.name, settings.changed)
-
-    tenant = with_store(settings.data, run)
+    tenant = with_admin(settings.data, lambda admin: admin.change(settings.name, settings.given()))
     shown_as(_as_json(tenant), settings.json, f"{settings.name}: changed")
-    _warn_if_overbooked(settings.data)
+    warn_if_overbooked(settings.data)
 
 
 @app.command()
 def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
-    with_store(data, lambda store, _: operations.delete(store, name))
+    with_admin(data, lambda admin: admin.delete(name))
     shown_as({"tenant": name, "deleted": True}, json, f"{name}: deleted")
-
-
-async def _booking(store: Store, config: Config) -> operations.Booking:
-    """Return the sum of the pool's guarantees, and the capacity of its workers in the log."""
-    follower = open_follower(store, config, RealClock())
-    await follower.catch_up()
-    return await operations.booking(store, follower.workers(), config.pool)
 
 
 async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None:
@@ -183,17 +175,3 @@ def _as_json(tenant: Tenant) -> dict[str, Any]:
     fields = asdict(tenant)
     share = fields.pop("share")
     return {**fields, "line": tenant.name, "terms": share, "tier": tenant.tier.value}
-
-
-def _warn_if_overbooked(data: Path | None) -> None:
-    """Compare the guarantees with the capacity. Call this after the change was made and its key was printed."""
-    try:
-        booked = with_store(data, _booking)
-    except ConfigurationError as error:
-        sys.stderr.write(f"headgate: the change was made, but the capacity for the guarantees is unknown: {error}\n")
-        return
-    if booked.is_overbooked:
-        sys.stderr.write(
-            f"headgate: overbooked: the guarantees add up to {booked.promised_per_s:.0f} service units per second, "
-            f"the workers serve {booked.capacity_per_s:.0f}; guarantees are scaled down while all tenants are active\n"
-        )

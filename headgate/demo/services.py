@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from dispatcher.bootstrap import RealClock, make_store
 from dispatcher.config import load_config
 from dispatcher.model.errors import StoreUnavailable
+from dispatcher.model.tenant_store import TenantStore
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.monitor.picture import Picture
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import TenantStore
 from headgate.local.options import FleetOptions, StackOptions
 from headgate.local.seed import make_tenants
 from headgate.serve.folder import ORDER, DataFolder

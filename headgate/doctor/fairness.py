@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations import tenants as operations
-from dispatcher.ports import Clock, Ids, TenantStore
+from dispatcher.operations.tenants import StoreAdmin
+from dispatcher.ports import Clock, Ids
 from headgate.demo.measure import Sample
 from headgate.demo.player import Player
 from headgate.doctor.finding import Finding, failed, ok, warning
@@ -42,14 +43,15 @@ async def check_fairness(store: TenantStore, ids: Ids, clock: Clock, service: Se
     suffix = "".join(letter for letter in ids.new().lower() if letter.isalnum())[:8]
     names = {role: f"doctor-{role}-{suffix}" for role in ("flood", "quiet")}
     keys: dict[str, str] = {}
+    admin = StoreAdmin(store, ids, clock, lambda: "headgate doctor")
     try:
         for name in names.values():
-            keys[name] = await operations.create(store, ids, clock, Tenant(name))
+            keys[name] = await admin.create(Tenant(name))
         player = Player(service.base_url, None, keys, service.model, BYTES_PER_TOKEN, {})
         samples = await player.play(_arrivals(names["flood"], names["quiet"], service.slots))
     finally:
         for name in keys:
-            await operations.delete(store, name)
+            await admin.delete(name)
     return verdict(samples, names["flood"], names["quiet"])
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import boto3
 
 from dispatcher.bootstrap import RealClock, RealIds, real_random
+from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.directory import new_key
 from dispatcher.policies.clocks import Share
-from dispatcher.ports import TenantStore
 from dispatcher.stores.dynamodb.store import DynamoStore, client_config, create_table
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations import tenants as operations
+from dispatcher.operations.tenants import StoreAdmin
 from dispatcher.ports import Store
 
 DEFAULT_TENANT = "default"
@@ -21,4 +21,5 @@ async def create_missing(store: Store, wanted: Sequence[Tenant]) -> dict[str, st
     if not existing and not wanted:
         wanted = [Tenant(DEFAULT_TENANT)]
     missing = [tenant for tenant in wanted if tenant.name not in existing]
-    return {tenant.name: await operations.create(store, RealIds(), RealClock(), tenant) for tenant in missing}
+    admin = StoreAdmin(store, RealIds(), RealClock(), lambda: "headgate serve")
+    return {tenant.name: await admin.create(tenant) for tenant in missing}

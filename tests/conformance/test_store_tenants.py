@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
@@ -105,3 +106,40 @@ async def test_deleting_a_tenant_deletes_its_keys_and_no_others(store: Store) ->
     assert await store.find_key("a-0") is None
     assert list(await store.keys_of("a")) == []
     assert len(await store.keys_of("ab")) == 60
+
+
+def record(number: int, at: float = START, action: str = "tenant.change") -> AuditRecord:
+    fields = {"weight": 1.5, "models": ["m"], "tier": "premium"}
+    return AuditRecord(f"id-{number}", at, "arn:aws:iam::1:user/ada", action, "a", None, fields)
+
+
+async def test_a_change_and_its_record_are_written_together(store: Store) -> None:
+    month = record(0).month
+    assert await store.put_tenant(Tenant("a"), expected_version=None, audit=record(1))
+    assert not await store.put_tenant(Tenant("a"), expected_version=None, audit=record(2))
+    assert not await store.put_tenant(Tenant("a", version=9), expected_version=8, audit=record(3))
+    await store.put_key(KeyRecord("hg-1", "d", "a"), audit=record(4))
+    await store.delete_key("hg-none", audit=record(5))
+    await store.delete_key("hg-1", audit=record(6))
+    await store.delete_tenant("a", audit=record(7))
+    assert list(await store.audit_records(month)) == [record(1), record(4), record(6), record(7)]
+
+
+async def test_records_are_listed_by_month_in_the_order_of_their_times(store: Store) -> None:
+    days = [record(number, START + offset * 86_400.0) for number, offset in enumerate((40, 3, 0, 2))]
+    for number, each in enumerate(days):
+        assert await store.put_tenant(Tenant(f"t{number}"), expected_version=None, audit=each)
+    assert len({each.month for each in days}) > 1
+    for month in {each.month for each in days}:
+        expected = sorted((each for each in days if each.month == month), key=lambda each: each.at)
+        assert list(await store.audit_records(month)) == expected
+    assert list(await store.audit_records("1999-01")) == []
+
+
+async def test_a_tenant_with_more_keys_than_a_transaction_holds_is_deleted_with_its_record(store: Store) -> None:
+    await store.put_tenant(Tenant("a"), expected_version=None)
+    for number in range(100):
+        await store.put_key(KeyRecord(f"hg-{number}", "d", "a"))
+    await store.delete_tenant("a", audit=record(1))
+    assert list(await store.keys_of("a")) == []
+    assert list(await store.audit_records(record(1).month)) == [record(1)]

@@ -9,7 +9,7 @@ from dispatcher.config import load_config
 from headgate.local.aws_lambda.functions import function_specs
 from tests.infra.templates import functions, of_type
 
-NAMES = {"headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep"}
+NAMES = {"headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep", "headgate-admin"}
 FRONT = "headgate-front"
 
 

@@ -107,15 +107,51 @@ def leading_keys(statement: dict[str, Any]) -> set[str]:
     return set(statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"])
 
 
-def test_no_function_writes_tenants_keys_or_the_listing(each_template: Template) -> None:
-    writing = [each for _, each in statements(each_template) if WRITES & set(actions(each))]
+def of_the_gate(template: Template) -> list[dict[str, Any]]:
+    """The statements of all roles but that of headgate-admin."""
+    admin = role_of(functions(template)["headgate-admin"])
+    return [each for role, each in statements(template) if role != admin]
+
+
+def test_only_the_admin_function_writes_tenants_keys_and_the_listing(each_template: Template) -> None:
+    writing = [each for each in of_the_gate(each_template) if WRITES & set(actions(each))]
     assert len(writing) >= 4
     for statement in writing:
         assert leading_keys(statement) <= GATE_PARTITIONS
 
 
-def test_no_function_reads_the_listing(each_template: Template) -> None:
-    reading = [each for _, each in statements(each_template) if "dynamodb:GetItem" in actions(each)]
+def test_the_admin_function_deletes_no_audit_record_and_touches_nothing_else(each_template: Template) -> None:
+    admin = role_of(functions(each_template)["headgate-admin"])
+    by_action: dict[str, set[str]] = {}
+    for role, each in statements(each_template):
+        for action in actions(each) if role == admin else ():
+            if action.startswith(("dynamodb:", "secretsmanager:", "s3:", "sqs:")):
+                by_action.setdefault(action, set()).update(leading_keys(each))
+    configuration = {"TENANT#*", "KEY#*", "TENANTS"}
+    assert by_action == {
+        "dynamodb:GetItem": configuration | {"AUDIT#*"},
+        "dynamodb:Query": configuration | {"AUDIT#*"},
+        "dynamodb:PutItem": configuration | {"AUDIT#*"},
+        "dynamodb:DeleteItem": configuration,
+    }
+
+
+def test_two_policies_for_callers_allow_to_invoke_and_nothing_else(each_template: Template) -> None:
+    by_logical_id = {
+        name: each["Properties"]["FunctionName"]
+        for name, each in each_template["Resources"].items()
+        if each["Type"] == "AWS::Lambda::Function"
+    }
+    invoked = []
+    for policy in of_type(each_template, "AWS::IAM::ManagedPolicy"):
+        (statement,) = policy["PolicyDocument"]["Statement"]
+        assert actions(statement) == ["lambda:InvokeFunction"]
+        invoked.append({by_logical_id[each["Fn::GetAtt"][0]] for each in listed(statement["Resource"])})
+    assert sorted(invoked, key=len) == [{"headgate-admin"}, {"headgate-invoke", "headgate-result"}]
+
+
+def test_no_other_function_reads_the_listing(each_template: Template) -> None:
+    reading = [each for each in of_the_gate(each_template) if "dynamodb:GetItem" in actions(each)]
     assert len(reading) >= 5
     for statement in reading:
         assert leading_keys(statement) <= GATE_PARTITIONS | {"TENANT#*", "KEY#*"}
@@ -124,7 +160,7 @@ def test_no_function_reads_the_listing(each_template: Template) -> None:
 def test_the_partitions_are_those_of_the_store() -> None:
     """Only administrators write the last kinds of the layout; the gate writes all others."""
     kinds = {line.split("#")[0].strip() for line in (layout.__doc__ or "").splitlines() if "#<" in line[:24]}
-    assert {f"{kind}#*" for kind in kinds} == GATE_PARTITIONS | {"TENANT#*", "KEY#*"}
+    assert {f"{kind}#*" for kind in kinds} == GATE_PARTITIONS | {"TENANT#*", "KEY#*", "AUDIT#*"}
 
 
 def test_managed_policies_only_where_aws_asks_for_one(template: Template, lambda_template: Template) -> None:

@@ -18,8 +18,9 @@
     TENANT#<tenant>     KEY#<prefix>              an API key of the tenant
     TENANTS             <tenant>                  a copy of every tenant's configuration, to list them
     KEY#<prefix>        KEY                       the same API key, to find its tenant and digest
+    AUDIT#<month>       <milliseconds>#<id>       the record of a change of tenants or keys
 
-Only administrators write the last four. Positions and hours have leading zeros, so that they sort as text.
+Only administrators write the last five. Positions and hours have leading zeros, so that they sort as text.
 """
 
 from __future__ import annotations
@@ -176,6 +177,14 @@ def tenant_key(name: str) -> Key:
 
 def listing_key(name: str) -> Key:
     return {PARTITION: TENANTS, SORT: name}
+
+
+def audit_partition(month: str) -> str:
+    return f"AUDIT#{month}"
+
+
+def audit_key(month: str, when: str) -> Key:
+    return {PARTITION: audit_partition(month), SORT: when}
 
 
 def key_key(prefix: str) -> Key:

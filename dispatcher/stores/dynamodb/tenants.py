@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.stores.dynamodb.attributes import encode, encode_item
 from dispatcher.stores.dynamodb.layout import (
@@ -13,6 +14,8 @@ from dispatcher.stores.dynamodb.layout import (
     OWN_KEY_PREFIX,
     TENANTS,
     Key,
+    audit_key,
+    audit_partition,
     key_key,
     listing_key,
     own_key_key,
@@ -21,14 +24,23 @@ from dispatcher.stores.dynamodb.layout import (
 )
 from dispatcher.stores.dynamodb.reads import Reads
 from dispatcher.stores.dynamodb.requests import ConditionFailed, Requests
-from dispatcher.stores.records import is_valid, key_record, tenant_record, to_key, to_tenant
+from dispatcher.stores.records import (
+    audit_record,
+    is_valid,
+    key_record,
+    tenant_record,
+    to_audit,
+    to_key,
+    to_tenant,
+    when,
+)
 
-DELETES_MAX = 50
-"""The most keys in one transaction. A key has two items, and a transaction at most 100."""
+DELETES_MAX = 49
+"""The most keys in one transaction. A key has two items, an audit record is one, and a transaction has at most 100."""
 
 
 class DynamoTenants:
-    """dispatcher.ports.TenantStore."""
+    """dispatcher.model.tenant_store.TenantStore."""
 
     def __init__(self, requests: Requests, reads: Reads) -> None:
         self._requests, self._reads = requests, reads
@@ -41,13 +53,16 @@ class DynamoTenants:
         item = await self._reads.item(tenant_key(name))
         return to_tenant(item) if item else None
 
-    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
+    async def put_tenant(
+        self, tenant: Tenant, *, expected_version: int | None, audit: AuditRecord | None = None
+    ) -> bool:
         nonce, table = self._requests.nonce(), self._requests.table
         record = tenant_record(tenant)
         own = {"TableName": table, "Item": encode_item({**tenant_key(tenant.name), **record, "nonce": nonce})}
         listed = {"TableName": table, "Item": encode_item({**listing_key(tenant.name), **record})}
         try:
-            await self._requests.transact([{"Put": {**own, **_is_version(expected_version)}}, {"Put": listed}], nonce)
+            puts = [{"Put": {**own, **_is_version(expected_version)}}, {"Put": listed}, *self._noted(audit)]
+            await self._requests.transact(puts, nonce)
         except ConditionFailed as refused:
             return (refused.old[0] or {}).get("nonce") == nonce  # an earlier try was applied, its reply was lost
         return True
@@ -55,25 +70,28 @@ class DynamoTenants:
     async def list_tenants(self) -> Sequence[Tenant]:
         return [to_tenant(item) for item in await self._reads.partition(TENANTS)]
 
-    async def delete_tenant(self, name: str) -> None:
-        """Delete the tenant, its keys first, so that a tenant that is only partly deleted has no valid key."""
+    async def delete_tenant(self, name: str, *, audit: AuditRecord | None = None) -> None:
+        """Delete the tenant, its keys first, so that a tenant that is only partly deleted has no valid key.
+
+        The audit record is written with the last step. A deletion that breaks off before it can be repeated.
+        """
         prefixes = [key.prefix for key in await self._all_keys_of(name)]
         for start in range(0, len(prefixes), DELETES_MAX):
             chosen = prefixes[start : start + DELETES_MAX]
             await self._delete([key for prefix in chosen for key in (key_key(prefix), own_key_key(name, prefix))])
-        await self._delete([listing_key(name), tenant_key(name)])
+        await self._delete([listing_key(name), tenant_key(name)], audit)
 
-    async def put_key(self, key: KeyRecord) -> None:
+    async def put_key(self, key: KeyRecord, *, audit: AuditRecord | None = None) -> None:
         record = {**key_record(key), EXPIRY: None if key.expires_at is None else ceil(key.expires_at)}
         places = (key_key(key.prefix), own_key_key(key.tenant, key.prefix))
         items = [encode_item({**place, **record}) for place in places]
         puts = [{"Put": {"TableName": self._requests.table, "Item": item}} for item in items]
-        await self._requests.transact(puts, self._requests.nonce())
+        await self._requests.transact([*puts, *self._noted(audit)], self._requests.nonce())
 
-    async def delete_key(self, prefix: str) -> None:
+    async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None:
         item = await self._reads.item(key_key(prefix))
         if item is not None:
-            await self._delete([key_key(prefix), own_key_key(item["tenant"], prefix)])
+            await self._delete([key_key(prefix), own_key_key(item["tenant"], prefix)], audit)
 
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
         return [key for key in await self._all_keys_of(tenant) if self._is_valid(key)]
@@ -82,9 +100,19 @@ class DynamoTenants:
         items = await self._reads.partition(tenant_partition(tenant), OWN_KEY_PREFIX)
         return [to_key(item) for item in items]
 
-    async def _delete(self, keys: Sequence[Key]) -> None:
+    async def audit_records(self, month: str) -> Sequence[AuditRecord]:
+        return [to_audit(item) for item in await self._reads.partition(audit_partition(month))]
+
+    async def _delete(self, keys: Sequence[Key], audit: AuditRecord | None = None) -> None:
         deletes = [{"Delete": {"TableName": self._requests.table, "Key": encode_item(key)}} for key in keys]
-        await self._requests.transact(deletes, self._requests.nonce())
+        await self._requests.transact([*deletes, *self._noted(audit)], self._requests.nonce())
+
+    def _noted(self, audit: AuditRecord | None) -> list[dict[str, Any]]:
+        """Return the part of a transaction that writes the record. A repetition writes the same item again."""
+        if audit is None:
+            return []
+        item = encode_item({**audit_key(audit.month, when(audit)), **audit_record(audit)})
+        return [{"Put": {"TableName": self._requests.table, "Item": item}}]
 
     def _is_valid(self, key: KeyRecord) -> bool:
         return is_valid(key, self._requests.clock.now())

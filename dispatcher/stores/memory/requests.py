@@ -56,6 +56,7 @@ READS = frozenset(
         "get_tenant",
         "list_tenants",
         "keys_of",
+        "audit_records",
     ]
 )
 

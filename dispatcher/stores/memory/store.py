@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.batches import Batch
 from dispatcher.model.files import FileRecord
 from dispatcher.model.invocation import Answer, Invocation
@@ -199,21 +200,27 @@ class MemoryStore:
     async def get_tenant(self, name: str) -> Tenant | None:
         return await self._requests.apply("get_tenant", lambda: self.data.tenants.get(name))
 
-    async def put_tenant(self, tenant: Tenant, *, expected_version: int | None) -> bool:
-        return await self._requests.apply("put_tenant", lambda: self.data.tenants.put(tenant, expected_version))
+    async def put_tenant(
+        self, tenant: Tenant, *, expected_version: int | None, audit: AuditRecord | None = None
+    ) -> bool:
+        put = self.data.tenants.put
+        return await self._requests.apply("put_tenant", lambda: put(tenant, expected_version, audit))
 
     async def list_tenants(self) -> Sequence[Tenant]:
         return await self._requests.apply("list_tenants", self.data.tenants.all)
 
-    async def delete_tenant(self, name: str) -> None:
-        await self._requests.apply("delete_tenant", lambda: self.data.tenants.delete(name))
+    async def delete_tenant(self, name: str, *, audit: AuditRecord | None = None) -> None:
+        await self._requests.apply("delete_tenant", lambda: self.data.tenants.delete(name, audit))
 
-    async def put_key(self, key: KeyRecord) -> None:
-        await self._requests.apply("put_key", lambda: self.data.tenants.put_key(key))
+    async def put_key(self, key: KeyRecord, *, audit: AuditRecord | None = None) -> None:
+        await self._requests.apply("put_key", lambda: self.data.tenants.put_key(key, audit))
 
-    async def delete_key(self, prefix: str) -> None:
-        await self._requests.apply("delete_key", lambda: self.data.tenants.delete_key(prefix))
+    async def delete_key(self, prefix: str, *, audit: AuditRecord | None = None) -> None:
+        await self._requests.apply("delete_key", lambda: self.data.tenants.delete_key(prefix, audit))
 
     async def keys_of(self, tenant: str) -> Sequence[KeyRecord]:
         keys_of = self.data.tenants.keys_of
         return await self._requests.apply("keys_of", lambda: keys_of(tenant, self._clock.now()))
+
+    async def audit_records(self, month: str) -> Sequence[AuditRecord]:
+        return await self._requests.apply("audit_records", lambda: self.data.tenants.audit_records(month))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.tenants import KeyRecord, Tenant
-from dispatcher.stores.records import is_valid
+from dispatcher.stores.records import is_valid, when
 
 
 class MemoryTenants:
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] = {}
         self._keys: dict[str, KeyRecord] = {}
+        self._audit: list[AuditRecord] = []
 
     def find_key(self, prefix: str, now: float) -> KeyRecord | None:
         key = self._keys.get(prefix)
@@ -18,26 +20,37 @@ class MemoryTenants:
     def get(self, name: str) -> Tenant | None:
         return self._tenants.get(name)
 
-    def put(self, tenant: Tenant, expected_version: int | None) -> bool:
+    def put(self, tenant: Tenant, expected_version: int | None, audit: AuditRecord | None = None) -> bool:
         old = self._tenants.get(tenant.name)
         if (None if old is None else old.version) != expected_version:
             return False
         self._tenants[tenant.name] = tenant
+        self._note(audit)
         return True
 
     def all(self) -> list[Tenant]:
         return [self._tenants[name] for name in sorted(self._tenants)]
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, audit: AuditRecord | None) -> None:
+        self._note(audit)
         self._tenants.pop(name, None)
         self._keys = {prefix: key for prefix, key in self._keys.items() if key.tenant != name}
 
-    def put_key(self, key: KeyRecord) -> None:
+    def put_key(self, key: KeyRecord, audit: AuditRecord | None) -> None:
+        self._note(audit)
         self._keys[key.prefix] = key
 
-    def delete_key(self, prefix: str) -> None:
-        self._keys.pop(prefix, None)
+    def delete_key(self, prefix: str, audit: AuditRecord | None) -> None:
+        if self._keys.pop(prefix, None) is not None:
+            self._note(audit)
 
     def keys_of(self, tenant: str, now: float) -> list[KeyRecord]:
         mine = (key for key in self._keys.values() if key.tenant == tenant and is_valid(key, now))
         return sorted(mine, key=lambda key: key.prefix)
+
+    def audit_records(self, month: str) -> list[AuditRecord]:
+        return sorted((record for record in self._audit if record.month == month), key=when)
+
+    def _note(self, audit: AuditRecord | None) -> None:
+        if audit is not None:
+            self._audit.append(audit)

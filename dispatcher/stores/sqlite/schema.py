@@ -58,7 +58,10 @@ CREATE TABLE batches (
 CREATE INDEX batches_by_expiry ON batches (expires_at);
 CREATE INDEX open_batches ON batches (pool, id) WHERE is_open;
 """
-_STEPS = (_FIRST, _RESPONSES, _BATCHES)
+_AUDIT = """
+CREATE TABLE audit (month TEXT NOT NULL, at TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (month, at)) WITHOUT ROWID;
+"""
+_STEPS = (_FIRST, _RESPONSES, _BATCHES, _AUDIT)
 """What each layout adds to the one before it."""
 LAYOUT = len(_STEPS)
 

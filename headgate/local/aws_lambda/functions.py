@@ -28,4 +28,5 @@ def function_specs(environment: Mapping[str, str], init_timeout_s: float = INIT_
         spec("result", "result", 30.0, 2),
         spec("execute", "execute", 300.0, 2),
         spec("sweep", "sweep", 60.0, 1),
+        spec("admin", "admin", 30.0, 1),
     )

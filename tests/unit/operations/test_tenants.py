@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
+from dispatcher.model.audit import AuditRecord
 from dispatcher.model.commands import Silent
 from dispatcher.model.errors import ConfigurationError, Unauthorized
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations import tenants
-from dispatcher.operations.directory import CACHE_S
+from dispatcher.operations.directory import CACHE_S, key_prefix
+from dispatcher.operations.tenant_settings import difference
+from dispatcher.operations.tenants import Booking, StoreAdmin, booking
 from dispatcher.policies.clocks import Share
 from tests.support.gate.memory_gate import POOL, Gate
 
+ACTOR = "arn:aws:iam::123456789012:user/ada"
+
+
+def admin(gate: Gate) -> StoreAdmin:
+    return StoreAdmin(gate.store, gate.ids, gate.clock, lambda: ACTOR)
+
 
 async def created(gate: Gate, name: str) -> str:
-    return await tenants.create(gate.store, gate.ids, gate.clock, Tenant(name))
+    return await admin(gate).create(Tenant(name))
 
 
 async def test_a_key_is_shown_once_and_is_valid(gate: Gate) -> None:
@@ -39,7 +47,7 @@ async def test_rotation_keeps_the_newest_old_key_and_no_more(gate: Gate) -> None
     keys = [await created(gate, "c")]
     for _ in range(2):
         await asyncio.sleep(CACHE_S + 1)
-        keys.append(await tenants.rotate_key(gate.store, gate.ids, gate.clock, "c"))
+        keys.append(await admin(gate).rotate_key("c"))
     with pytest.raises(Unauthorized):
         await gate.context.directory.tenant_of(keys[0])
     for key in keys[1:]:
@@ -47,10 +55,10 @@ async def test_rotation_keeps_the_newest_old_key_and_no_more(gate: Gate) -> None
 
 
 async def test_change_delete_and_what_is_not_there(gate: Gate) -> None:
-    changed = await tenants.change(gate.store, "a", lambda old: replace(old, share=Share(weight=3)))
+    changed = await admin(gate).change("a", {"weight": 3.0})
     assert (changed.share.weight, changed.version) == (3, 2)
-    await tenants.delete(gate.store, "a")
-    for work in (tenants.delete(gate.store, "a"), tenants.existing(gate.store, "a")):
+    await admin(gate).delete("a")
+    for work in (admin(gate).delete("a"), admin(gate).existing("a")):
         with pytest.raises(ConfigurationError, match="no tenant 'a'"):
             await work
 
@@ -58,20 +66,20 @@ async def test_change_delete_and_what_is_not_there(gate: Gate) -> None:
 async def test_a_tenant_that_is_created_again_has_a_higher_version(gate: Gate) -> None:
     """However often it was changed before, as long as that was less than once a second."""
     await created(gate, "c")
-    first = await tenants.existing(gate.store, "c")
+    first = await admin(gate).existing("c")
     assert first.version == int(gate.clock.now())
     for number in range(3):
         await asyncio.sleep(1)
-        changed = await tenants.change(gate.store, "c", lambda old: replace(old, queue_items_max=9))
+        changed = await admin(gate).change("c", {"queue_max": 9})
         assert changed.version == first.version + number + 1
-    await tenants.delete(gate.store, "c")
+    await admin(gate).delete("c")
     await asyncio.sleep(1)
     await created(gate, "c")
-    assert (await tenants.existing(gate.store, "c")).version > changed.version
+    assert (await admin(gate).existing("c")).version > changed.version
 
 
-async def booked(gate: Gate) -> tenants.Booking:
-    return await tenants.booking(gate.store, await gate.context.link.fleet(), POOL)
+async def booked(gate: Gate) -> Booking:
+    return await booking(gate.store, await gate.context.link.fleet(), POOL)
 
 
 async def test_overbooking_is_seen_once_capacity_is_measured(gate: Gate) -> None:
@@ -89,7 +97,7 @@ async def test_a_silent_worker_is_no_capacity(gate: Gate) -> None:
 
 
 async def test_two_changes_at_once_are_not_both_made(gate: Gate) -> None:
-    there = await tenants.existing(gate.store, "a")
+    there = await admin(gate).existing("a")
 
     class Late:
         """A store that returns an old configuration: another change came after the read."""
@@ -100,7 +108,47 @@ async def test_two_changes_at_once_are_not_both_made(gate: Gate) -> None:
         async def get_tenant(self, name: str) -> Tenant:
             return there
 
-    await tenants.change(gate.store, "a", lambda old: replace(old, queue_items_max=7))
+    await admin(gate).change("a", {"queue_max": 7})
+    late = StoreAdmin(Late(), gate.ids, gate.clock, lambda: ACTOR)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="another operator"):
-        await tenants.change(Late(), "a", lambda old: replace(old, queue_items_max=9))  # type: ignore[arg-type]
-    assert (await tenants.existing(gate.store, "a")).queue_items_max == 7
+        await late.change("a", {"queue_max": 9})
+    assert (await admin(gate).existing("a")).queue_items_max == 7
+
+
+async def test_each_change_leaves_a_record_with_actor_before_and_after(gate: Gate) -> None:
+    key = await created(gate, "c")
+    await admin(gate).change("c", {"weight": 2.0, "tier": "premium"})
+    await asyncio.sleep(1)
+    second = await admin(gate).rotate_key("c", lives_s=60.0)
+    await asyncio.sleep(1)
+    await admin(gate).rotate_key("c")
+    await admin(gate).revoke_key("c", key_prefix(second))
+    await admin(gate).delete("c")
+    records = await admin(gate).audit(datetime.fromtimestamp(gate.clock.now(), UTC).strftime("%Y-%m"))
+    assert {record.actor for record in records} == {ACTOR}
+    assert {record.tenant for record in records} == {"c"}
+    by_action: dict[str, list[AuditRecord]] = {}
+    for record in records:
+        by_action.setdefault(record.action, []).append(record)
+    assert {action: len(found) for action, found in by_action.items()} == {
+        "tenant.create": 1,
+        "key.create": 3,
+        "tenant.change": 1,
+        "key.delete": 2,
+        "tenant.delete": 1,
+    }
+    (changed,) = by_action["tenant.change"]
+    assert difference(changed.before, changed.after) == {"weight": (1.0, 2.0), "tier": ("standard", "premium")}
+    (deleted,) = by_action["tenant.delete"]
+    assert (deleted.before or {})["weight"] == 2.0
+    assert key not in repr(records)
+    assert second not in repr(records)
+
+
+async def test_a_refused_change_leaves_no_record(gate: Gate) -> None:
+    await created(gate, "c")
+    before = len(await admin(gate).audit("2001-09"))
+    for work in (created(gate, "c"), admin(gate).delete("no"), admin(gate).revoke_key("c", "hg-no")):
+        with pytest.raises(ConfigurationError):
+            await work
+    assert len(await admin(gate).audit("2001-09")) == before

@@ -64,6 +64,7 @@ CALLS: list[Callable[[Store], Awaitable[object]]] = [
     lambda s: s.find_key("k"),
     lambda s: s.keys_of("a"),
     lambda s: s.delete_key("k"),
+    lambda s: s.audit_records("2026-11"),
 ]
 
 

@@ -52,7 +52,7 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="layout 99, this version knows 3: use the newer headgate"):
+    with pytest.raises(ConfigurationError, match="layout 99, this version knows 4: use the newer headgate"):
         SqliteStore(path, RealClock())
 
 

@@ -1,0 +1,54 @@
+"""The settings of a tenant that an administrator chooses, by the names of the file of tenants (dispatcher/sections.py).
+
+weight, rate_per_s, burst, tier, queue_max, max_tokens, models, slo_class
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dispatcher.model.errors import ConfigurationError
+from dispatcher.model.tenants import Tenant
+from dispatcher.policies.clocks import Share
+from dispatcher.policies.tiers import Tier
+
+
+def settings_of(tenant: Tenant) -> dict[str, Any]:
+    """Return all settings, as plain values."""
+    return {
+        "weight": tenant.share.weight,
+        "rate_per_s": tenant.share.rate_per_s,
+        "burst": tenant.share.burst,
+        "tier": tenant.tier.value,
+        "queue_max": tenant.queue_items_max,
+        "max_tokens": tenant.max_tokens_max,
+        "models": None if tenant.models is None else list(tenant.models),
+        "slo_class": tenant.slo_class,
+    }
+
+
+def with_settings(tenant: Tenant, settings: Mapping[str, Any]) -> Tenant:
+    """Return the tenant with these settings; the others stay. Raises ConfigurationError for invalid numbers."""
+    merged = {**settings_of(tenant), **settings}
+    try:
+        share = Share(merged["weight"], merged["rate_per_s"], merged["burst"])
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return replace(
+        tenant,
+        share=share,
+        tier=Tier(merged["tier"]),
+        queue_items_max=merged["queue_max"],
+        max_tokens_max=merged["max_tokens"],
+        models=None if merged["models"] is None else tuple(merged["models"]),
+        slo_class=merged["slo_class"],
+    )
+
+
+def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, each as (before, after). None has no settings."""
+    old, new = before or {}, after or {}
+    names = [*old, *(name for name in new if name not in old)]
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}

@@ -1,0 +1,1 @@
+"""headgate-admin: tenants and their keys, for administrators."""

@@ -1,0 +1,92 @@
+"""headgate-admin: creates, changes and deletes tenants and keys, and lists what was changed.
+
+The payload is `{"identity", "command"}` (commands.py); the answer is `{"result"}`, or `{"error"}` with one line for the
+administrator. This function alone may write tenants, keys and audit records; IAM decides which callers may invoke it.
+It logs commands and their callers, and no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from dispatcher.bootstrap import RealClock, RealIds, make_store
+from dispatcher.caller_identity import caller_of
+from dispatcher.config import load_config
+from dispatcher.model.errors import ConfigurationError, StoreUnavailable
+from dispatcher.model.tenants import KeyRecord, Tenant
+from dispatcher.operations.tenant_settings import settings_of, with_settings
+from dispatcher.operations.tenants import StoreAdmin
+from dispatcher.ports import Store
+from functions.admin import commands
+from functions.observability import logger
+
+
+@cache
+def runner() -> asyncio.Runner:
+    """The event loop, which the store's connections outlive no longer than the sandbox."""
+    return asyncio.Runner()
+
+
+@cache
+def store() -> Store:
+    return make_store(load_config())
+
+
+@logger.inject_lambda_context
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
+    try:
+        return {"result": runner().run(_answer(event, context.function_name))}
+    except ConfigurationError as error:
+        return {"error": str(error)}
+    except StoreUnavailable:
+        return {"error": "the table does not answer, and the change may have been made: look, and then try again"}
+
+
+async def _answer(event: Any, function: str) -> dict[str, Any]:
+    identity, command = commands.read(event)
+    actor = await caller_of(identity.url, identity.headers, function, RealClock().now())
+    logger.info("administers", extra={"actor": actor, "do": command.do, "tenant": getattr(command, "tenant", "")})
+    return await administer(StoreAdmin(store(), RealIds(), RealClock(), lambda: actor), command)
+
+
+async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[str, Any]:
+    """Carry out one command. Raises ConfigurationError, StoreUnavailable."""
+    match command:
+        case commands.Create():
+            tenant = with_settings(Tenant(command.tenant), command.settings.given())
+            return {"api_key": await admin.create(tenant)}
+        case commands.Change():
+            return {"tenant": tenant_json(await admin.change(command.tenant, command.settings.given()))}
+        case commands.Delete():
+            await admin.delete(command.tenant)
+        case commands.RotateKey():
+            key = await admin.rotate_key(command.tenant, command.slo_class, lives_s=command.lives_s)
+            return {"api_key": key}
+        case commands.RevokeKey():
+            await admin.revoke_key(command.tenant, command.prefix)
+        case commands.Show():
+            tenant, keys = await admin.existing(command.tenant), await admin.keys(command.tenant)
+            return {"tenant": tenant_json(tenant), "keys": [key_json(key) for key in keys]}
+        case commands.ListAll():
+            return {"tenants": [tenant_json(tenant) for tenant in await admin.all()]}
+        case commands.Audit():
+            return {"records": [record._asdict() for record in await admin.audit(command.month)]}
+    return {}
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    return {"name": tenant.name, "version": tenant.version, "pool": tenant.pool, "settings": settings_of(tenant)}
+
+
+def key_json(key: KeyRecord) -> dict[str, Any]:
+    """Return what may be shown of a key: not its digest."""
+    return {
+        "prefix": key.prefix,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "slo_class": key.slo_class,
+    }

@@ -1,0 +1,59 @@
+"""Opens the administration of tenants: the function that HEADGATE_ADMIN_FUNCTION names, or else the store itself."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from dispatcher.bootstrap import RealClock, RealIds
+from dispatcher.config import Config
+from dispatcher.operations.tenants import StoreAdmin, TenantAdmin
+from dispatcher.ports import Store
+from headgate.cli.gate_store import with_store
+
+FUNCTION_VARIABLE = "HEADGATE_ADMIN_FUNCTION"
+STS_S = 3.0
+T = TypeVar("T")
+
+
+def admin_function(data: Path | None) -> str:
+    """Return the name of the function that administers; empty if the store is changed directly."""
+    return os.environ.get(FUNCTION_VARIABLE, "") if data is None else ""
+
+
+def with_admin(data: Path | None, run: Callable[[TenantAdmin], Awaitable[T]]) -> T:
+    """Run `run` with the administration. Raises ConfigurationError."""
+    if function := admin_function(data):
+        from headgate.cli.admin_function import FunctionAdmin  # boto3 takes long to load
+
+        async def remote() -> T:
+            return await run(FunctionAdmin(function))
+
+        return asyncio.run(remote())
+
+    async def work(store: Store, config: Config) -> T:
+        return await run(StoreAdmin(store, RealIds(), RealClock(), lambda: _actor(config)))
+
+    return with_store(data, work)
+
+
+def _actor(config: Config) -> str:
+    """Return the name in audit records: the AWS identity for a table, if STS names it, else this machine's user.
+
+    Callers that can write the table can write any name. Only headgate-admin proves it (dispatcher/caller_identity.py).
+    """
+    if config.store == "dynamodb":
+        import boto3
+        from botocore.config import Config as ClientConfig
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        limits = ClientConfig(connect_timeout=STS_S, read_timeout=STS_S, retries={"total_max_attempts": 1})
+        with suppress(BotoCoreError, ClientError):
+            return str(boto3.client("sts", config=limits).get_caller_identity()["Arn"])
+    return f"local:{getpass.getuser()}@{socket.gethostname()}"
