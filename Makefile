@@ -48,7 +48,7 @@ PINS := $(call pins,headgate)
 comma := ,
 VLLM_PINS := $(call pins,vllm)
 
-.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers evidence synth bundle constraints dynamodb-local clean
+.PHONY: help quickstart install demo test test-vllm test-vllm-swaps test-clients test-bodies storm check bench bench-peers evidence synth rehearse bundle constraints dynamodb-local clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,6 +67,7 @@ These tests do not cover:
   make test-vllm   the scheduler inside vLLM: tests/vllm and gpu_worker/engines/vllm (installs 2.5 GB)
   make test-clients  OpenAI clients, agents and load tools, unmodified (installs 1 GB; CLIENTS=all 4 GB)
   make synth       the CDK app: tests/infra and infra/
+  make rehearse    the synthesised stack in moto, with real processes that have its settings
   make storm       10,000 seeds of the gate under faults; 4,000 were in these tests
   make evidence    every claim of docs/evidence.md, from its experiments run again
   make bench       the figures in docs/figures.md and benchmarks/results
@@ -147,6 +148,9 @@ synth: $(STAMPS)/infra $(CDK) ## synthesise the CDK app without credentials, che
 	@$(CDK) synth --quiet --no-notices --app "$(BIN)/python -m infra.app" </dev/null
 	@$(BIN)/python -m pytest -q tests/infra
 	@echo "synthesised to cdk.out"
+
+rehearse: $(STAMPS)/infra $(CDK) ## the stack in moto with real processes: smoke, fairness and scaling (1.5 minutes; needs Node)
+	@$(BIN)/python -m tests.rehearsal
 
 bundle: $(STAMPS)/install ## build the Lambda functions' asset; print its size and each handler's import time
 	@$(BIN)/python -m infra.bundle_sizes

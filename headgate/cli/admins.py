@@ -30,17 +30,32 @@ def admin_function(data: Path | None) -> str:
 def with_admin(data: Path | None, run: Callable[[TenantAdmin], Awaitable[T]]) -> T:
     """Run `run` with the administration. Raises ConfigurationError."""
     if function := admin_function(data):
-        from headgate.cli.admin_function import FunctionAdmin  # boto3 takes long to load
 
         async def remote() -> T:
-            return await run(FunctionAdmin(function))
+            return await run(_function_admin(function))
 
         return asyncio.run(remote())
 
     async def work(store: Store, config: Config) -> T:
-        return await run(StoreAdmin(store, RealIds(), RealClock(), lambda: _actor(config)))
+        return await run(_store_admin(store, config))
 
     return with_store(data, work)
+
+
+def admin_of(data: Path | None, store: Store, config: Config) -> TenantAdmin:
+    """Return the administration for a command that has the store open anyway."""
+    function = admin_function(data)
+    return _function_admin(function) if function else _store_admin(store, config)
+
+
+def _function_admin(function: str) -> TenantAdmin:
+    from headgate.cli.admin_function import FunctionAdmin  # boto3 takes long to load
+
+    return FunctionAdmin(function)
+
+
+def _store_admin(store: Store, config: Config) -> TenantAdmin:
+    return StoreAdmin(store, RealIds(), RealClock(), lambda: _actor(config))
 
 
 def _actor(config: Config) -> str:

@@ -18,7 +18,9 @@ from rich.markup import escape
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
 from dispatcher.monitor.follower import LogFollower
+from dispatcher.operations.tenants import TenantAdmin
 from dispatcher.ports import Store
+from headgate.cli.admins import admin_of
 from headgate.cli.gate_store import Data, with_store
 from headgate.cli.one_object import takes
 from headgate.doctor.finding import Finding, Result
@@ -106,18 +108,18 @@ async def _after(store: Store, config: Config, service: Service) -> list[Finding
     else:
         found.append(no_request())
     if service.fairness and follower is not None:
-        found.append(await _fairness(store, follower, service))
+        found.append(await _fairness(admin_of(service.data, store, config), follower, service, config.slo_window))
     return found
 
 
-async def _fairness(store: Store, follower: LogFollower, service: Service) -> Finding:
+async def _fairness(admin: TenantAdmin, follower: LogFollower, service: Service, window: float) -> Finding:
     from headgate.doctor import fairness
 
     serving = [worker for worker in follower.workers() if worker.state != "silent"]
     model = service.model or (serving[0].model if serving else "")
     slots = sum(worker.slots for worker in serving if worker.model == model)
-    place = fairness.Service(service.address, model, slots)
-    return await fairness.check_fairness(store, RealIds(), RealClock(), place)
+    place = fairness.Service(service.address, model, slots, window)
+    return await fairness.check_fairness(admin, RealIds(), place)
 
 
 def _report(found: Sequence[Finding], json: bool) -> None:

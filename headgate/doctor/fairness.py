@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.tenant_store import TenantStore
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.tenants import StoreAdmin
-from dispatcher.ports import Clock, Ids
+from dispatcher.operations.tenants import TenantAdmin
+from dispatcher.ports import Ids
 from headgate.demo.measure import Sample
 from headgate.demo.player import Player
 from headgate.doctor.finding import Finding, failed, ok, warning
@@ -31,33 +30,39 @@ BYTES_PER_TOKEN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where the test sends its requests. `slots`: of all workers of the model together."""
+    """Where the test sends its requests. `slots`: of all workers of the model. `window`: HEADGATE_SLO_WINDOW."""
 
     base_url: str
     model: str
     slots: int
+    window: float = 5_000.0
 
 
-async def check_fairness(store: TenantStore, ids: Ids, clock: Clock, service: Service) -> Finding:
+async def check_fairness(admin: TenantAdmin, ids: Ids, service: Service) -> Finding:
     """Create two tenants, play the flood and the quiet requests, delete the tenants, and return the verdict."""
     suffix = "".join(letter for letter in ids.new().lower() if letter.isalnum())[:8]
     names = {role: f"doctor-{role}-{suffix}" for role in ("flood", "quiet")}
     keys: dict[str, str] = {}
-    admin = StoreAdmin(store, ids, clock, lambda: "headgate doctor")
     try:
         for name in names.values():
             keys[name] = await admin.create(Tenant(name))
         player = Player(service.base_url, None, keys, service.model, BYTES_PER_TOKEN, {})
-        samples = await player.play(_arrivals(names["flood"], names["quiet"], service.slots))
+        samples = await player.play(_arrivals(names["flood"], names["quiet"], _flood_size(service)))
     finally:
         for name in keys:
             await admin.delete(name)
     return verdict(samples, names["flood"], names["quiet"])
 
 
-def _arrivals(flood: str, quiet: str, slots: int) -> list[Arrival]:
-    """Return a flood of four requests for each slot, and the quiet requests right behind it."""
-    sent = min(FLOOD_MAX, max(16, 4 * slots))
+def _flood_size(service: Service) -> int:
+    """Return the requests of the flood: four for each slot, and four windows of service. With SLO classes, requests of
+    one window may go before a later one that is due later: this must be a small part of the flood."""
+    windows = math.ceil(4 * service.window / (INPUT_TOKENS + 2 * OUTPUT_TOKENS))
+    return min(FLOOD_MAX, max(16, 4 * service.slots, windows))
+
+
+def _arrivals(flood: str, quiet: str, sent: int) -> list[Arrival]:
+    """Return a flood of `sent` requests, and the quiet requests right behind it."""
     behind = [Arrival(QUIET_AT_S, quiet, INPUT_TOKENS, OUTPUT_TOKENS) for _ in range(QUIET_REQUESTS)]
     return [*(Arrival(0.0, flood, INPUT_TOKENS, OUTPUT_TOKENS) for _ in range(sent)), *behind]
 

@@ -1,0 +1,1 @@
+"""`make rehearse`: the synthesised stack, created in moto, with real processes that have its settings."""

@@ -1,0 +1,144 @@
+"""Creates the stack in moto, starts its processes, and checks them: `make rehearse`.
+
+moto runs no function and no container, and checks no policy, network or capacity. So the processes are real and have
+the stack's settings, and what AWS itself does is not rehearsed (docs/operations.md lists it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import App
+
+from dispatcher.bootstrap import RealIds
+from headgate.deployment.model import Deployment
+from headgate.local.aws import LocalAws
+from headgate.local.ports import front_ports
+from headgate.local.processes import Children
+from headgate.local.seed import CREDENTIALS, REGION, session
+from headgate.local.stack import base_environment
+from infra.app import make_app
+from infra.bundle import Bundle
+from tests.rehearsal.checks import Checks
+from tests.rehearsal.moto_stack import Created, create
+from tests.rehearsal.tasks import HERE, Service, Task
+
+DEPLOYMENT = {
+    "workers": {
+        "model": "s3://models/chat/",
+        "image": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/worker@sha256:{'a' * 64}",
+        "slots": 8,
+        "batch": 4,
+        "count": {"min": 1, "max": 2},
+    },
+    "slo_classes": {"interactive": {"first_token_s": 20}, "batch": {"first_token_s": 3600, "deferred": True}},
+}
+"""As headgate.yaml: a small fleet, with a deferred class for batches."""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="headgate-rehearsal-") as folder:
+        home = Path(folder)
+        template = _synthesised(home)
+        return asyncio.run(_rehearse(template, home))
+
+
+def _synthesised(home: Path) -> dict[str, Any]:
+    """Synthesise over an empty bundle, and return the template."""
+    bundle, out = home / "bundle", home / "cdk.out"
+    bundle.mkdir()
+    for name in ("run.sh", "Dockerfile"):
+        (bundle / name).write_text("")
+    make_app(Deployment.model_validate(DEPLOYMENT), Bundle(bundle, "rehearsal"), App(outdir=str(out))).synth()
+    found: dict[str, Any] = json.loads((out / "Headgate.template.json").read_text())
+    return found
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"· {line}\n")
+    sys.stdout.flush()
+
+
+async def _rehearse(template: dict[str, Any], home: Path) -> int:
+    children = Children(RealIds().new(), home / "logs", temporary=home)
+    aws: LocalAws | None = None
+    try:
+        moto = await children.spawn_python("moto", ["-m", "headgate.local.moto.server"], environment=base_environment())
+        moto_url = str((await moto.announcement(60.0))["url"])
+        created = await asyncio.to_thread(create, session(), moto_url, template)
+        _report(created)
+        local = {
+            **base_environment(),
+            "AWS_ENDPOINT_URL": moto_url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "POWERTOOLS_TRACE_DISABLED": "true",
+            "OMP_NUM_THREADS": "1",
+        }
+        aws = LocalAws(children, local, moto_url=moto_url, wiring=created.wiring)
+        aws_url = await aws.start()
+        (port,) = front_ports(HERE, 0, 1)
+        front = Task("front", home / "front", children, local)
+        await front.start(created.front, {"front": port})
+        ecs = session().client("ecs", endpoint_url=moto_url)
+        service = Service(ecs, *created.service, created.worker)
+        following = asyncio.create_task(service.run(home, children, local))
+        checks = Checks(f"http://{HERE}:{port}/v1", _client(aws_url), _administrator(aws_url, created), say)
+        checking = asyncio.create_task(checks.run(_token(moto_url, created)))
+        await asyncio.wait({following, checking}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (checking, following):
+            if task.done():
+                task.result()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        say(f"desired counts of the workers' service: {', '.join(map(str, service.desired))}")
+        say("the rehearsal passed")
+        return 0
+    except Exception as error:
+        sys.stdout.write(f"✘ {type(error).__name__}: {error}\n")
+        _show_logs(home)
+        return 1
+    finally:
+        if aws is not None:
+            await aws.stop()
+        with suppress(ProcessLookupError):
+            await children.stop()
+
+
+def _report(created: Created) -> None:
+    out = sum(map(len, created.left_out.values()))
+    say(f"moto created {created.resources - out} of {created.resources} resources; it cannot create:")
+    for kind, names in sorted(created.left_out.items()):
+        say(f"  {len(names):2} {kind}")
+
+
+def _client(aws_url: str) -> Any:
+    made = session()
+    return lambda service: made.client(service, endpoint_url=aws_url)
+
+
+def _administrator(aws_url: str, created: Created) -> dict[str, str]:
+    """Return the variables of an administrator's machine."""
+    own = {"HEADGATE_TABLE": created.outputs["TableName"], "HEADGATE_ADMIN_FUNCTION": "headgate-admin"}
+    return {**base_environment(), **CREDENTIALS, **own, "AWS_ENDPOINT_URL": aws_url, "PYTHONPATH": str(Path.cwd())}
+
+
+def _token(moto_url: str, created: Created) -> str:
+    """Return the token of the operator's page, from the secret that the stack's output names."""
+    client = session().client("secretsmanager", endpoint_url=moto_url)
+    return str(client.get_secret_value(SecretId=created.outputs["OperatorToken"])["SecretString"])
+
+
+def _show_logs(home: Path) -> None:
+    for log in sorted((home / "logs").glob("*.log")):
+        tail = log.read_text(errors="replace")[-1500:]
+        sys.stdout.write(f"── {log.name}\n{tail}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
