@@ -70,7 +70,7 @@ class FunctionAdmin:
 
     def _invoke(self, command: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            payload = json.dumps({"identity": self._identity(), "command": command}).encode()
+            payload = json.dumps({"identity": self.identity(), "command": command}).encode()
             reply = self._session.client("lambda").invoke(FunctionName=self._function, Payload=payload)
         except (BotoCoreError, ClientError) as error:
             raise ConfigurationError(f"{self._function}: {error}") from None
@@ -81,7 +81,7 @@ class FunctionAdmin:
         found: dict[str, Any] = answer
         return found
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return a signed request to STS for the caller's identity. Only this function can use it, for a minute."""
         sts, credentials = self._session.client("sts"), self._session.get_credentials()
         if credentials is None:

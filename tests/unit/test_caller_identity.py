@@ -67,7 +67,7 @@ async def sts(session: boto3.Session, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 
 def proof(session: boto3.Session, function: str = FUNCTION) -> dict[str, Any]:
-    return FunctionAdmin(function, session)._identity()
+    return FunctionAdmin(function, session).identity()
 
 
 async def found(identity: dict[str, Any], now: float | None = None) -> str:
