@@ -59,10 +59,11 @@ MEASURED = {
 FRONT_BUSY_MAX = 0.5
 """The part of a front's CPU that is planned to be used."""
 FRONT_VCPU, FRONT_GB = 1.0, 2.0
-ALARMS = 8
+ALARM_METRICS = 32
+"""Of all alarms together: CloudWatch bills each metric that an alarm reads."""
 DASHBOARD_DOLLARS, ALARM_DOLLARS = 3.0, 0.10
-METRICS = 20
-"""Four for each tier of a pool, and the functions' own."""
+METRICS = 30
+"""Six for each tier of a pool, four of the pool, and the functions' own."""
 WORKER_DISK_GB = 200.0
 BYTES_OF_A_TOKEN = 250.0
 """Of an answer's stream: one event of a chat's chunk."""
@@ -105,7 +106,7 @@ class Line:
 def bill(of: Installation) -> list[Line]:
     """Return the lines of a month with the fronts on Fargate, and without those that cost nothing."""
     lines = [Line(item, quantity, PRICES[item]) for item, quantity in _quantities(of)]
-    lines.append(Line("alarms and dashboard", 1, ALARMS * ALARM_DOLLARS + DASHBOARD_DOLLARS))
+    lines.append(Line("alarms and dashboard", 1, ALARM_METRICS * ALARM_DOLLARS + DASHBOARD_DOLLARS))
     return [line for line in lines if line.dollars > 0]
 
 
