@@ -38,7 +38,8 @@ class FleetGate:
         self._workers = {worker.name: worker for worker in workers}
         self._shares = shares
         self._rates = rates
-        self._reported: dict[str, Report] = {}
+        self._reported: dict[str, tuple[str | None, bool]] = {}
+        """The model of each worker, and whether it swaps, at its last report: nothing else in a report changes."""
         self._calls: dict[str, FleetRequest] = {}
         self._names: dict[str, str] = {}
         """The ids of calls, by request."""
@@ -79,10 +80,10 @@ class FleetGate:
     def report(self, now_s: float) -> None:
         """Report the workers whose model or state has changed."""
         for worker in self._workers.values():
-            report = self._report(worker)
-            if self._reported.get(worker.name) != report:
-                self._reported[worker.name] = report
-                self._do(report, now_s)
+            now = (worker.model, worker.target is not None)
+            if self._reported.get(worker.name) != now:
+                self._reported[worker.name] = now
+                self._do(self._report(worker), now_s)
 
     def plan(self, plan: Plan, now_s: float) -> None:
         """Propose a plan. The gate follows it or not."""
