@@ -15,7 +15,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dispatcher.bootstrap import RealClock, RealIds, make_store
 from dispatcher.caller_identity import caller_of
-from dispatcher.config import load_config
+from dispatcher.config import Config, load_config
 from dispatcher.model.errors import ConfigurationError, StoreUnavailable
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.tenant_settings import settings_of, with_settings
@@ -27,13 +27,18 @@ from functions.observability import logger
 
 @cache
 def runner() -> asyncio.Runner:
-    """The event loop, which the store's connections outlive no longer than the sandbox."""
+    """The event loop of this sandbox."""
     return asyncio.Runner()
 
 
 @cache
+def config() -> Config:
+    return load_config()
+
+
+@cache
 def store() -> Store:
-    return make_store(load_config())
+    return make_store(config())
 
 
 @logger.inject_lambda_context
@@ -49,8 +54,19 @@ def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 async def _answer(event: Any, function: str) -> dict[str, Any]:
     identity, command = commands.read(event)
     actor = await caller_of(identity.url, identity.headers, function, RealClock().now())
+    _check_class(command)
     logger.info("administers", extra={"actor": actor, "do": command.do, "tenant": getattr(command, "tenant", "")})
     return await administer(StoreAdmin(store(), RealIds(), RealClock(), lambda: actor), command)
+
+
+def _check_class(command: commands.AnyCommand) -> None:
+    """Raises ConfigurationError for an SLO class that the stack does not have."""
+    named = command.settings.slo_class if isinstance(command, commands.Create | commands.Change) else None
+    named = command.slo_class if isinstance(command, commands.RotateKey) else named
+    classes = config().slo_classes
+    known = classes.root if classes else {}
+    if named and named not in known:
+        raise ConfigurationError(f"there is no SLO class {named!r}; there are: {', '.join(known) or 'none'}")
 
 
 async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[str, Any]:

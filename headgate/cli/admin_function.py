@@ -15,13 +15,11 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dispatcher.caller_identity import BODY, HEADER
 from dispatcher.model.audit import AuditRecord
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import KeyRecord, Tenant
 from dispatcher.operations.tenant_settings import settings_of, with_settings
-
-HEADER = "x-headgate-function"
-BODY = "Action=GetCallerIdentity&Version=2011-06-15"
 
 
 class FunctionAdmin:

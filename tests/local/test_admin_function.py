@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from headgate.cli.admin_function import FunctionAdmin
+from headgate.local.seed import session
 from tests.support.local.stack import Running, run_json, start, stop
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 IDENTITY = {"url": "u", "headers": {}}
+UNKNOWN = {"do": "create", "tenant": "fast", "settings": {"slo_class": "fast"}}
 ACTOR = "arn:aws:sts::123456789012:user/moto"
 """The identity of all credentials in moto."""
 
@@ -72,6 +75,11 @@ def test_a_tenants_life_through_the_function(stack: Running, tmp_path: Path) -> 
         "tenant.delete",
     ]
     assert key not in json.dumps(records)
+
+
+def test_an_unknown_slo_class_is_refused(stack: Running) -> None:
+    answer = invoked(stack, {"identity": FunctionAdmin("headgate-admin", session()).identity(), "command": UNKNOWN})
+    assert "no SLO class 'fast'" in answer["error"]
 
 
 @pytest.mark.parametrize(
