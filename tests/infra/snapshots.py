@@ -1,0 +1,81 @@
+"""A template as text that a person can compare. `python -m tests.infra.snapshots` renews tests/infra/snapshots.
+
+References are short (`${Table.Arn}`), hashes of assets are masked, and what only CDK reads is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.infra.templates import Template, template_in
+
+FOLDER = Path(__file__).parent / "snapshots"
+MODEL = "s3://models/llama-3-8b/"
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
+STACKS: dict[str, dict[str, Any]] = {
+    "fargate-with-workers": {"workers": {"model": MODEL, "image": IMAGE}},
+    "lambda": {"front": "lambda"},
+}
+"""The fields of headgate.yaml for each snapshot."""
+ASSET = re.compile(r"\b[0-9a-f]{64}\b")
+WIDTH = 120
+
+
+def as_text(template: Template) -> str:
+    """Return the resources and outputs as YAML."""
+    resources = {
+        name: {key: _short(value) for key, value in each.items() if key != "Metadata"}
+        for name, each in template["Resources"].items()
+        if each["Type"] != "AWS::CDK::Metadata"
+    }
+    shown = {"Resources": resources, "Outputs": _short(template.get("Outputs", {}))}
+    return ASSET.sub("<hash>", yaml.safe_dump(shown, width=WIDTH, allow_unicode=True))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"Ref": name, **rest} if not rest:
+            return f"${{{name}}}"
+        case {"Fn::GetAtt": [name, attribute], **rest} if not rest:
+            return f"${{{name}.{attribute}}}"
+        case {"Fn::Join": [separator, [*parts]], **rest} if not rest:
+            return separator.join(str(_short(part)) for part in parts)
+    return {key: _short(each) for key, each in value.items()}
+
+
+def synthesised(fields: dict[str, Any], folder: Path) -> str:
+    """Synthesise a stack over an empty bundle, and return its text."""
+    from aws_cdk import App
+
+    from headgate.deployment.model import Deployment
+    from infra.app import make_app
+    from infra.bundle import Bundle
+
+    bundle, out = folder / "bundle", folder / "cdk.out"
+    bundle.mkdir()
+    for name in ("run.sh", "Dockerfile"):
+        (bundle / name).write_text("")
+    make_app(Deployment.model_validate(fields), Bundle(bundle, "digest"), App(outdir=str(out))).synth()
+    return as_text(template_in(out))
+
+
+def main() -> int:
+    FOLDER.mkdir(exist_ok=True)
+    for name, fields in STACKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            (FOLDER / f"{name}.yaml").write_text(synthesised(fields, Path(folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
