@@ -71,4 +71,12 @@ def _actor(config: Config) -> str:
         limits = ClientConfig(connect_timeout=STS_S, read_timeout=STS_S, retries={"total_max_attempts": 1})
         with suppress(BotoCoreError, ClientError):
             return str(boto3.client("sts", config=limits).get_caller_identity()["Arn"])
-    return f"local:{getpass.getuser()}@{socket.gethostname()}"
+    return f"local:{_user()}@{socket.gethostname()}"
+
+
+def _user() -> str:
+    """Return the user's name; a container may run as a number without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
