@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from moto.moto_api._internal.models import moto_api_backend
+
 from headgate.local.moto.server import make_server
 from tests.support.iam.policies import Call
 from tests.support.iam.requests import calls_of
@@ -51,7 +53,8 @@ class Recorder:
 
 @contextmanager
 def recording_moto() -> Iterator[tuple[str, Recorder]]:
-    """Serve moto in a thread until the block ends; yield its URL and the recorder."""
+    """Serve moto in a thread until the block ends; yield its URL and the recorder. At the end forget all resources:
+    every moto of this process has the same ones."""
     server = make_server("127.0.0.1", 0)
     recorder = Recorder(server.app)
     server.app = recorder
@@ -63,3 +66,4 @@ def recording_moto() -> Iterator[tuple[str, Recorder]]:
         server.shutdown()
         server.server_close()
         thread.join()
+        moto_api_backend.reset()
