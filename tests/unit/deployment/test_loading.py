@@ -81,8 +81,8 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_what_does_not_fit_into_a_functions_variables_is_refused(tmp_path: Path) -> None:
-    classes = ", ".join(f"class-{number}: {{first_token_s: 20}}" for number in range(30))
-    pools = "".join(f"  p{number}: {{slo_classes: {{{classes}}}}}\n" for number in range(4))
+    classes = ", ".join(f"class-{number}: {{first_token_s: 20}}" for number in range(8))
+    pools = "".join(f"  p{number}: {{slo_classes: {{{classes}}}}}\n" for number in range(8))
     with pytest.raises(ConfigurationError, match=r"take [0-9]{4,} bytes as variables"):
         loaded(tmp_path, f"pools:\n{pools}")
 
