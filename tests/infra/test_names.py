@@ -25,8 +25,8 @@ NAMED = frozenset(
     }
 )
 """Properties that give a resource a physical name, if they are no reference."""
-LOCAL = frozenset({"AWS::IAM::Policy"})
-"""The name of an inline policy is unique in its role only."""
+LOCAL = frozenset({"AWS::IAM::Policy", "AWS::Lambda::Alias"})
+"""The names of an inline policy and of an alias are unique in their role and function only."""
 
 
 def physical_names(template: Template) -> Iterator[str]:

@@ -142,17 +142,20 @@ def test_the_admin_function_deletes_no_audit_record_and_touches_nothing_else(eac
 
 
 def test_two_policies_for_callers_allow_to_invoke_and_nothing_else(each_template: Template) -> None:
-    by_logical_id = {
-        name: each["Properties"]["FunctionName"]
-        for name, each in each_template["Resources"].items()
-        if each["Type"] == "AWS::Lambda::Function"
-    }
+    resources = each_template["Resources"]
+
+    def invoked_by(arn: dict[str, Any]) -> str:
+        if "Fn::GetAtt" in arn:
+            return str(resources[arn["Fn::GetAtt"][0]]["Properties"]["FunctionName"])
+        alias = resources[arn["Ref"]]["Properties"]
+        return f"{resources[alias['FunctionName']['Ref']]['Properties']['FunctionName']}:{alias['Name']}"
+
     invoked = []
     for policy in of_type(each_template, "AWS::IAM::ManagedPolicy"):
         (statement,) = policy["PolicyDocument"]["Statement"]
         assert actions(statement) == ["lambda:InvokeFunction"]
-        invoked.append({by_logical_id[each["Fn::GetAtt"][0]] for each in listed(statement["Resource"])})
-    assert sorted(invoked, key=len) == [{"headgate-admin"}, {"headgate-invoke", "headgate-result"}]
+        invoked.append({invoked_by(each) for each in listed(statement["Resource"])})
+    assert sorted(invoked, key=len) == [{"headgate-admin"}, {"headgate-invoke:live", "headgate-result:live"}]
 
 
 def test_no_other_function_reads_the_listing(each_template: Template) -> None:
