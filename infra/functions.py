@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Duration, Stack
+from aws_cdk import Aws, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
@@ -35,6 +35,8 @@ from infra.state import State
 RUNTIME = lambda_.Runtime.PYTHON_3_14  # infra/bundle.py installs wheels for this version
 LONGEST = Duration.minutes(15)
 """The longest timeout that Lambda allows, and the longest deadline of an invocation (dispatcher/config.py)."""
+LIVE = "live"
+"""The alias by which tenants invoke a function, as in `headgate-invoke:live`."""
 WEB_ADAPTER_ACCOUNT, WEB_ADAPTER_LAYER = "753240598075", "LambdaAdapterLayerArm64:27"
 """AWS's Lambda Web Adapter 1.0.0 in the commercial regions. The regions in China use other accounts."""
 FRONT_PORT = "8080"
@@ -105,10 +107,10 @@ class Functions(Construct):
             allow_operator_page(self._roles[FRONT.name], state)
             self.front.add_environment("HEADGATE_OPERATOR_TOKEN_ARN", state.operator_token.secret_arn)
             self._serve_http(self.front)
+        self._for_tenants = [self._live(INVOKE, self.invoke), self._live(RESULT, self.result)]
         self._allow_invokers()
-        invoker_policy(self, "InvokerPolicy", [self.invoke, self.result], "the roles of tenants' programs")
+        invoker_policy(self, "InvokerPolicy", self._for_tenants, "the roles of tenants' programs")
         invoker_policy(self, "AdministratorPolicy", [self.admin], "administrators of tenants")
-        self._accept_events()
         self._consume(execution)
         self._sweep_each_minute()
 
@@ -117,11 +119,11 @@ class Functions(Construct):
         fronts = [] if self.front is None else [self.front]
         return [*fronts, self.invoke, self.result, self.execute, self.sweep, self.admin]
 
-    def allow_scaling(self, service_arn: str) -> None:
+    def allow_scaling(self, service_arns: Sequence[str]) -> None:
         """Let the sweep set the number of workers, and those that accept a request start the first one."""
         for name, role in self._roles.items():
             if name != EXECUTE.name:
-                allow_scaling(role, service_arn)
+                allow_scaling(role, service_arns)
 
     def _gate_function(self, spec: Spec, state: State, execution: ExecutionQueue) -> lambda_.Function:
         function, role = self._function(spec, self._network)
@@ -151,6 +153,7 @@ class Functions(Construct):
             log_group=log,
             tracing=lambda_.Tracing.ACTIVE,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.recurs else lambda_.RecursiveLoop.TERMINATE,
+            current_version_options=lambda_.VersionOptions(removal_policy=RemovalPolicy.RETAIN),
             vpc=network.vpc if network else None,
             vpc_subnets=PRIVATE if network else None,
             security_groups=[network.function] if network else None,
@@ -170,16 +173,24 @@ class Functions(Construct):
             function.add_environment("HEADGATE_LIMITS", json.dumps({"waiting_executions_max": WAITING_MAX}))
         front.add_environment("AWS_LWA_READINESS_CHECK_PATH", "/health")
 
-    def _allow_invokers(self) -> None:
-        """Allow the configured principals to invoke the functions that tenants use."""
-        for number, arn in enumerate(self._deployment.allowed_invokers):
-            for function in (self.invoke, self.result):
-                function.add_permission(f"Invoker{number}", principal=iam.ArnPrincipal(arn))
+    def _live(self, spec: Spec, function: lambda_.Function) -> lambda_.Alias:
+        """Make the alias by which tenants invoke a function. It is the version of the last deployment, and an operator
+        can point it to an earlier one (docs/operations.md).
 
-    def _accept_events(self) -> None:
-        # No dead-letter queue, because it would keep the whole payload with prompt and API key. An alarm counts the
-        # events that Lambda drops, and `headgate-result` answers that it does not know them.
-        self.invoke.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
+        Its asynchronous invocations need settings of their own. There is no dead-letter queue, because it would keep
+        the whole payload with prompt and API key. An alarm counts the events that Lambda drops, and `headgate-result`
+        answers that it does not know them.
+        """
+        title = f"{spec.name.capitalize()}Live"
+        alias = lambda_.Alias(self, title, alias_name=LIVE, version=function.current_version)
+        alias.configure_async_invoke(retry_attempts=2, max_event_age=LONGEST)
+        return alias
+
+    def _allow_invokers(self) -> None:
+        """Allow the configured principals to invoke what tenants use."""
+        for number, arn in enumerate(self._deployment.allowed_invokers):
+            for alias in self._for_tenants:
+                alias.add_permission(f"Invoker{number}", principal=iam.ArnPrincipal(arn))
 
     def _consume(self, execution: ExecutionQueue) -> None:
         # Without a leader, the function that ends an execution also dispatches the next invocation and sends its

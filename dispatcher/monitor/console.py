@@ -51,13 +51,6 @@ class TenantLine:
     active: TenantPicture | None
     hours: TenantHours
 
-    @property
-    def is_below_guarantee(self) -> bool:
-        """Whether it waits and got less service in the last minute than its guarantee."""
-        if self.active is None or not self.active.row.waiting or not self.rate_per_s:
-            return False
-        return self.active.recent.service_per_s < self.rate_per_s
-
 
 @dataclass(frozen=True, slots=True)
 class ConsolePicture:

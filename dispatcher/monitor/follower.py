@@ -13,7 +13,7 @@ from dispatcher.model.usage import UsageRow
 from dispatcher.monitor.picture import Picture, WorkerPicture, tenants_of
 from dispatcher.monitor.plan_picture import PlanPicture, needed_now, plan_picture
 from dispatcher.monitor.recent import Recent
-from dispatcher.monitor.tier_picture import TierPicture, tier_pictures
+from dispatcher.monitor.tier_picture import TierPicture, first_arrivals, tier_pictures
 from dispatcher.policies.planning.autoscaling import WorkersNeeded
 from dispatcher.ports import Clock, Log, Store
 from dispatcher.service.follower import Follower
@@ -47,12 +47,13 @@ class LogFollower:
     def picture(self, now: float) -> Picture:
         """Return the state, and the figures of the window that ends at `now` (Unix seconds)."""
         shard = self._copy.shard
+        waits_since = first_arrivals(shard.state, lambda call: call.tenant.name)
         return Picture(
             position=shard.position,
             at=shard.at,
             leader=shard.leader,
             epoch=shard.epoch,
-            tenants=tenants_of(shard.tenant_rows(), self._recent.of_tenants(now), now),
+            tenants=tenants_of(shard.tenant_rows(), self._recent.of_tenants(now), waits_since, now),
             workers=tuple(self._worker(worker) for worker in self.workers()),
         )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dispatcher.model.usage import TenantRow
-from dispatcher.monitor.recent import IDLE, TenantRecent
+from dispatcher.monitor.recent import IDLE, WINDOW_S, TenantRecent
+
+LATE_S = 10.0
+"""A call that its tenant's guarantee covers may wait this long: until a running call ends and frees a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,26 @@ class WorkerPicture:
 
 @dataclass(frozen=True, slots=True)
 class TenantPicture:
+    """`waits_since`: when the first of its waiting calls arrived, in Unix seconds; None if none waits."""
+
     row: TenantRow
     recent: TenantRecent
+    waits_since: float | None = None
+
+    @property
+    def is_below_guarantee(self) -> bool:
+        """Whether its guarantee was not kept: a call waited for LATE_S while the tenant had credit for it, and what the
+        tenant got in the last minute, with its running calls, is less than its guarantee.
+
+        A tenant that asks for less than its guarantee has credit too, but its calls do not wait so long. A tenant
+        without credit has had its guarantee, and waits behind its own calls.
+        """
+        row = self.row
+        if not row.rate_per_s or self.waits_since is None or row.credit is None:
+            return False
+        had_credit = row.credit >= min(row.burst, LATE_S * row.rate_per_s)
+        given = self.recent.service_per_s * WINDOW_S + row.reserved
+        return had_credit and row.at - self.waits_since > LATE_S and given < row.rate_per_s * WINDOW_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +77,20 @@ class Picture:
         return next((tenant for tenant in self.tenants if tenant.row.tenant == name), None)
 
 
-def tenants_of(rows: Sequence[TenantRow], recent: dict[str, TenantRecent], now: float) -> tuple[TenantPicture, ...]:
-    """Return the tenants by name, each with its credit at `now`."""
+def tenants_of(
+    rows: Sequence[TenantRow], recent: Mapping[str, TenantRecent], waits_since: Mapping[str, float], now: float
+) -> tuple[TenantPicture, ...]:
+    """Return the tenants by name, each with its credit at `now`. `waits_since`: the first arrivals of waiting calls."""
     by_name = sorted(rows, key=lambda row: row.tenant)
-    return tuple(TenantPicture(_at(row, now), recent.get(row.tenant, IDLE)) for row in by_name)
+    return tuple(
+        TenantPicture(_at(row, now), recent.get(row.tenant, IDLE), waits_since.get(row.tenant)) for row in by_name
+    )
 
 
 def _at(row: TenantRow, now: float) -> TenantRow:
     """Return the row with the credit that its tenant has earned since the last entry."""
-    if row.credit is None or now <= row.at:
+    if now <= row.at:
         return row
+    if row.credit is None:
+        return replace(row, at=now)
     return replace(row, credit=min(row.burst, row.credit + (now - row.at) * row.rate_per_s), at=now)

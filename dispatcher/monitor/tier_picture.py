@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.tiers import TENANT_TIERS
 from dispatcher.shard.state import State
+
+
+def first_arrivals(state: State, key: Callable[[Call], str]) -> dict[str, float]:
+    """Return when the first of the waiting calls arrived, in Unix seconds, for each group of calls with one `key`."""
+    arrivals: dict[str, float] = {}
+    for call in state.calls.values():
+        if call.queued:
+            group = key(call)
+            arrivals[group] = min(call.arrived_at, arrivals.get(group, call.arrived_at))
+    return arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +33,7 @@ class TierPicture:
 
 def tier_pictures(state: State, now: float) -> tuple[TierPicture, ...]:
     """Return every tier that a tenant can have, the most urgent first, at `now` (Unix seconds)."""
-    arrivals: dict[str, float] = {}
-    for call in state.calls.values():
-        if call.queued:
-            tier = call.tenant.tier
-            arrivals[tier] = min(call.arrived_at, arrivals.get(tier, now))
+    arrivals = first_arrivals(state, lambda call: call.tenant.tier)
     found = []
     for tier in TENANT_TIERS:
         tenants = [each for each in state.tenants.values() if each.tier == tier]

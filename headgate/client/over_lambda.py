@@ -29,7 +29,7 @@ CALLS_MAX = 32
 BASE_URL = "http://lambda.invoke"
 """Never resolved: the transport sends no HTTP."""
 RESULT_PATH = "/result"
-FUNCTION, RESULT_FUNCTION = "headgate-invoke", "headgate-result"
+FUNCTION, RESULT_FUNCTION = "headgate-invoke:live", "headgate-result:live"
 EVENT = {"invocation-type": "Event"}
 """Header of a request that is only started."""
 

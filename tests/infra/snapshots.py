@@ -1,6 +1,6 @@
 """A template as text that a person can compare. `python -m tests.infra.snapshots` renews tests/infra/snapshots.
 
-References are short (`${Table.Arn}`), hashes of assets are masked, and what only CDK reads is left out.
+References are short (`${Table.Arn}`), hashes of assets and versions are masked, and what only CDK reads is left out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ FOLDER = Path(__file__).parent / "snapshots"
 MODEL = "s3://models/llama-3-8b/"
 IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/worker@sha256:{'a' * 64}"
 STACKS: dict[str, dict[str, Any]] = {
-    "fargate-with-workers": {"workers": {"model": MODEL, "image": IMAGE}},
+    "fargate-with-workers": {"pools": {"chat": {"model": MODEL, "image": IMAGE}}},
     "lambda": {"front": "lambda"},
 }
 """The fields of headgate.yaml for each snapshot."""
-ASSET = re.compile(r"\b[0-9a-f]{64}\b")
+ASSET = re.compile(r"\b[0-9a-f]{64}\b|(?<=CurrentVersion[0-9A-F]{8})[0-9a-f]{32}")
+"""An asset, or what a function's version consists of."""
 WIDTH = 120
 
 

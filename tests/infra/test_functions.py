@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
 from dispatcher.config import load_config
@@ -11,6 +12,7 @@ from tests.infra.templates import functions, of_type
 
 NAMES = {"headgate-invoke", "headgate-result", "headgate-execute", "headgate-sweep", "headgate-admin"}
 FRONT = "headgate-front"
+ALIAS = "AWS::Lambda::Alias"
 
 
 def test_the_functions_of_the_local_stack_are_deployed(
@@ -35,7 +37,7 @@ def test_every_function_knows_its_world(lambda_template: dict[str, Any]) -> None
     for function in functions(lambda_template).values():
         environment = function["Environment"]["Variables"]
         assert {"HEADGATE_TABLE", "HEADGATE_QUEUE_URL", "HEADGATE_WORKER_SECRET_ARN"} <= set(environment)
-        assert environment["HEADGATE_POOL"] == "default"
+        assert environment["HEADGATE_POOLS"] == '{"default": {}}'
         assert environment["POWERTOOLS_METRICS_NAMESPACE"] == "headgate"
         assert function["TracingConfig"] == {"Mode": "Active"}
         assert function["Architectures"] == ["arm64"]
@@ -92,6 +94,27 @@ def test_no_payload_is_kept_in_a_dead_letter_queue(template: dict[str, Any]) -> 
     """An Event invoke's payload carries prompt and API key."""
     assert all("DeadLetterConfig" not in function for function in functions(template).values())
     assert all("DestinationConfig" not in each for each in of_type(template, "AWS::Lambda::EventInvokeConfig"))
+
+
+def test_tenants_invoke_the_alias_of_the_last_deployment(template: dict[str, Any]) -> None:
+    aliases = {name: each["Properties"] for name, each in template["Resources"].items() if each["Type"] == ALIAS}
+    assert {each["Name"] for each in aliases.values()} == {"live"}
+    versions = {name: each for name, each in template["Resources"].items() if each["Type"] == "AWS::Lambda::Version"}
+    assert {each["FunctionVersion"]["Fn::GetAtt"][0] for each in aliases.values()} == set(versions)
+    assert all(each["DeletionPolicy"] == "Retain" for each in versions.values()), "an alias can point back to it"
+    (policy,) = (each for each in of_type(template, "AWS::IAM::ManagedPolicy") if "Live" in json.dumps(each))
+    (statement,) = policy["PolicyDocument"]["Statement"]
+    assert {each["Ref"] for each in statement["Resource"]} == set(aliases)
+
+
+def test_events_of_the_alias_wait_and_are_tried_again(template: dict[str, Any]) -> None:
+    """The settings of a function's asynchronous invocations do not apply to its alias."""
+    settings = {
+        json.dumps(each["Qualifier"]): (each["MaximumRetryAttempts"], each["MaximumEventAgeInSeconds"])
+        for each in of_type(template, "AWS::Lambda::EventInvokeConfig")
+        if each["Qualifier"] != "$LATEST"
+    }
+    assert list(settings.values()) == [(2, 900)] * 2
 
 
 def test_the_sweep_runs_each_minute(template: dict[str, Any]) -> None:

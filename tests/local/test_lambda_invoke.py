@@ -47,6 +47,9 @@ async def test_answers_are_the_handler_s_and_environments_stay_warm(tmp_path: Pa
         assert second["arn"] == arn + ":live"
         assert second["client_context"] == {"a": "b"}
 
+        with pytest.raises(ClientError, match=r"ResourceNotFoundException.*echo:next"):
+            await invoke(api, "echo:next")
+
         nothing = await call(api.invoke, FunctionName="echo")
         assert (await body_of(nothing))["event"] == {}
 

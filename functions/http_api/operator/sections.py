@@ -150,7 +150,7 @@ def _tenant(line: TenantLine) -> Sequence[Child]:
     if line.active is None:
         return line.name, tier, "0", "0", "0", "0%", guarantee, chart, DASH, DASH
     row, recent = line.active.row, line.active.recent
-    if line.is_below_guarantee:
+    if line.active.is_below_guarantee:
         guarantee = _bad(f"{guarantee}, below it")
     return (
         line.name, tier, f"{row.waiting:,}", f"{row.running:,}", f"{recent.service_per_s:,.0f}",

@@ -26,6 +26,8 @@ EVENT_BYTES_MAX = 1024 * 1024
 NAME = re.compile(
     r"(?:arn:aws[\w-]*:lambda:[\w-]+:)?(?:\d{12}:)?(?:function:)?([A-Za-z0-9_-]{1,64})(?::([A-Za-z0-9$_-]{1,128}))?"
 )
+LIVE = "live"
+"""The alias that the stack gives the functions of tenants. Here every function has it, beside $LATEST."""
 QUALIFIER = re.compile(r"[A-Za-z0-9$_-]{1,128}")
 
 
@@ -121,7 +123,7 @@ class InvokeApi:
         invocation = LambdaRequest(
             request_id=request_id,
             payload=payload,
-            qualifier=_qualifier(request.query_params.get("Qualifier", qualifier)),
+            qualifier=_qualifier(request.query_params.get("Qualifier", qualifier), function.pool.spec.arn),
             trace_id=request.headers.get("x-amzn-trace-id"),
             client_context=_client_context(request.headers.get("x-amz-client-context")),
         )
@@ -171,9 +173,12 @@ def _check_json(body: bytes) -> None:
         raise LambdaError(400, "InvalidRequestContentException", message) from None
 
 
-def _qualifier(qualifier: str | None) -> str | None:
+def _qualifier(qualifier: str | None, arn: str) -> str | None:
+    """Raises LambdaError for a qualifier that is malformed, or that the function does not have."""
     if qualifier is not None and not QUALIFIER.fullmatch(qualifier):
         raise LambdaError(400, "InvalidParameterValueException", "Qualifier is malformed.")
+    if qualifier not in (None, LIVE, "$LATEST"):
+        raise no_such_function(f"{arn}:{qualifier}")
     return qualifier
 
 

@@ -13,6 +13,7 @@ from dispatcher.model.fleet_plan import GroupPlan, WorkerPlan
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.console import FRESH_S, PATIENCE_S, TENANTS_MAX, USAGE_FRESH_S
 from dispatcher.monitor.hours import HOURS
+from dispatcher.monitor.picture import LATE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
 from tests.support.gate.logged_pool import LoggedPool
@@ -52,7 +53,9 @@ async def test_a_tenant_is_shown_beside_its_guarantee(pool: LoggedPool) -> None:
         await pool.accept("acme", rate_per_s=50.0)
     row = (await looked(pool)).rows(TENANTS)["acme"]
     assert row[:3] == ["standard", "2", "1"]
-    assert row[4:6] == ["100%", "50, below it"]
+    assert row[4:6] == ["100%", "50"], "its calls have just arrived"
+    await asyncio.sleep(LATE_S + 1)
+    assert (await looked(pool)).rows(TENANTS)["acme"][5] == "50, below it"
 
 
 async def test_a_tenant_that_gets_its_guarantee_or_waits_for_nothing_is_not_below_it(pool: LoggedPool) -> None:
@@ -62,6 +65,26 @@ async def test_a_tenant_that_gets_its_guarantee_or_waits_for_nothing_is_not_belo
         await pool.accept("free")
     rows = (await looked(pool)).rows(TENANTS)
     assert (rows["idle"][5], rows["free"][1], rows["free"][5]) == ("50", "1", "–")
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "slots", "is_below"),
+    [
+        pytest.param(1.0, 6, False, id="its running calls are more than its guarantee of a minute"),
+        pytest.param(0.001, 6, False, id="it has used its bucket, and waits behind its own calls"),
+        pytest.param(50.0, 2, True, id="two calls of 20 units are less than 3,000 in a minute"),
+    ],
+)
+async def test_a_waiting_tenant_is_below_its_guarantee_only_if_it_was_not_kept(
+    pool: LoggedPool, rate_per_s: float, slots: int, is_below: bool
+) -> None:
+    await pool.worker(slots=slots)
+    for _ in range(slots + 2):
+        await pool.accept("acme", rate_per_s=rate_per_s)
+    await asyncio.sleep(LATE_S + 1)
+    row = (await looked(pool)).rows(TENANTS)["acme"]
+    assert (row[1], row[2]) == ("2", str(slots))
+    assert ("below it" in row[5]) is is_below
 
 
 async def test_waiting_is_shown_by_tier_with_the_longest_wait(pool: LoggedPool) -> None:
