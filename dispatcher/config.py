@@ -52,7 +52,8 @@ class Config(BaseModel):
     """The pool of a gate process or worker. Without `pools` it is also the only pool that a front serves."""
     pools: Json[dict[PoolName, dict[PoolField, Any]]] = {}
     """JSON: {pool: {"models": […], and other fields of a pool, by their names here}}: all pools behind one address.
-    What a pool leaves out has the value of the process's own variable. Unset: the one pool `pool`."""
+    What a pool leaves out has the value of the process's own variable; of several pools, each needs "models". Unset:
+    the one pool `pool`."""
     gate_address: str = Field(default="", pattern=r"^([^\s/]+:[0-9]{1,5})?$")
     """The "host:port" at which other processes reach this gate process. Empty: the address at which it listens."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
@@ -167,7 +168,7 @@ class Config(BaseModel):
             raise _wrong_pools(f"HEADGATE_POOL is {self.pool!r}; HEADGATE_POOLS has only {', '.join(self.pools)}")
         pools = self.each_pool()
         for each in pools:
-            if not each.models:
+            if not each.models and len(pools) > 1:
                 raise _wrong_pools(f'HEADGATE_POOLS: the pool {each.pool!r} needs "models", the models that it serves')
         _check_distinct("model", (model for each in pools for model in set(each.models)))
         _check_distinct("ECS service", (each.ecs_service for each in pools if each.ecs_service))
@@ -187,7 +188,7 @@ class Config(BaseModel):
         """
         known = ", ".join(self.pools)
         if not self.pools:
-            return self._validated({"pool": name}, "HEADGATE_POOL") if name else self
+            return self._validated({"pool": name}) if name else self
         if not name and "pool" not in self.model_fields_set and len(self.pools) > 1:
             raise ConfigurationError(f"there are several pools: name one of {known} (--pool, or HEADGATE_POOL)")
         name = name or (self.pool if "pool" in self.model_fields_set else known)
@@ -197,12 +198,11 @@ class Config(BaseModel):
 
     def _pool_of_front(self, name: str) -> Self:
         """Return the process's values with those of the pool, each checked as the variable of its name."""
-        own: dict[str, str] = {
-            field: each if isinstance(each, str) else json.dumps(each) for field, each in self.pools[name].items()
-        }
+        values = self.pools[name].items()
+        own: dict[str, Any] = {field: each if field == "ecs_service" else json.dumps(each) for field, each in values}
         return self._validated({**own, "pool": name}, f"HEADGATE_POOLS.{name}")
 
-    def _validated(self, values: Mapping[str, str], place: str) -> Self:
+    def _validated(self, values: Mapping[str, Any], place: str = "") -> Self:
         process = self.model_dump(round_trip=True, exclude_unset=True, exclude={"pools"})
         try:
             return self.model_validate({**process, **values})
