@@ -257,6 +257,7 @@ class Config(BaseModel):
             files_kept_s=self.files_kept_s,
             file_bytes_max=self.file_bytes_max,
             files_bytes_max=self.files_bytes_max,
+            batch_queue="default" if self.pools else self.pool,
             frozen=FrozenFront(self.lambda_tokens_max, self.lambda_whole_s) if is_frozen else None,
         )
 

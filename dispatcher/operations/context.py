@@ -40,6 +40,8 @@ class GateSettings:
     """The most bytes of one uploaded file."""
     files_bytes_max: int = 2_000_000_000
     """The most bytes of a tenant's files. An upload that would exceed it is refused; a batch's output is not."""
+    batch_queue: str = "default"
+    """Where the table lists the open batches. All processes of a stack have the same one, whatever its pools are."""
     frozen: FrozenFront | None = None
     """The bounds of a front in Lambda. None: the front runs on between its requests."""
 

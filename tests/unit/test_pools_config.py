@@ -63,6 +63,14 @@ def test_an_only_pool_needs_no_model_because_its_workers_name_them() -> None:
     assert config({"default": {}}).of_pool().models == ()
 
 
+def test_the_open_batches_of_a_stack_are_found_whatever_its_pools_are() -> None:
+    queues = {
+        config(pools).gate_settings().batch_queue for pools in (TWO, {"default": {}}, {"chat": {"models": ["m"]}})
+    }
+    assert queues == {load_config({}).gate_settings().batch_queue}
+    assert load_config({"HEADGATE_POOL": "own"}).gate_settings().batch_queue == "own"
+
+
 def test_a_process_of_one_pool_must_say_which() -> None:
     with pytest.raises(ConfigurationError, match="name one of chat, code"):
         config(TWO).of_pool()

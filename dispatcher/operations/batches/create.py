@@ -44,7 +44,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     batch = Batch(
         id=new_id(context, "batch_"),
         tenant=tenant.name,
-        pool=context.pools.first.name,
+        pool=context.settings.batch_queue,
         endpoint=fields["endpoint"],
         input_file_id=fields["input_file_id"],
         window=fields["completion_window"],

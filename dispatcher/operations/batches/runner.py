@@ -1,5 +1,7 @@
-"""Runs the batches of all pools: claims those that wait or that another process has left, one of each tenant at a
-time."""
+"""Runs the batches: claims those that wait or that another process has left, one of each tenant at a time.
+
+A batch has no pool: each of its lines goes to the pool of the line's model.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,7 @@ logger = logging.getLogger("headgate.batches")
 
 
 async def serve_batches(context: Context) -> None:
-    """Run the batches of all pools until cancelled. Then release the claims, so that another process can continue at
-    once."""
+    """Run batches until cancelled. Then release the claims, so that another process can continue at once."""
     await _Runner(context).serve()
 
 
@@ -53,7 +54,7 @@ class _Runner:
     async def _look(self) -> None:
         """Begin the oldest open batch of each tenant that has none running here."""
         seen = set(self._running)
-        for tenant, batch_id in await self._open_batches():
+        for tenant, batch_id in await self._context.store.open_batches(self._context.settings.batch_queue):
             if tenant in seen or len(self._running) >= RUNNING_MAX:
                 continue
             batch = await self._context.store.batch(tenant, batch_id)
@@ -66,11 +67,6 @@ class _Runner:
             claim = await claimed(self._context, batch)
             if claim is not None:
                 self._running[tenant] = asyncio.create_task(self._run(tenant, claim))
-
-    async def _open_batches(self) -> list[tuple[str, str]]:
-        """Return the tenant and the id of each open batch, the oldest of each pool first."""
-        store = self._context.store
-        return [each for pool in self._context.pools.names for each in await store.open_batches(pool)]
 
     async def _run(self, tenant: str, claim: Claim) -> None:
         try:

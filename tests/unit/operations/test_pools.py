@@ -174,7 +174,7 @@ async def test_the_lines_of_a_batch_go_to_the_pools_of_their_models() -> None:
     pools = await two_pools(chat={"slo_classes": NIGHT}, code={"slo_classes": NIGHT})
     async with runner(pools.gate):
         over = await ended(pools.gate, await started(pools.gate, line("one"), line("two", model="n")))
-    assert (over.pool, over.completed) == ("chat", 2)
+    assert (over.completed, over.failed) == (2, 0)
     assert [each["custom_id"] for each in await output(pools.gate, over)] == ["one", "two"]
     assert (models_of(pools.chat), models_of(pools.code)) == ({"m"}, {"n"})
     await pools.at_rest()
