@@ -32,6 +32,23 @@ def lint(path: Path) -> tuple[int, str]:
         {"front": "lambda"},
         {"pools": {"chat": {"model": MODEL, "image": IMAGE, "count": {"min": 0, "max": 9}, "spot_percent": 50}}},
         {"front": "lambda", "pools": {"chat": {"model": MODEL, "image": IMAGE, "instance_types": ["g6e.12xlarge"]}}},
+        {"pools": {"chat": {"model": MODEL, "image": IMAGE, "capacity": "managed_instances", "spot_percent": 50}}},
+        {
+            "front": "lambda",
+            "region": "us-east-2",
+            "zones": ["us-east-2a", "us-east-2c"],
+            "pools": {
+                "large": {
+                    "model": MODEL,
+                    "image": IMAGE,
+                    "count": {"min": 0, "max": 2},
+                    "capacity": "capacity_block",
+                    "capacity_block": {"id": "cr-0123456789abcdef0", "zone": "us-east-2c"},
+                    "instance_types": ["p5.48xlarge"],
+                },
+                "small": {"model": "s3://models/small/", "image": IMAGE, "capacity": "managed_instances"},
+            },
+        },
         {**HTTPS, "zones": 3, "nat_gateways": 3, "alarm_address": "a@example.com", "retention_days": 7},
         {
             **HTTPS,
