@@ -33,9 +33,7 @@ def main() -> None:
 
 async def _serve(options: argparse.Namespace) -> None:
     """Listen, then lead or follow until SIGTERM."""
-    config = load_config()
-    if options.pool:
-        config = config.model_copy(update={"pool": options.pool})
+    config = load_config().of_pool(options.pool)
     process = make_gate_process(config)
     public = config.gate_address
     if not public and options.port:

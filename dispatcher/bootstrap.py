@@ -21,8 +21,9 @@ from dispatcher.model.files import FileStore
 from dispatcher.model.scaling import FleetScaler
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.context import Context
+from dispatcher.operations.pools import Pool, Pools
 from dispatcher.operations.waking import Waking
-from dispatcher.ports import Clock, GateLink, Launcher, Store
+from dispatcher.ports import Clock, Launcher, Store
 from dispatcher.secret_source import fleet_secrets
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ def make_waking(config: Config, clock: Clock) -> Waking | None:
 
 
 def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Link:
-    """Return this process's link to the shard. Raises ConfigurationError."""
+    """Return this process's link to the shard of one pool. Its process name is new, so that the ids of calls and the
+    mailboxes of two links of one process are different. Raises ConfigurationError."""
     from dispatcher.service.link.link import Link
 
     return Link(
@@ -204,7 +206,7 @@ def make_link(config: Config, store: Store, clock: Clock, launcher: Launcher) ->
 
 
 def make_gate_process(config: Config) -> GateProcess:
-    """Return a gate process of the configured pool, which does not listen yet. Raises ConfigurationError.
+    """Return a gate process of one pool (Config.of_pool), which does not listen yet. Raises ConfigurationError.
 
     At a takeover, the present state is excluded from garbage collection, because a scan takes 0.2 s for 10,000 tenants.
     """
@@ -248,15 +250,22 @@ def _fleet(config: Config, store: Store, clock: Clock) -> Fleet:
     return Fleet(store.log(config.shard), TcpTransport(), clock, RealIds(), fleet_secrets(config))
 
 
+def _pool(config: Config, store: Store, clock: Clock, launcher: Launcher) -> Pool:
+    link = make_link(config, store, clock, launcher)
+    return Pool(link, clock, config.pool_settings(), make_waking(config, clock))
+
+
 def make_context(
     config: Config | None = None,
     *,
     store: Store | None = None,
     clock: Clock | None = None,
-    link: GateLink | None = None,
     role: str = "front",
 ) -> Context:
-    """Return the context of a front. `config` None: read it from the environment. Raises ConfigurationError."""
+    """Return the context of a front, for all its pools. `config` None: read it from the environment.
+
+    Raises ConfigurationError.
+    """
     from dispatcher.worker_client import HttpWorkerClient
 
     config = config or load_config()
@@ -264,7 +273,7 @@ def make_context(
     store = store or make_store(config)
     launcher = make_launcher(config)
     return Context(
-        link=link or make_link(config, store, clock, launcher),
+        pools=Pools(*(_pool(each, store, clock, launcher) for each in config.each_pool())),
         store=store,
         workers=HttpWorkerClient(secrets=fleet_secrets(config), clock=clock),
         launcher=launcher,
@@ -273,7 +282,6 @@ def make_context(
         settings=config.gate_settings(),
         limit_settings=config.limits,
         files=make_files(config, clock),
-        waking=make_waking(config, clock),
         cors_origins=config.cors_origins,
         tracing=make_tracing(role),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,6 +16,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.operations.context import GateSettings
 from dispatcher.operations.frozen import DEADLINE_MAX_S, FrozenFront
 from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.pools import PoolSettings
 from dispatcher.operations.scale import ScaleSettings
 from dispatcher.policies.orders.slack_index import Slack
 from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
@@ -25,6 +28,12 @@ _SQLITE_FILE = re.compile(r"sqlite:.*[^/\s]")
 _FILES = re.compile(r"folder:.*\S|s3:[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?")
 WORKERS_MOST = 1_000
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s*]+)$")]
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+PoolField = Literal[
+    "models", "deadline_s", "tiers", "throttling", "slo_classes", "ecs_service", "workers_min", "workers_max",
+    "scale_to_zero", "worker_start_s",
+]  # fmt: skip
+"""The fields of Config that a pool of HEADGATE_POOLS may have for itself."""
 
 
 class Config(BaseModel):
@@ -39,8 +48,12 @@ class Config(BaseModel):
     queue_url: str = ""
     """URL of the SQS queue of detached executions. If it is empty, an executor that is connected to the leader executes
     the durable calls that no process holds; without an executor they wait."""
-    pool: str = Field(default="default", pattern=r"^[A-Za-z0-9._-]{1,64}$")
-    """The pool to which this process belongs."""
+    pool: PoolName = "default"
+    """The pool of a gate process or worker. Without `pools` it is also the only pool that a front serves."""
+    pools: Json[dict[PoolName, dict[PoolField, Any]]] = {}
+    """JSON: {pool: {"models": […], and other fields of a pool, by their names here}}: all pools behind one address.
+    What a pool leaves out has the value of the process's own variable; of several pools, each needs "models". Unset:
+    the one pool `pool`."""
     gate_address: str = Field(default="", pattern=r"^([^\s/]+:[0-9]{1,5})?$")
     """The "host:port" at which other processes reach this gate process. Empty: the address at which it listens."""
     order: Literal["bwfq", "fcfs", "sfq", "ratio", "ratio+wake"] = "bwfq"
@@ -133,6 +146,8 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _bounds_the_workers(self) -> Self:
+        if self.pools:
+            return self  # each pool is checked by itself
         if self.ecs_service and "workers_max" not in self.model_fields_set:
             raise PydanticCustomError("workers", "set HEADGATE_WORKERS_MAX beside HEADGATE_ECS_SERVICE")
         if self.workers_min > self.workers_max:
@@ -145,10 +160,65 @@ class Config(BaseModel):
             raise PydanticCustomError("workers", "HEADGATE_SCALE_TO_ZERO needs HEADGATE_WORKERS_MIN 0")
         return self
 
+    @model_validator(mode="after")
+    def _fits_the_pools(self) -> Self:
+        if not self.pools:
+            return self
+        if "pool" in self.model_fields_set and self.pool not in self.pools:
+            raise _wrong_pools(f"HEADGATE_POOL is {self.pool!r}; HEADGATE_POOLS has only {', '.join(self.pools)}")
+        pools = self.each_pool()
+        for each in pools:
+            if not each.models and len(pools) > 1:
+                raise _wrong_pools(f'HEADGATE_POOLS: the pool {each.pool!r} needs "models", the models that it serves')
+        _check_distinct("model", (model for each in pools for model in set(each.models)))
+        _check_distinct("ECS service", (each.ecs_service for each in pools if each.ecs_service))
+        return self
+
+    def each_pool(self) -> tuple[Self, ...]:
+        """Return the configuration of each pool that a front serves, in order. `pool` names it, and `pools` is empty.
+
+        Raises ConfigurationError for a pool's field with a wrong value.
+        """
+        return tuple(self._pool_of_front(name) for name in self.pools) if self.pools else (self,)
+
+    def of_pool(self, name: str = "") -> Self:
+        """Return the configuration of one pool; empty: that of HEADGATE_POOL, or the only one.
+
+        Raises ConfigurationError if HEADGATE_POOLS does not have it, or has several and HEADGATE_POOL names none.
+        """
+        known = ", ".join(self.pools)
+        if not self.pools:
+            return self._validated({"pool": name}) if name else self
+        if not name and "pool" not in self.model_fields_set and len(self.pools) > 1:
+            raise ConfigurationError(f"there are several pools: name one of {known} (--pool, or HEADGATE_POOL)")
+        name = name or (self.pool if "pool" in self.model_fields_set else known)
+        if name not in self.pools:
+            raise ConfigurationError(f"there is no pool {name[:80]!r}: HEADGATE_POOLS has {known}")
+        return self._pool_of_front(name)
+
+    def _pool_of_front(self, name: str) -> Self:
+        """Return the process's values with those of the pool, each checked as the variable of its name."""
+        values = self.pools[name].items()
+        own: dict[str, Any] = {field: each if field == "ecs_service" else json.dumps(each) for field, each in values}
+        return self._validated({**own, "pool": name}, f"HEADGATE_POOLS.{name}")
+
+    def _validated(self, values: Mapping[str, Any], place: str = "") -> Self:
+        process = self.model_dump(round_trip=True, exclude_unset=True, exclude={"pools"})
+        try:
+            return self.model_validate({**process, **values})
+        except ValidationError as error:
+            raise ConfigurationError(_finding(error, place)) from None
+
     @property
     def store_path(self) -> str:
         """The file of a SQLite store; empty if the store is DynamoDB."""
         return self.store.removeprefix(_SQLITE) if self.store.startswith(_SQLITE) else ""
+
+    @property
+    def slo_class_names(self) -> tuple[str, ...]:
+        """The names of the SLO classes of all pools."""
+        classes = (each.slo_classes.root for each in self.each_pool() if each.slo_classes)
+        return tuple(dict.fromkeys(name for each in classes for name in each))
 
     @property
     def shard(self) -> str:
@@ -169,20 +239,24 @@ class Config(BaseModel):
             self.workers_min, self.workers_max, scale_to_zero=self.scale_to_zero, start_s=self.worker_start_s
         )
 
+    def pool_settings(self) -> PoolSettings:
+        return PoolSettings(
+            self.shard,
+            min(self.deadline_s, DEADLINE_MAX_S) if self.front == "lambda" else self.deadline_s,
+            self.expected_tokens,
+            models=frozenset(self.models),
+            slo_classes=self.slo_classes.classes() if self.slo_classes else None,
+        )
+
     def gate_settings(self) -> GateSettings:
         is_frozen = self.front == "lambda"
         return GateSettings(
-            min(self.deadline_s, DEADLINE_MAX_S) if is_frozen else self.deadline_s,
-            self.expected_tokens,
-            self.shard,
             drops_unknown_fields=self.unknown_fields == "drop",
             responses_kept_s=self.responses_kept_s,
             responses_bytes_max=self.responses_bytes_max,
             files_kept_s=self.files_kept_s,
             file_bytes_max=self.file_bytes_max,
             files_bytes_max=self.files_bytes_max,
-            models=frozenset(self.models),
-            slo_classes=self.slo_classes.classes() if self.slo_classes else None,
             frozen=FrozenFront(self.lambda_tokens_max, self.lambda_whole_s) if is_frozen else None,
         )
 
@@ -194,7 +268,23 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        finding = error.errors(include_url=False, include_input=False)[0]
-        name = _PREFIX + ".".join(str(part) for part in finding["loc"]).upper()
-        named = f"{name}: " if finding["loc"] else ""
-        raise ConfigurationError(f"{named}{finding['msg']}") from None
+        raise ConfigurationError(_finding(error)) from None
+
+
+def _finding(error: ValidationError, place: str = "") -> str:
+    """Return the first finding, with the variable, or with the field at a place within one."""
+    finding = error.errors(include_url=False, include_input=False)[0]
+    field, *rest = map(str, finding["loc"]) if finding["loc"] else [""]
+    named = [f"{place}.{field}" if place and field else place or (_PREFIX + field.upper() if field else ""), *rest]
+    return f"{'.'.join(named)}: {finding['msg']}".removeprefix(": ")
+
+
+def _wrong_pools(message: str) -> PydanticCustomError:
+    return PydanticCustomError("pools", "{message}", {"message": message})
+
+
+def _check_distinct(what: str, names: Iterable[str]) -> None:
+    """Raise PydanticCustomError if two pools have the same name of `what`."""
+    shared = [name for name, count in Counter(names).items() if count > 1]
+    if shared:
+        raise _wrong_pools(f"HEADGATE_POOLS: the {what} {shared[0]!r} is in two pools: each belongs to one")

@@ -1,6 +1,6 @@
-"""`python -m dispatcher.executor` executes the durable calls that no process holds, and runs the batches.
+"""`python -m dispatcher.executor` executes the durable calls that no process holds, and runs the batches, of all pools.
 
-The leader sends it the ids of such calls. With `--only-batches` it gets none: on AWS, an SQS message starts
+A pool's leader sends it the ids of such calls. With `--only-batches` it gets none: on AWS, an SQS message starts
 headgate-execute instead. The executor prints one JSON line, `{"role": "executor"}`, when it is ready. SIGTERM ends it.
 Its executions go on at their workers, which report the ends with the answers, and another executor continues its
 batches.
@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from dispatcher.bootstrap import make_context
-from dispatcher.config import load_config
 from dispatcher.model.errors import HeadgateError
 from dispatcher.operations.batches.runner import serve_batches
 from dispatcher.operations.context import Context
@@ -27,12 +26,11 @@ ONLY_BATCHES = "--only-batches"
 
 async def serve(*, only_batches: bool) -> None:
     """Execute until SIGTERM or SIGINT. Raises ConfigurationError."""
-    config = load_config()
-    context = make_context(config, role="executor")
+    context = make_context(role="executor")
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    serving = [asyncio.create_task(work) for work in _work(context, config.pool, only_batches)]
+    serving = [asyncio.create_task(work) for work in _work(context, only_batches)]
     stop = asyncio.create_task(over.wait())
     sys.stdout.write(json.dumps({"role": "executor"}) + "\n")
     sys.stdout.flush()
@@ -50,9 +48,9 @@ async def serve(*, only_batches: bool) -> None:
         task.result()
 
 
-def _work(context: Context, pool: str, only_batches: bool) -> list[Coroutine[Any, Any, None]]:
-    work = [] if only_batches else [serve_launched(context)]
-    return work if context.files is None else [*work, serve_batches(context, pool)]
+def _work(context: Context, only_batches: bool) -> list[Coroutine[Any, Any, None]]:
+    work = [] if only_batches else [serve_launched(context, pool) for pool in context.pools]
+    return work if context.files is None else [*work, serve_batches(context)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

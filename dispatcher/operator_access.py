@@ -1,7 +1,8 @@
-"""The access of a front to the operator's page: its token, and what reads the pool."""
+"""The access of a front to the operator's page: its token, and what reads the pools."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ TOKEN_CHARS_MIN = 32
 
 @dataclass(frozen=True, slots=True)
 class OperatorAccess:
-    """`token` opens the operator's page, and `console` reads what it shows."""
+    """`token` opens the operator's page, and the console of each pool reads what it shows of the pool."""
 
     token: bytes
-    console: Console
+    consoles: Mapping[str, Console]
+    """By pool, in the order of the configuration."""
 
 
 def make_operator(context: Context, config: Config | None = None) -> OperatorAccess | None:
@@ -38,10 +40,14 @@ def make_operator(context: Context, config: Config | None = None) -> OperatorAcc
     from dispatcher.monitor.console import Console  # here: only a front with the page reads the log
     from dispatcher.monitor.follower import open_follower
 
-    follower = open_follower(context.store, config, context.clock)
-    return OperatorAccess(
-        token.encode(), Console(follower, context.store, context.directory.tenant_named, context.clock)
-    )
+    tenant_named = context.directory.tenant_named
+    consoles = {
+        each.pool: Console(
+            open_follower(context.store, each, context.clock), context.store, tenant_named, context.clock
+        )
+        for each in config.each_pool()
+    }
+    return OperatorAccess(token.encode(), consoles)
 
 
 def _token(config: Config) -> str:

@@ -80,7 +80,7 @@ def main() -> None:
 
 async def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Return the exit code."""
-    config, clock = load_config().model_copy(update={"pool": options.pool}), RealClock()
+    config, clock = load_config().of_pool(options.pool or ""), RealClock()
     secrets = fleet_secrets(config)
     sock = bound(options.host, options.port)
     tiers: WorkerTiers = options.tiers
@@ -102,7 +102,7 @@ async def serve(options: argparse.Namespace) -> int:
         identity = _identity(options, engine.facts, sock.getsockname()[1])
         store = make_store(config)
         link = make_link(config, store, clock, NoLauncher())
-        outbox = Outbox(link, clock, real_random(), _journal(options, identity.worker))
+        outbox = Outbox(link, clock, real_random(), _journal(options, config.pool, identity.worker))
         tracing = make_tracing("worker")
         executions = Executions(
             identity.worker, engine, options.slots, clock, outbox, watch, engine.serves, started_at=clock.now(),
@@ -210,9 +210,9 @@ def _identity(options: argparse.Namespace, facts: EngineFacts, port: int) -> Rep
     )
 
 
-def _journal(options: argparse.Namespace, worker: str) -> Journal:
+def _journal(options: argparse.Namespace, pool: str, worker: str) -> Journal:
     """Return the outbox on disk, in a folder for each pool: another pool's log does not know these reports."""
-    return Journal(options.outbox / f"pool-{options.pool}", worker)
+    return Journal(options.outbox / f"pool-{pool}", worker)
 
 
 class _Server(uvicorn.Server):

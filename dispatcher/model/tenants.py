@@ -13,11 +13,10 @@ class Tenant:
     """A tenant's configuration. Limits are checked before a request is queued; a limit of 0 allows nothing."""
 
     name: str
-    pool: str = "default"
     share: Share = field(default_factory=Share)
     tier: Tier = Tier.STANDARD
     models: tuple[str, ...] | None = None
-    """The models that the tenant may use; None: all models of the pool."""
+    """The models that the tenant may use; None: all models of all pools."""
     queue_items_max: int = 1000
     """The most invocations that may wait in its queue."""
     max_tokens_max: int = 4096

@@ -19,7 +19,7 @@ from dispatcher.monitor.hours import TenantHours, last_hours, tenants_by_hour, t
 from dispatcher.monitor.picture import Picture, TenantPicture
 from dispatcher.monitor.plan_picture import PlanPicture
 from dispatcher.monitor.tier_picture import TierPicture
-from dispatcher.monitor.usage import usage_rows
+from dispatcher.monitor.usage import pool_usage_rows
 from dispatcher.ports import Clock, UsageStore
 
 FRESH_S = 2.0
@@ -126,7 +126,7 @@ class Console:
         began = self._clock.monotonic()
         if began - self._usage_at >= USAGE_FRESH_S:
             first, last = last_hours(self._clock.now())
-            rows = await usage_rows(self._store, self._follower, None, first, last)
+            rows = await pool_usage_rows(self._store, self._follower, first, last)
             self._hours, self._usage_at = tenants_by_hour(rows, self._clock.now()), began
         self._read_at = began
 

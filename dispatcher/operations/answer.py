@@ -47,7 +47,7 @@ async def result_of(context: Context, known: Known, timeout_s: float = math.inf)
 async def progress_of(context: Context, invocation: Invocation) -> Progress:
     """Return the progress of the call, from its stored answer or from the gate. Change nothing."""
     if invocation.answer is None:
-        outcome = await context.link.do(Status(invocation.id))
+        outcome = await (await context.pools.holding(invocation)).link.do(Status(invocation.id))
         now = context.clock.now()
         if isinstance(outcome, Offer):
             return Progress("running", invocation)

@@ -41,10 +41,17 @@ class Call:
     """When the first token is due, if the class does not say it: a line of a batch has the time of its batch."""
     trace: str = ""
     """The traceparent of the call's first span; empty if this process traces nothing."""
+    pool: str = "default"
+    """The pool that has the call."""
 
     @property
     def is_durable(self) -> bool:
         return bool(self.key)
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """The queue in which it waits: its tenant has one in each pool."""
+        return self.pool, self.tenant.name
 
     @property
     def is_deferred(self) -> bool:
@@ -85,7 +92,7 @@ def item_of(call: Call, body: str) -> Invocation:
         id=call.id,
         tenant=call.tenant.name,
         key=call.key,
-        pool=call.tenant.pool,
+        pool=call.pool,
         model=call.request.model,
         fingerprint=call.request.fingerprint(),
         created_at=call.created_at,
@@ -130,7 +137,7 @@ def span_attributes(call: Call) -> dict[str, str | int]:
     """Return what every span of the call names. `key` and `request.body` must not be among it."""
     return {
         "headgate.tenant": call.tenant.name,
-        "headgate.pool": call.tenant.pool,
+        "headgate.pool": call.pool,
         "headgate.model": call.request.model,
         "headgate.tier": call.tenant.tier.value,
         "headgate.invocation": call.id,

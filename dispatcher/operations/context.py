@@ -1,4 +1,4 @@
-"""The context of all operations: the ports, the settings, the limits, and the durable calls of a process."""
+"""The context of all operations: the ports, the pools, the settings, the limits, and the durable calls of a process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from weakref import WeakValueDictionary
 from dispatcher.model.files import FileStore
 from dispatcher.model.tracing import NO_TRACING, Tracing
 from dispatcher.operations.directory import Directory
-from dispatcher.operations.fleet import FleetView
 from dispatcher.operations.frozen import FrozenFront
 from dispatcher.operations.limits import Limits, LimitSettings
-from dispatcher.operations.waking import Waking
-from dispatcher.policies.planning.slo import SloClasses
+from dispatcher.operations.pools import Pools
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from dispatcher.ports import Clock, GateLink, Ids, Launcher, Store, WorkerClient
 
@@ -28,14 +26,8 @@ logger = logging.getLogger("headgate.gate")
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Settings of the fronts. Times are in seconds."""
+    """Settings of a front that hold for all its pools (those of one pool: pools.py). Times are in seconds."""
 
-    deadline_s: float = 300.0
-    """The longest time from a request's arrival to its last token. A submission may have a shorter deadline."""
-    expected_tokens: int = 256
-    """The output tokens that the gate expects of a request without max_tokens (output_limits.py)."""
-    shard: str = "default"
-    """The name of the shard, which its log and its stored rows of usage have."""
     drops_unknown_fields: bool = False
     """Drop unknown fields of HTTP requests, and name them in a header, instead of refusing the request."""
     responses_kept_s: float = 24 * 3600.0
@@ -48,10 +40,6 @@ class GateSettings:
     """The most bytes of one uploaded file."""
     files_bytes_max: int = 2_000_000_000
     """The most bytes of a tenant's files. An upload that would exceed it is refused; a batch's output is not."""
-    models: frozenset[str] = frozenset()
-    """The models that the pool serves, also while it has no worker."""
-    slo_classes: SloClasses | None = None
-    """None: requests have no SLO classes."""
     frozen: FrozenFront | None = None
     """The bounds of a front in Lambda. None: the front runs on between its requests."""
 
@@ -60,7 +48,7 @@ class GateSettings:
 class Context:
     """The context of one process that serves callers, or executes calls that no caller waits for."""
 
-    link: GateLink
+    pools: Pools
     store: Store
     workers: WorkerClient
     launcher: Launcher
@@ -70,15 +58,12 @@ class Context:
     limit_settings: LimitSettings = field(default_factory=LimitSettings)
     files: FileStore | None = None
     """The bytes of the batch API's files; None: the service has no batch API."""
-    waking: Waking | None = None
-    """Starts the first worker of an empty pool; None: nothing starts one."""
     cors_origins: tuple[str, ...] = ()
     """The origins of the web pages that may call the HTTP face from a browser; "*": all."""
     service: ServiceFunction = WEIGHTED_TOKENS
     tracing: Tracing = NO_TRACING
     limits: Limits = field(init=False)
     directory: Directory = field(init=False)
-    fleet: FleetView = field(init=False)
     durable_calls: dict[str, Following] = field(default_factory=dict)
     """The durable calls that this process follows, by id."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -87,7 +72,10 @@ class Context:
     def __post_init__(self) -> None:
         self.limits = Limits(self.limit_settings)
         self.directory = Directory(self.store, self.clock, self.limit_settings)
-        self.fleet = FleetView(self.link, self.clock, self.settings.models)
+
+    def link(self, pool: str) -> GateLink:
+        """Return the link to the shard of a call's pool."""
+        return self.pools.named(pool).link
 
     def key_lock(self, tenant: str, key: str) -> asyncio.Lock:
         """Return the lock of an idempotency key. Hold it to write the key's item and begin to follow the call."""
@@ -101,11 +89,12 @@ class Context:
         return task
 
     async def finish(self) -> None:
-        """Wait until all spawned tasks have ended and the link is idle. Lambda may freeze the process after this."""
+        """Wait until all spawned tasks have ended and all links are idle. Lambda may freeze the process after this."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.sleep(0)  # since Python 3.12 gather does not yield for ended tasks: their callbacks must run
-        await self.link.rest()
+        for pool in self.pools:
+            await pool.link.rest()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)

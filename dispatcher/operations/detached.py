@@ -20,6 +20,7 @@ from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.output_limits import output_limit
+from dispatcher.operations.pools import Pool
 from dispatcher.operations.slo import stored_class
 
 HOLD_S = 10.0
@@ -40,10 +41,11 @@ async def execute_detached(context: Context, call_id: str) -> bool:
     return call is not None and await _followed(Following(context, call, None, unread=True))
 
 
-async def serve_launched(context: Context) -> None:
-    """Execute the calls that the leader launches on this process, until cancelled. For a process that runs for long."""
+async def serve_launched(context: Context, pool: Pool) -> None:
+    """Execute the calls that the pool's leader launches on this process, until cancelled. For a process that runs for
+    long."""
     while True:
-        call_id, _ = await context.link.launched()
+        call_id, _ = await pool.link.launched()
         context.spawn(execute_detached(context, call_id))
 
 
@@ -56,19 +58,20 @@ async def _call_to_execute(context: Context, call_id: str) -> Call | None:
         return None
     tenant = await context.directory.tenant_named(item.tenant)
     if tenant is None:
-        await context.link.do(Cancel(call_id, "cancelled"))
+        await (await context.pools.holding(item)).link.do(Cancel(call_id, "cancelled"))
         return None
     return await _call_of(context, tenant, item)
 
 
 async def _end_as_kept(context: Context, item: Invocation, answer: Answer) -> None:
     """End a call with a stored answer that has no end in the log, because the process that stored the answer died."""
-    outcome = await context.link.do(Status(item.id))
+    link = (await context.pools.holding(item)).link
+    outcome = await link.do(Status(item.id))
     if isinstance(outcome, Waiting | Offer):
         attempt = outcome.attempt if isinstance(outcome, Offer) else answer.attempt
         counts = answer.input_tokens, answer.output_tokens
         end = End(item.id, attempt, answer.outcome, *counts, tenant=item.tenant, answer=answer.body)
-        await context.link.do(end._replace(unbegun=True, kept=True))
+        await link.do(end._replace(unbegun=True, kept=True))
 
 
 async def _followed(following: Following) -> bool:
@@ -91,16 +94,18 @@ async def _followed(following: Following) -> bool:
 
 async def _call_of(context: Context, tenant: Tenant, item: Invocation) -> Call:
     request = request_from_json(item.body or "{}")
-    limit = output_limit(request, tenant, context.settings.expected_tokens)
+    pool = await context.pools.holding(item)
+    limit = output_limit(request, tenant, pool.settings.expected_tokens)
     bytes_per_token, unread = 1.0, frozenset[str]()
     with suppress(NoWorker, UnknownModel):
-        bytes_per_token = (await context.fleet.worker_for(tenant, item.model)).bytes_per_token
-        unread = unread_fields(request, context.fleet.capabilities(item.model))
+        bytes_per_token = (await pool.fleet.worker_for(tenant, item.model)).bytes_per_token
+        unread = unread_fields(request, pool.fleet.capabilities(item.model))
     # The gate already has the call's cost, unless the first process died before the gate accepted the call.
     input_tokens = round(request.prompt_bytes() / bytes_per_token)
     cost = context.service(input_tokens, limit.likely_tokens * request.choices)
-    slo_class = stored_class(context.settings.slo_classes, request)
+    slo_class = stored_class(pool.settings.slo_classes, request)
     times = item.created_at, item.deadline_at
     return Call(
-        item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class, trace=item.trace
-    )
+        item.id, tenant, request, limit, cost, *times, item.key, unread, input_tokens, slo_class,
+        trace=item.trace, pool=pool.name,
+    )  # fmt: skip

@@ -58,7 +58,7 @@ class Following:
         self.error: AnsweredError | None = None
         """The error with which the call ended; None if it is done, or if this process no longer holds it."""
         self._context = context
-        self._link = context.link
+        self._link = context.link(call.pool)
         self._waiting = waiting
         self._callers = 1
         self._over: Over | None = None

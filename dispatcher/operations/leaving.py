@@ -20,27 +20,27 @@ TAKE_BACK_S = 1.0
 async def give_back(context: Context, call: Call, attempt: int, worker: str) -> Outcome | None:
     """Return an attempt to the gate that no worker has begun. Only this process could have begun it. Return the call's
     state after that."""
-    outcome = await context.link.do(Return(call.id, attempt, "unreachable", worker))
+    outcome = await context.link(call.pool).do(Return(call.id, attempt, "unreachable", worker))
     if isinstance(outcome, Refused):
         return None
     # The gate knows whether there is a next attempt, even if it does not know this one.
-    return await context.link.do(Status(call.id)) if isinstance(outcome, Unknown | Done) else outcome
+    return await context.link(call.pool).do(Status(call.id)) if isinstance(outcome, Unknown | Done) else outcome
 
 
 async def cancel(context: Context, call: Call, outcome: str, begun: int) -> None:
     """Cancel the call. If the gate has offered a newer attempt meanwhile, return that attempt at once."""
-    cancelled = await context.link.do(Cancel(call.id, outcome))
+    cancelled = await context.link(call.pool).do(Cancel(call.id, outcome))
     if isinstance(cancelled, Done):
-        cancelled = await context.link.do(Status(call.id))
+        cancelled = await context.link(call.pool).do(Status(call.id))
     if isinstance(cancelled, Offer) and cancelled.attempt > begun:
-        await context.link.do(Return(call.id, cancelled.attempt, "declined", cancelled.worker))
+        await context.link(call.pool).do(Return(call.id, cancelled.attempt, "declined", cancelled.worker))
     elif isinstance(cancelled, Over):
         await kept_answer(context, call, cancelled)
 
 
 async def let_go(context: Context, call: Call, begun: int) -> None:
     """Stop holding a durable call. If the gate has offered an attempt above `begun`, launch it for an executor."""
-    outcome = await context.link.do(accept_of(call, context.link, ""))
+    outcome = await context.link(call.pool).do(accept_of(call, context.link(call.pool), ""))
     if isinstance(outcome, Offer) and outcome.attempt > begun:
         await context.launcher.launch(call.id, outcome.attempt)
 
@@ -55,7 +55,7 @@ async def take_back(context: Context, call: Call, begun: int) -> None:
         try:
             # Status comes before Cancel: within an entry, a Cancel is decided before the Accept of the same call, and a
             # Status after it.
-            outcome = await context.link.do(Status(call.id))
+            outcome = await context.link(call.pool).do(Status(call.id))
             if not isinstance(outcome, Waiting | Offer):
                 return None
             if call.is_durable:
@@ -75,4 +75,4 @@ async def _let_go_unless_followed(context: Context, call: Call, begun: int) -> N
         await let_go(context, call, begun)
     finally:
         if call.id not in context.durable_calls:
-            context.link.forget(call.id)  # its Accept has made the link keep news of the call again
+            context.link(call.pool).forget(call.id)  # its Accept has made the link keep news of the call again

@@ -31,6 +31,7 @@ from dispatcher.operations.frozen import within_budget
 from dispatcher.operations.keys import latest, may_try_again, next_number, numbered
 from dispatcher.operations.limits import WaitingRequest
 from dispatcher.operations.output_limits import OutputLimit, output_limit
+from dispatcher.operations.pools import Pool
 from dispatcher.operations.results import answer_without
 from dispatcher.operations.slo import slo_class_of
 
@@ -82,7 +83,7 @@ class Known:
 
 
 async def submit(context: Context, submission: Submission) -> Accepted | Known:
-    """Send the request to the gate. Return Accepted, or Known if its key was submitted before.
+    """Send the request to the pool of its model. Return Accepted, or Known if its key was submitted before.
 
     If the earlier call with the key ended with a retryable error (a worker shed or preempted it, or its queue was
     full), the request is submitted again (keys.py).
@@ -91,16 +92,17 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
     beyond the model or the tenant's limit; an unknown or stricter SLO class),
     RequestTooLarge, Refused, IdempotencyConflict, StoreUnavailable.
     """
+    pool = await context.pools.serving(submission.request.model)
     try:
-        unnamed = await _checked(context, submission)
+        unnamed = await _checked(context, pool, submission)
     except (InvalidRequest, NoWorker, UnknownModel) as error:
         if (kept := await _kept(context, submission)) is not None:
             return kept
-        if isinstance(error, NoWorker) and context.waking is not None:
-            raise await context.waking.error_for(submission.request.model) from None
+        if isinstance(error, NoWorker) and pool.waking is not None:
+            raise await pool.waking.error_for(submission.request.model) from None
         raise
     waiting = context.limits.waiting_request(*_size_of(unnamed))
-    named = replace(unnamed, id=context.link.new_id())
+    named = replace(unnamed, id=pool.link.new_id())
     span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))
     call, outcome = replace(named, trace=span.traceparent), "error"
     try:
@@ -116,17 +118,18 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 
 async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
     if not call.is_durable:
+        context.limits.full_queues.check(call.queue, context.clock.monotonic())
         return await _accepted(context, Following(context, call, waiting))
     try:
         return await _submit_durable(context, call, waiting)
     finally:
         if call.id not in context.durable_calls:
             waiting.release()
-            context.link.forget(call.id)
+            context.link(call.pool).forget(call.id)
 
 
 async def _submit_durable(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
-    context.limits.durable_refusals.check(call.tenant.name, context.clock.monotonic())
+    context.limits.durable_refusals.check(call.queue, context.clock.monotonic())
     body = call.request.to_json()
     number, tried = 0, -1
     while number > tried:
@@ -162,7 +165,7 @@ async def _accepted(context: Context, following: Following) -> Accepted:
         if following.call.is_durable:
             await _answer_refusal(context, following.call, error)
         elif isinstance(error, RefusedError) and error.code == "queue_full":
-            context.limits.full_queues.note(following.call.tenant.name, error, context.clock.monotonic())
+            context.limits.full_queues.note(following.call.queue, error, context.clock.monotonic())
         raise error
     except BaseException:
         following.leave(reader=True)
@@ -183,7 +186,9 @@ async def _joined(context: Context, call: Call, item: Invocation) -> Known:
         item = await context.store.get(item.id) or item
     if item.answer is not None:
         return Known(item)
-    again = replace(call, id=item.id, created_at=item.created_at, deadline_at=item.deadline_at, trace=item.trace)
+    pool = (await context.pools.holding(item)).name
+    created_at, deadline_at = item.created_at, item.deadline_at
+    again = replace(call, id=item.id, created_at=created_at, deadline_at=deadline_at, trace=item.trace, pool=pool)
     following = Following(context, again, None, unread=True)
     try:
         outcome = await following.first()
@@ -212,7 +217,7 @@ async def _answer_refusal(context: Context, call: Call, error: AnsweredError) ->
     be accepted. The next repetition asks the gate again.
     """
     if isinstance(error, RefusedError) and error.code in TENANT_WIDE:
-        context.limits.durable_refusals.note(call.tenant.name, error, context.clock.monotonic())
+        context.limits.durable_refusals.note(call.queue, error, context.clock.monotonic())
     await context.store.refuse(call.id, Answer("failed", 0, 0, 0, error_body(error), context.clock.now()))
 
 
@@ -226,16 +231,16 @@ async def _kept(context: Context, submission: Submission) -> Known | None:
     return Known(item)
 
 
-async def _checked(context: Context, submission: Submission) -> Call:
+async def _checked(context: Context, pool: Pool, submission: Submission) -> Call:
     """Check the submission and return its call, still without an id. Raises UnknownModel, NoWorker, InvalidRequest."""
     tenant, request = within_budget(context.settings.frozen, submission.tenant), submission.request
-    slo_class = slo_class_of(context.settings.slo_classes, tenant, request)
+    slo_class = slo_class_of(pool.settings.slo_classes, tenant, request)
     if slo_class is not None:
         request = replace(request, slo_class=slo_class.name)
-    worker = await context.fleet.worker_for(tenant, request.model)
-    capabilities = context.fleet.capabilities(request.model)
+    worker = await pool.fleet.worker_for(tenant, request.model)
+    capabilities = pool.fleet.capabilities(request.model)
     check_capabilities(request, capabilities)
-    limit = output_limit(request, tenant, context.settings.expected_tokens)
+    limit = output_limit(request, tenant, pool.settings.expected_tokens)
     is_generated = request.endpoint is not Endpoint.EMBEDDINGS
     if not is_generated <= limit.max_tokens * request.choices <= tenant.max_tokens_max:
         product = " times n" if request.choices > 1 else ""
@@ -245,11 +250,13 @@ async def _checked(context: Context, submission: Submission) -> Call:
     longest = math.ceil(request.longest_prompt_bytes() / worker.bytes_per_token)
     _check_context(request, limit, longest, worker.context_tokens)
     now = context.clock.now()
-    deadline_at = now + min(submission.deadline_s, context.settings.deadline_s)
+    deadline_at = now + min(submission.deadline_s, pool.settings.deadline_s)
     cost = context.service(input_tokens, limit.likely_tokens * request.choices)
     unread = unread_fields(request, capabilities)
-    times, due_at = (now, deadline_at), submission.due_at
-    return Call("", tenant, request, limit, cost, *times, submission.key, unread, input_tokens, slo_class, due_at)
+    return Call(
+        "", tenant, request, limit, cost, now, deadline_at, submission.key, unread, input_tokens, slo_class,
+        submission.due_at, pool=pool.name,
+    )  # fmt: skip
 
 
 def _check_context(request: Request, limit: OutputLimit, input_tokens: int, context_tokens: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -153,9 +153,13 @@ class Booking:
         return 0 < self.capacity_per_s < self.promised_per_s
 
 
-async def booking(store: TenantStore, workers: Sequence[WorkerSet], pool: str) -> Booking:
-    """Return the sum of the pool's guaranteed rates, and the measured capacity of the workers that are not silent."""
-    promised = sum(tenant.share.rate_per_s for tenant in await store.list_tenants() if tenant.pool == pool)
+def booking(tenants: Iterable[Tenant], workers: Iterable[WorkerSet], models: Collection[str]) -> Booking:
+    """Return the sum of a pool's guaranteed rates, and the measured capacity of its workers that are not silent.
+
+    A guarantee holds in each pool, for tenants that may use one of its `models`; none given: all tenants.
+    """
+    own = (each for each in tenants if not models or each.models is None or not set(models).isdisjoint(each.models))
+    promised = sum(tenant.share.rate_per_s for tenant in own)
     return Booking(promised, sum(worker.service_per_s for worker in workers if worker.state != "silent"))
 
 

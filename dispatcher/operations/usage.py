@@ -10,21 +10,20 @@ from dispatcher.operations.context import Context
 
 
 async def usage_of(context: Context, tenant: str | None, first_hour: int, last_hour: int) -> Sequence[UsageRow]:
-    """Return the rows of a tenant (None: of all), both hours included, ordered by hour, tenant, application.
+    """Return the rows of a tenant (None: of all) in all pools, both hours included, ordered by hour, tenant, app.
 
     Raises StoreUnavailable.
     """
-    # The shard is read first. It drops a row only after the row is projected, so no row is missing in both reads.
-    held = await context.link.usage(tenant, first_hour, last_hour)
-    projected = await context.store.usage(tenant, first_hour, last_hour)
-    return merged([*projected, *((context.settings.shard, row) for row in held)])
+    # The shards are read first. They drop a row only after it is projected, so no row is missing in both reads.
+    held = [(pool.name, row) for pool in context.pools for row in await pool.link.usage(tenant, first_hour, last_hour)]
+    return merged([*await context.store.usage(tenant, first_hour, last_hour), *held])
 
 
 def merged(rows: Iterable[tuple[str, UsageRow]]) -> Sequence[UsageRow]:
     """Merge (shard, row) pairs into one row per hour, tenant and application.
 
-    Of several rows of one shard, the row with the highest log position counts. If a tenant moved to another shard
-    within the hour, the rows of both shards are added up.
+    Of several rows of one shard, the row with the highest log position counts. The rows of several
+    shards are added up: a tenant may use all pools.
     """
     newest: dict[tuple[int, str, str, str], UsageRow] = {}
     for shard, row in rows:

@@ -1,13 +1,18 @@
-"""Reads a pool's log from time to time, for its load and delays. It writes nothing, and needs no running process."""
+"""Reads a pool's log from time to time, for its load, its delays and its suspended calls.
+
+It writes nothing, and needs no running process.
+"""
 
 from __future__ import annotations
 
 from dispatcher.model.facts import Accepted, Entry
 from dispatcher.model.pool_delays import PoolDelays
 from dispatcher.model.scaling import FleetLoad
+from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.forecast import ArrivalForecast
 from dispatcher.ports import Clock, Log
 from dispatcher.service.follower import Delivery, Follower
+from dispatcher.service.launches import suspended_calls
 from dispatcher.shard.fleet_load import fleet_load
 from dispatcher.shard.pool_delays import pool_delays
 from dispatcher.shard.settings import ShardSettings
@@ -35,6 +40,11 @@ class LoadWatch:
         """Return the delays after all entries so far. Raises what `load` raises."""
         await self._follower.catch_up()
         return pool_delays(self._follower.shard, self._clock.now())
+
+    async def suspended(self) -> list[Call]:
+        """Return the waiting calls that no process holds, while they are suspended. Raises what `load` raises."""
+        await self._follower.catch_up()
+        return suspended_calls(self._follower.shard.state)
 
     def _note(self, entry: Entry, _: list[Delivery]) -> None:
         service = sum(fact.cost for fact in entry.facts if isinstance(fact, Accepted) and not fact.deferred)

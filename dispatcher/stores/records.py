@@ -22,7 +22,6 @@ def tenant_record(tenant: Tenant) -> Record:
     share = {"weight": tenant.share.weight, "rate_per_s": tenant.share.rate_per_s, "burst": tenant.share.burst}
     return {
         "name": tenant.name,
-        "pool": tenant.pool,
         **share,
         "tier": tenant.tier.value,
         "models": None if tenant.models is None else list(tenant.models),
@@ -37,7 +36,6 @@ def to_tenant(record: Mapping[str, Any]) -> Tenant:
     models = record.get("models")
     return Tenant(
         name=record["name"],
-        pool=record["pool"],
         share=Share(float(record["weight"]), float(record["rate_per_s"]), float(record["burst"])),
         tier=Tier(record["tier"]),
         models=None if models is None else tuple(models),

@@ -63,8 +63,7 @@ def _check_class(command: commands.AnyCommand) -> None:
     """Raises ConfigurationError for an SLO class that the stack does not have."""
     named = command.settings.slo_class if isinstance(command, commands.Create | commands.Change) else None
     named = command.slo_class if isinstance(command, commands.RotateKey) else named
-    classes = config().slo_classes
-    known = classes.root if classes else {}
+    known = config().slo_class_names
     if named and named not in known:
         raise ConfigurationError(f"there is no SLO class {named!r}; there are: {', '.join(known) or 'none'}")
 
@@ -95,7 +94,7 @@ async def administer(admin: StoreAdmin, command: commands.AnyCommand) -> dict[st
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    return {"name": tenant.name, "version": tenant.version, "pool": tenant.pool, "settings": settings_of(tenant)}
+    return {"name": tenant.name, "version": tenant.version, "settings": settings_of(tenant)}
 
 
 def key_json(key: KeyRecord) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from functions.http_api.replies import replay, respond, respond_streaming
 
 
 async def read_request(request: Request, tenant: Tenant) -> tuple[str, bytes]:
-    """Return the idempotency key and the body. Raises Refused at once if the tenant's queue was full just now."""
+    """Return the idempotency key and the body. Raises Refused at once if the tenant's queue was full just now in
+    every pool: the body has the model, which names the pool."""
     context, key = context_of(request), idempotency_key(request)
     if not key:
-        context.limits.full_queues.check(tenant.name, context.clock.monotonic())
+        queues = ((pool, tenant.name) for pool in context.pools.names)
+        context.limits.full_queues.check_all(queues, context.clock.monotonic())
     return key, await read_body(request, context.limit_settings.body_s)
 
 

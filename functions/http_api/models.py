@@ -1,7 +1,8 @@
-"""GET /v1/models: the models that the workers have or can load, with their context length and capabilities."""
+"""GET /v1/models: the models that workers of any pool have or can load, with context length and capabilities."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dispatcher.model.capabilities import common
-from dispatcher.model.errors import UnknownModel
+from dispatcher.model.errors import StoreUnavailable, UnknownModel
 from dispatcher.model.facts import WorkerSet
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.fleet import with_each_model
+from dispatcher.operations.pools import Pools
 from functions.http_api.callers import context_of, tenant_of
 
 
@@ -31,10 +33,19 @@ async def get_model(request: Request) -> Response:
 async def _models(request: Request, tenant: Tenant) -> list[dict[str, Any]]:
     """Return the models that the tenant may use, by name."""
     by_name: dict[str, list[WorkerSet]] = {}
-    for worker in with_each_model(await context_of(request).fleet.workers()):
+    for worker in with_each_model(await _workers(context_of(request).pools)):
         if tenant.models is None or worker.model in tenant.models:
             by_name.setdefault(worker.model, []).append(worker)
     return [_model(name, by_name[name]) for name in sorted(by_name)]
+
+
+async def _workers(pools: Pools) -> list[WorkerSet]:
+    """Return the workers of all pools that can be read. Raises StoreUnavailable if no pool can."""
+    read = await asyncio.gather(*(pool.fleet.workers() for pool in pools), return_exceptions=True)
+    errors = [each for each in read if isinstance(each, BaseException)]
+    if errors and (len(errors) == len(read) or not all(isinstance(each, StoreUnavailable) for each in errors)):
+        raise errors[0]
+    return [worker for each in read if not isinstance(each, BaseException) for worker in each]
 
 
 def _model(name: str, workers: Sequence[WorkerSet]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Observed:
             duration_ms=self._elapsed_ms(),
         )
         metrics = EphemeralMetrics(namespace=SERVICE, service=SERVICE)
-        metrics.add_dimension(name="pool", value=self._following.call.tenant.pool)
+        metrics.add_dimension(name="pool", value=self._following.call.pool)
         metrics.add_dimension(name="tier", value=self._following.call.tenant.tier.value)
         metrics.add_metric(name=f"outcome_{outcome}", unit=MetricUnit.Count, value=1)
         metrics.add_metric(name="failed", unit=MetricUnit.Count, value=float(failed))

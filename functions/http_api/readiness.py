@@ -1,17 +1,18 @@
 """GET /health: this process answers. GET /ready: it can also serve calls, because its log and a worker can be used.
 
-Neither needs a key, and neither says anything about a tenant.
+Neither needs a key, and neither says anything about a tenant. Of several pools one is enough: the front can serve its
+calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dispatcher.model.errors import StoreUnavailable
 from dispatcher.model.facts import WorkerSet
 from functions.http_api.callers import context_of
 
@@ -26,18 +27,29 @@ async def health(_: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Answer 200 if the log can be read and the pool has a worker that serves or swaps its model; otherwise 503, with
-    what is missing."""
-    context = context_of(request)
-    try:
-        workers = await context.fleet.read_within(FRESH_S, PATIENCE_S)
-    except StoreUnavailable:
+    """Answer 200 if the log of a pool can be read and the pool has a worker that serves or swaps its model; otherwise
+    503, with what is missing. The answer names every pool, with its workers by state."""
+    pools = await context_of(request).pools.workers(FRESH_S, PATIENCE_S)
+    if all(workers is None for workers in pools.values()):
         return _not_ready({"table": "unavailable"}, "The gate's table cannot be read.")
-    states = Counter(worker.state for worker in workers)
-    found = {"table": "ok", "pools": {context.settings.shard: {"workers": dict(states)}}}
-    if not any(worker.state == "serving" or _may_be_swapping(worker) for worker in workers):
-        return _not_ready(found, f"The pool {context.settings.shard!r} has no serving worker.")
+    found = {"table": "ok", "pools": {name: _pool(workers) for name, workers in pools.items()}}
+    if not any(_can_serve(workers) for workers in pools.values() if workers is not None):
+        return _not_ready(found, f"{_named(list(pools))} no serving worker.")
     return JSONResponse({"status": "ready", **found})
+
+
+def _pool(workers: Sequence[WorkerSet] | None) -> dict[str, Any]:
+    if workers is None:
+        return {"log": "unavailable"}
+    return {"workers": dict(Counter(worker.state for worker in workers))}
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"The pool {names[0]!r} has" if len(names) == 1 else f"The pools {', '.join(map(repr, names))} have"
+
+
+def _can_serve(workers: Sequence[WorkerSet]) -> bool:
+    return any(worker.state == "serving" or _may_be_swapping(worker) for worker in workers)
 
 
 def _may_be_swapping(worker: WorkerSet) -> bool:

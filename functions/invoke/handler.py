@@ -93,7 +93,8 @@ async def _submitted(context: Context, submission: Submission, until: float) -> 
         try:
             return await submit(context, submission)
         except NoWorker:
-            is_starting = context.waking is not None and context.waking.serves(submission.request.model)
+            waking = (await context.pools.serving(submission.request.model)).waking
+            is_starting = waking is not None and waking.serves(submission.request.model)
             if not is_starting or context.clock.monotonic() + STARTING_CHECK_S >= until:
                 raise
         await context.clock.sleep(STARTING_CHECK_S)

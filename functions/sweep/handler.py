@@ -1,17 +1,22 @@
-"""headgate-sweep, once a minute: a Tick for the gate, so that deadlines are decided also in a fleet without traffic.
+"""headgate-sweep, once a minute: a Tick for each pool, so that deadlines are decided also in a fleet without traffic.
 
-It publishes the load and the delays of the pool, and the number of workers that the pool should have, and sets this
+For each pool it publishes the load and the delays, and the number of workers that the pool should have, and sets this
 number (dispatcher/operations/scaling.py). Each sweep publishes all values, zeros too: a missing value never means zero.
+It starts an executor for suspended calls, and once an hour it saves the log where no gate process does
+(dispatcher/service/log_keeper.py).
 
-Once an hour it saves the log where no gate process does (dispatcher/service/log_keeper.py).
+The pools are swept side by side. If one fails, the others are swept to the end, and then the function fails.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent, event_source
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dispatcher.model.commands import Tick
+from dispatcher.pool_sweep import PoolSweep
 from functions.observability import count, logger, metrics, publish_delays, publish_load, publish_scaling
 from functions.runtime import runtime
 
@@ -20,13 +25,29 @@ from functions.runtime import runtime
 @metrics.log_metrics
 @event_source(data_class=EventBridgeEvent)
 def handler(event: EventBridgeEvent, context: LambdaContext) -> dict[str, int]:
-    runtime().run(runtime().context.link.do(Tick()))
+    ticks: int = runtime().run(_all_swept(runtime().sweeps(), event.get_id))
+    return {"ticks": ticks}
+
+
+async def _all_swept(sweeps: Sequence[PoolSweep], event_id: str) -> int:
+    """Sweep all pools and return their number. Raises the error of the first pool that failed."""
+    ended = await asyncio.gather(*(_swept(each, event_id) for each in sweeps), return_exceptions=True)
+    failed = [(each.name, end) for each, end in zip(sweeps, ended, strict=True) if end is not None]
+    for pool, error in failed:
+        logger.error("sweep failed", extra={"pool": pool, "kind": type(error).__name__, "problem": str(error)})
+    for _, error in failed:
+        raise error
+    return len(sweeps)
+
+
+async def _swept(pool: PoolSweep, event_id: str) -> None:
+    await pool.tick()
     count("ticks")
-    pool, load = runtime().context.settings.shard, runtime().fleet_load()
-    publish_load(pool, load)
-    publish_delays(pool, runtime().pool_delays())
-    scaled = runtime().scale(load)
-    publish_scaling(pool, scaled)
-    saved = runtime().keep_log()
-    logger.info("swept", extra={"event_id": event.get_id, "saved": saved, "problem": scaled.problem})
-    return {"ticks": 1}
+    load = await pool.load()
+    publish_load(pool.name, load)
+    publish_delays(pool.name, await pool.delays())
+    scaled = await pool.scale(load)
+    publish_scaling(pool.name, scaled)
+    started, saved = await pool.start_executor(), await pool.keep_log()
+    done = {"pool": pool.name, "started": started, "saved": saved, "problem": scaled.problem}
+    logger.info("swept", extra={"event_id": event_id, **done})

@@ -97,5 +97,5 @@ def _plain_name(function: str) -> str:
 
 
 def _tenant(answer: Mapping[str, Any]) -> Tenant:
-    plain = Tenant(str(answer["name"]), pool=str(answer["pool"]), version=int(answer["version"]))
+    plain = Tenant(str(answer["name"]), version=int(answer["version"]))
     return with_settings(plain, answer["settings"])

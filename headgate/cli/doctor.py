@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from dispatcher.bootstrap import RealClock, RealIds
 from dispatcher.config import Config
-from dispatcher.monitor.follower import LogFollower
+from dispatcher.model.facts import WorkerSet
 from dispatcher.operations.tenants import TenantAdmin
 from dispatcher.ports import Store
 from headgate.cli.admins import admin_of
@@ -101,22 +101,23 @@ def after(service: Service) -> None:
 
 
 async def _after(store: Store, config: Config, service: Service) -> list[Finding]:
-    from headgate.doctor.service import check_request, check_store, no_request
+    from headgate.doctor.service import check_pools, check_request, no_request
 
-    found, follower = await check_store(store, config, RealClock())
+    found, followers = await check_pools(store, config, RealClock())
     if service.address and service.api_key:
         found.append(await asyncio.to_thread(check_request, service.address, service.api_key, service.model))
     else:
         found.append(no_request())
-    if service.fairness and follower is not None:
-        found.append(await _fairness(admin_of(service.data, store, config), follower, service, config.slo_window))
+    workers = [worker for follower in followers for worker in follower.workers()]
+    if service.fairness and followers:
+        found.append(await _fairness(admin_of(service.data, store, config), workers, service, config.slo_window))
     return found
 
 
-async def _fairness(admin: TenantAdmin, follower: LogFollower, service: Service, window: float) -> Finding:
+async def _fairness(admin: TenantAdmin, workers: Sequence[WorkerSet], service: Service, window: float) -> Finding:
     from headgate.doctor import fairness
 
-    serving = [worker for worker in follower.workers() if worker.state != "silent"]
+    serving = [worker for worker in workers if worker.state != "silent"]
     model = service.model or (serving[0].model if serving else "")
     slots = sum(worker.slots for worker in serving if worker.model == model)
     place = fairness.Service(service.address, model, slots, window)

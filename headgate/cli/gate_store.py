@@ -20,6 +20,7 @@ Data = Annotated[
     Path | None,
     typer.Option(help="Data folder of `headgate serve`; default: the store that HEADGATE_STORE names."),
 ]
+PoolName = Annotated[str, typer.Option("--pool", help="The pool; default: HEADGATE_POOL, or the only one.")]
 T = TypeVar("T")
 
 
@@ -32,9 +33,14 @@ def gate_config(data: Path | None) -> Config:
     return load_config({**own, **folder.settings(), "HEADGATE_STORE": folder.store})
 
 
-def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) -> T:
-    """Run `run` with the store and its configuration, then close the store. Raises ConfigurationError."""
+def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]], pool: str | None = None) -> T:
+    """Run `run` with the store and its configuration, then close the store. Raises ConfigurationError.
+
+    `pool`: the configuration is that of this pool, or of the only one if it is empty; None: that of all pools.
+    """
     config = gate_config(data)
+    if pool is not None:
+        config = config.of_pool(pool)
 
     async def work() -> T:
         try:
@@ -53,7 +59,8 @@ def with_store(data: Path | None, run: Callable[[Store, Config], Awaitable[T]]) 
         reason = f" ({error.__cause__})" if error.__cause__ else ""
         raise ConfigurationError(f"{place}: {error}{reason}{_folder_hint(config)}") from None
     except LogError as error:
-        raise ConfigurationError(f"the log of pool {config.pool!r} cannot be read: {error}") from None
+        names = " or ".join(repr(each.pool) for each in config.each_pool())
+        raise ConfigurationError(f"the log of pool {names} cannot be read: {error}") from None
 
 
 def _folder_hint(config: Config) -> str:

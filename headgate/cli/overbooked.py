@@ -21,19 +21,26 @@ def warn_if_overbooked(data: Path | None) -> None:
     if admin_function(data):
         return
     try:
-        booked = with_store(data, _booking)
+        bookings = with_store(data, _bookings)
     except ConfigurationError as error:
         sys.stderr.write(f"headgate: the change was made, but the capacity for the guarantees is unknown: {error}\n")
         return
-    if booked.is_overbooked:
+    for pool, booked in bookings.items():
+        if not booked.is_overbooked:
+            continue
+        place = f" in pool {pool}" if len(bookings) > 1 else ""
         sys.stderr.write(
-            f"headgate: overbooked: the guarantees add up to {booked.promised_per_s:.0f} service units per second, "
-            f"the workers serve {booked.capacity_per_s:.0f}; guarantees are scaled down while all tenants are active\n"
+            f"headgate: overbooked{place}: the guarantees add up to {booked.promised_per_s:.0f} service units per "
+            f"second, the workers serve {booked.capacity_per_s:.0f}; guarantees are scaled down while all tenants are "
+            "active\n"
         )
 
 
-async def _booking(store: Store, config: Config) -> Booking:
-    """Return the sum of the pool's guarantees, and the capacity of its workers in the log."""
-    follower = open_follower(store, config, RealClock())
-    await follower.catch_up()
-    return await booking(store, follower.workers(), config.pool)
+async def _bookings(store: Store, config: Config) -> dict[str, Booking]:
+    """Return for each pool the sum of its guarantees, and the capacity of its workers in the log."""
+    tenants, found = await store.list_tenants(), dict[str, Booking]()
+    for each in config.each_pool():
+        follower = open_follower(store, each, RealClock())
+        await follower.catch_up()
+        found[each.pool] = booking(tenants, follower.workers(), each.models)
+    return found

@@ -13,12 +13,13 @@ from dispatcher.bootstrap import RealClock
 from dispatcher.config import Config
 from dispatcher.monitor.follower import open_follower
 from dispatcher.ports import Store
-from headgate.cli.gate_store import Data, with_store
+from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.monitor.plan_view import plan_json, plan_view
 
 
 def plan(
     data: Data = None,
+    pool: PoolName = "",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Show the plan of the fleet. It is read from the log, so no process has to run."""
@@ -34,4 +35,4 @@ def plan(
         else:
             Console().print(plan_view(picture, needed))
 
-    with_store(data, run)
+    with_store(data, run, pool)

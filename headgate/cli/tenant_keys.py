@@ -78,7 +78,7 @@ def check_class(config: Config, name: str | None) -> None:
 
     A process without classes checks nothing: the gate's processes may have a configuration of their own.
     """
-    known = config.slo_classes.root if config.slo_classes else {}
+    known = config.slo_class_names
     if name and known and name not in known:
         raise ConfigurationError(f"--slo-class: there is no class {name!r}; there are: {', '.join(known)}")
 

@@ -124,12 +124,15 @@ def show(name: Name, data: Data = None, json: Json = False) -> None:
 
     shown = with_admin(data, run)
     if not admin_function(data):  # its callers may not read the log
-        shown["now"] = with_store(data, lambda store, config: _now(store, config, name))
+        now = with_store(data, lambda store, config: _now_by_pool(store, config, name))
+        shown |= {"now": next(iter(now.values()))} if len(now) == 1 else {"pools": now}
     fields = {**shown, **shown["terms"], "models": ", ".join(shown["models"] or ("all",))}
     fields["keys"] = ", ".join(shown["keys"])
     fields["queue"] = fields.pop("line")
     if "now" in fields:
         fields.update(_live_fields(fields.pop("now")))
+    for pool, now in fields.pop("pools", {}).items():
+        fields.update({f"{field} in {pool}": value for field, value in _live_fields(now).items()})
     del fields["terms"]
     shown_as(shown, json, "\n".join(f"{field}: {value}" for field, value in fields.items()))
 
@@ -149,6 +152,11 @@ def delete(name: Name, data: Data = None, json: Json = False) -> None:
     """Delete a tenant. Its keys are refused everywhere within a minute."""
     with_admin(data, lambda admin: admin.delete(name))
     shown_as({"tenant": name, "deleted": True}, json, f"{name}: deleted")
+
+
+async def _now_by_pool(store: Store, config: Config, name: str) -> dict[str, dict[str, Any] | None]:
+    """Return the tenant's state in the log of each pool; None where it is idle."""
+    return {each.pool: await _now(store, each, name) for each in config.each_pool()}
 
 
 async def _now(store: Store, config: Config, name: str) -> dict[str, Any] | None:

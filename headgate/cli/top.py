@@ -16,13 +16,14 @@ from dispatcher.config import Config
 from dispatcher.model.errors import StoreUnavailable
 from dispatcher.monitor.follower import LogFollower, open_follower
 from dispatcher.ports import Store
-from headgate.cli.gate_store import Data, with_store
+from headgate.cli.gate_store import Data, PoolName, with_store
 from headgate.cli.signals import either, interrupted
 from headgate.monitor.render import as_json, view
 
 
 def top(
     data: Data = None,
+    pool: PoolName = "",
     every: Annotated[float, typer.Option(help="Seconds between two views.", min=0.1, max=3600)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one view and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each view as a line of JSON.")] = False,
@@ -42,7 +43,7 @@ def top(
             if not task.cancelled():
                 task.result()
 
-    with_store(data, run)
+    with_store(data, run, pool)
 
 
 def _print(follower: LogFollower, now: float, json: bool) -> None:

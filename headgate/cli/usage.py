@@ -41,7 +41,7 @@ def usage(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print tokens and service per tenant, application and hour, exact to the token."""
+    """Print tokens and service per tenant, application and hour, of all pools together, exact to the token."""
     if as_csv and json:
         raise typer.BadParameter("--csv and --json do not go together")
     hours = _hours(start, end, RealClock().now())
@@ -49,8 +49,8 @@ def usage(
     async def run(store: Store, config: Config) -> Sequence[UsageRow]:
         if hours[0] > hours[1]:
             return []
-        follower = open_follower(store, config, RealClock())
-        return await usage_rows(store, follower, tenant, *hours)
+        followers = [open_follower(store, each, RealClock()) for each in config.each_pool()]
+        return await usage_rows(store, followers, tenant, *hours)
 
     rows = with_store(data, run)
     if as_csv:

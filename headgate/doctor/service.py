@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -25,8 +26,20 @@ REQUEST_S = 120.0
 TOKENS = 8
 
 
+async def check_pools(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], list[LogFollower]]:
+    """Return the findings about each pool, and the followers of the logs that could be read."""
+    pools = config.each_pool()
+    checked = [await check_store(store, each, clock) for each in pools]
+    found = [
+        finding if len(pools) == 1 else replace(finding, check=f"{finding.check} of {pool.pool}")
+        for pool, (findings, _) in zip(pools, checked, strict=True)
+        for finding in findings
+    ]
+    return found, [follower for _, follower in checked if follower is not None]
+
+
 async def check_store(store: Store, config: Config, clock: Clock) -> tuple[list[Finding], LogFollower | None]:
-    """Return the findings about table, log and workers, and the follower that has read the log."""
+    """Return the findings about table, log and workers of one pool, and the follower that has read the log."""
     place = f"table {config.table}" if config.store == "dynamodb" else config.store
     follower = open_follower(store, config, clock)
     try:

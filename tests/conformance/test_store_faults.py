@@ -158,7 +158,7 @@ async def test_a_creator_that_dies_after_the_key_is_helped(faulty: Faulty) -> No
 @pytest.mark.parametrize("faults", [*SEQUENCES, [conflict], [conflict, reply_lost, conflict]])
 async def test_a_tenant_is_created_once(faulty: Faulty, faults: list[Fault]) -> None:
     assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a"), expected_version=None)) is True
-    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a", pool="b"), expected_version=None)) is False
+    assert await faulty.under(faults, faulty.store.put_tenant(Tenant("a", version=2), expected_version=None)) is False
     assert await faulty.store.get_tenant("a") == Tenant("a")
 
 

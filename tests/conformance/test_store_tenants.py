@@ -14,7 +14,7 @@ from tests.conformance.store_backends import Place
 from tests.conformance.store_world import START, FakeClock
 
 FULL = Tenant(
-    "a", "pool", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3, slo_class="night"
+    "a", Share(0.1, 1e9 / 3, 12345.678901234567), Tier.PREMIUM, ("m", "n"), 7, 8, version=3, slo_class="night"
 )
 
 

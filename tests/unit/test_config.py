@@ -24,16 +24,16 @@ class TestConfig:
         assert load_config(bounds).gate_settings().frozen is None
         assert load_config({**bounds, "HEADGATE_FRONT": "lambda"}).gate_settings().frozen == FrozenFront(100, 60.0)
         late = {"HEADGATE_DEADLINE_S": "900"}
-        assert load_config(late).gate_settings().deadline_s == 900
-        assert load_config({**late, "HEADGATE_FRONT": "lambda"}).gate_settings().deadline_s == DEADLINE_MAX_S
+        assert load_config(late).pool_settings().deadline_s == 900
+        assert load_config({**late, "HEADGATE_FRONT": "lambda"}).pool_settings().deadline_s == DEADLINE_MAX_S
 
     def test_slo_classes(self) -> None:
-        assert load_config({}).gate_settings().slo_classes is None
+        assert load_config({}).pool_settings().slo_classes is None
         assert load_config({}).shard_settings().slack is None
         variables = {"HEADGATE_SLO_CLASSES": '{"chat": {"first_token_s": 20}}', "HEADGATE_SLO_WINDOW": "0"}
         config = load_config(variables)
         assert config.shard_settings().slack == Slack(0.0)
-        assert config.gate_settings().slo_classes is not None
+        assert config.pool_settings().slo_classes is not None
 
     def test_scaling(self) -> None:
         assert load_config({}).scale_settings().floor == 1

@@ -26,6 +26,7 @@ from dispatcher.operations.batches.line_request import LineRequest, line_request
 from dispatcher.operations.batches.lines import Line, custom_id_of
 from dispatcher.operations.batches.results import Result, done, failed, given_up
 from dispatcher.operations.batches.stop import Stop
+from dispatcher.operations.calls import Call
 from dispatcher.operations.context import Context
 from dispatcher.operations.following import Following
 from dispatcher.operations.leaving import cancel
@@ -49,17 +50,10 @@ class _Withdrawn(Exception):
 class LineCall:
     """The way of one line to its result. `on_begun` is called when a worker begins the line."""
 
-    def __init__(
-        self,
-        context: Context,
-        batch: Batch,
-        slo_class: str,
-        stop: Stop,
-        on_begun: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, context: Context, batch: Batch, stop: Stop, on_begun: Callable[[], None] = lambda: None) -> None:
         self.has_begun = False
         self._context, self._batch = context, batch
-        self._slo_class, self._stop, self._on_begun = slo_class, stop, on_begun
+        self._stop, self._on_begun = stop, on_begun
         self._call_id = ""
         self._number = self._ran_into_deadline = 0
 
@@ -100,7 +94,7 @@ class LineCall:
         return None
 
     async def _asked(self, line: Line) -> LineRequest:
-        return await line_request(self._context, self._batch.tenant, line, self._batch.endpoint, self._slo_class)
+        return await line_request(self._context, await self._tenant(), line, self._batch.endpoint)
 
     async def _once(self, asked: LineRequest, line: Line) -> dict[str, Any]:
         key = f"batch:{self._batch.id}:{line.number}:{self._number}"
@@ -147,7 +141,7 @@ class LineCall:
 
         reading, begun = asyncio.ensure_future(read()), asyncio.ensure_future(following.begun.wait())
         try:
-            await self._any_of(reading, begun, within_s=self._begins_within_s())
+            await self._any_of(reading, begun, within_s=self._begins_within_s(call))
             if not reading.done():
                 await self._withdraw(following)
             self.has_begun = True
@@ -171,9 +165,9 @@ class LineCall:
                 await cancel(self._context, following.call, "cancelled", following.attempt)
             raise _Withdrawn
 
-    def _begins_within_s(self) -> float:
-        """Return how long a call may wait for its worker: less after a deadline in the middle of the answer."""
-        return self._context.settings.deadline_s / (2 << self._ran_into_deadline)
+    def _begins_within_s(self, call: Call) -> float:
+        """Return how long the call may wait for its worker: less after a deadline in the middle of the answer."""
+        return self._context.pools.named(call.pool).settings.deadline_s / (2 << self._ran_into_deadline)
 
     async def _any_of(self, *events: asyncio.Future[Any], within_s: float | None = None) -> None:
         """Wait for one of the events, for the stop of the batch, or for so many seconds."""

@@ -13,9 +13,9 @@ from dispatcher.model.batches import CANCELLED, CANCELLING, VALIDATING, Batch, U
 from dispatcher.model.errors import InvalidRequest, Refused
 from dispatcher.model.files import INPUT, UnknownFile
 from dispatcher.model.tenants import Tenant
+from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.context import Context
 from dispatcher.operations.files import file_store, new_id
-from dispatcher.policies.planning.slo import SloClass, SloClasses
 
 OPEN_MAX = 50
 """The most batches of one tenant that wait or run."""
@@ -35,7 +35,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     if context.settings.frozen is not None:
         raise InvalidRequest(_IN_LAMBDA, None, "batches_unavailable")
     fields = read_fields(body, BATCH_TABLE, "", Reading())
-    deferred_class(context.settings.slo_classes, tenant)
+    check_deferred(context, tenant)
     await _check_input(context, tenant.name, fields["input_file_id"])
     if sum(each.is_open for each in await context.store.batches(tenant.name)) >= OPEN_MAX:
         raise Refused(f"You have {OPEN_MAX} batches that have not ended; that is the most.", "batches", 60.0)
@@ -44,7 +44,7 @@ async def create(context: Context, tenant: Tenant, body: Mapping[str, Any]) -> B
     batch = Batch(
         id=new_id(context, "batch_"),
         tenant=tenant.name,
-        pool=tenant.pool,
+        pool=context.pools.first.name,
         endpoint=fields["endpoint"],
         input_file_id=fields["input_file_id"],
         window=fields["completion_window"],
@@ -83,20 +83,6 @@ async def cancel(context: Context, tenant: str, batch_id: str) -> Batch:
         changed = replace(batch, version=batch.version + 1, status=status, times=times)
         if await context.store.replace_batch(changed, batch.version):
             return changed
-
-
-def deferred_class(classes: SloClasses | None, tenant: Tenant) -> SloClass:
-    """Return the SLO class of a batch's lines: the strictest deferred one that the tenant's requests may have.
-
-    Raises InvalidRequest if there is none.
-    """
-    if classes is not None:
-        own = tenant.slo_class if tenant.slo_class in classes else classes.usual.name
-        found = next((each for each in classes.allowed(own) if each.is_deferred), None)
-        if found is not None:
-            return found
-    message = "This service has no deferred SLO class, so it runs no batches: its operator sets HEADGATE_SLO_CLASSES."
-    raise InvalidRequest(message, None, "batches_unavailable")
 
 
 async def _check_input(context: Context, tenant: str, file_id: str) -> None:

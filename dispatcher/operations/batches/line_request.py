@@ -12,7 +12,9 @@ from dispatcher.model.answers import AnswerHead
 from dispatcher.model.collected import Choices
 from dispatcher.model.errors import InvalidRequest
 from dispatcher.model.requests import Request
+from dispatcher.model.tenants import Tenant
 from dispatcher.model.worker_protocol import Finished
+from dispatcher.operations.batches.deferred import deferred_class
 from dispatcher.operations.batches.lines import Line, fields_of
 from dispatcher.operations.context import Context
 from dispatcher.operations.responses import Turn, keep_if_wanted, read_turn
@@ -45,25 +47,26 @@ class LineRequest:
         return response
 
 
-async def line_request(context: Context, tenant: str, line: Line, endpoint: str, slo_class: str) -> LineRequest:
-    """Return the request of a line, in the deferred class. Raises InvalidRequest, which names the line, and what
-    `read_turn` raises."""
+async def line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
+    """Return the request of a line, in the deferred class of its model's pool. Raises InvalidRequest, which names the
+    line, and what `read_turn` raises."""
     try:
-        return await _line_request(context, tenant, line, endpoint, slo_class)
+        return await _line_request(context, tenant, line, endpoint)
     except InvalidRequest as error:
         error.message = f"Line {line.number + 1}: {error.message}"
         raise
 
 
-async def _line_request(context: Context, tenant: str, line: Line, endpoint: str, slo_class: str) -> LineRequest:
+async def _line_request(context: Context, tenant: Tenant, line: Line, endpoint: str) -> LineRequest:
     fields, turn = fields_of(line, endpoint), None
     if endpoint == RESPONSES:
-        turn = await read_turn(context, tenant, fields)
+        turn = await read_turn(context, tenant.name, fields)
         request = turn.chat.request
     else:
         request = parse(fields, ENDPOINTS[endpoint], drop_unknown=context.settings.drops_unknown_fields).request
     if request.stream:
         raise InvalidRequest("A line of a batch cannot be streamed: leave out `stream`.", "stream")
+    slo_class = deferred_class(await context.pools.serving(request.model), tenant).name
     if request.slo_class not in ("", slo_class):
         message = f"The lines of a batch have the SLO class {slo_class}: leave out `headgate_slo_class`."
         raise InvalidRequest(message, "metadata.headgate_slo_class")

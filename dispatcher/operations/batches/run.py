@@ -26,7 +26,7 @@ from dispatcher.model.errors import StoreUnavailable, TenantError
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.batches.answer_line import LineCall
 from dispatcher.operations.batches.claim import Claim
-from dispatcher.operations.batches.create import deferred_class
+from dispatcher.operations.batches.deferred import check_deferred
 from dispatcher.operations.batches.lines import inspect, lines_of
 from dispatcher.operations.batches.results import Result, delete_parts, put_together, store_part
 from dispatcher.operations.batches.stop import CANCELLED_BY_TENANT, WINDOW_OVER, Stop
@@ -93,13 +93,13 @@ class BatchRun:
     async def _answer_lines(self, tenant: Tenant, blob: str) -> None:
         """Get and store the results of all lines that have none."""
         batch = self._claim.batch
-        slo_class = deferred_class(self._context.settings.slo_classes, tenant).name
+        check_deferred(self._context, tenant)
         content = file_store(self._context).read(blob, batch.next_byte)
         try:
             async with aclosing(content), aclosing(lines_of(content, batch.next_byte, batch.next_line)) as lines:
                 async for line in lines:
                     await self._make_room()
-                    call = LineCall(self._context, batch, slo_class, self._stop, self._moved.set)
+                    call = LineCall(self._context, batch, self._stop, self._moved.set)
                     task = asyncio.ensure_future(call.result(line))
                     task.add_done_callback(lambda _: self._moved.set())
                     self._running.append((call, task))

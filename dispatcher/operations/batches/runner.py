@@ -1,4 +1,5 @@
-"""Runs the batches of a pool: claims those that wait or that another process has left, one of each tenant at a time."""
+"""Runs the batches of all pools: claims those that wait or that another process has left, one of each tenant at a
+time."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ DAY_S = 24 * 3600.0
 logger = logging.getLogger("headgate.batches")
 
 
-async def serve_batches(context: Context, pool: str) -> None:
-    """Run the pool's batches until cancelled. Then release the claims, so that another process can continue at once."""
-    await _Runner(context, pool).serve()
+async def serve_batches(context: Context) -> None:
+    """Run the batches of all pools until cancelled. Then release the claims, so that another process can continue at
+    once."""
+    await _Runner(context).serve()
 
 
 class _Runner:
-    def __init__(self, context: Context, pool: str) -> None:
-        self._context, self._pool = context, pool
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._running: dict[str, asyncio.Task[None]] = {}
         """By tenant."""
         self._clean_at = 0.0
@@ -51,7 +53,7 @@ class _Runner:
     async def _look(self) -> None:
         """Begin the oldest open batch of each tenant that has none running here."""
         seen = set(self._running)
-        for tenant, batch_id in await self._context.store.open_batches(self._pool):
+        for tenant, batch_id in await self._open_batches():
             if tenant in seen or len(self._running) >= RUNNING_MAX:
                 continue
             batch = await self._context.store.batch(tenant, batch_id)
@@ -64,6 +66,11 @@ class _Runner:
             claim = await claimed(self._context, batch)
             if claim is not None:
                 self._running[tenant] = asyncio.create_task(self._run(tenant, claim))
+
+    async def _open_batches(self) -> list[tuple[str, str]]:
+        """Return the tenant and the id of each open batch, the oldest of each pool first."""
+        store = self._context.store
+        return [each for pool in self._context.pools.names for each in await store.open_batches(pool)]
 
     async def _run(self, tenant: str, claim: Claim) -> None:
         try:

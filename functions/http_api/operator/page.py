@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element
 
@@ -9,26 +10,24 @@ from dispatcher.monitor.console import ConsolePicture, Problem
 from functions.http_api.operator.elements import Child, element, written
 from functions.http_api.operator.sections import fleet_sections, summary, tenant_section, tier_section, usage_section
 from functions.http_api.operator.style import STYLE
+from functions.http_api.operator.view import PATH, View
 
-PATH, LOGIN_PATH, LOGOUT_PATH = "/operator", "/operator/login", "/operator/logout"
+LOGIN_PATH, LOGOUT_PATH = f"{PATH}/login", f"{PATH}/logout"
 REFRESH_S = 10
 
 
-def operator_page(picture: ConsolePicture, *, find: str, refreshes: bool) -> bytes:
-    """Return the page. `find`: the text that tenants were searched by. `refreshes`: the browser loads it again after
-    REFRESH_S."""
+def operator_page(picture: ConsolePicture, view: View) -> bytes:
+    """Return the page. If the view refreshes, the browser loads it again after REFRESH_S."""
     main = element(
         "main",
         *map(_problem, picture.problems),
         summary(picture),
-        tenant_section(picture, find, refreshes=refreshes),
+        tenant_section(picture, view),
         tier_section(picture),
         *fleet_sections(picture),
         usage_section(picture),
     )
-    return _document(
-        f"headgate: {picture.pool}", _header(picture, find, refreshes=refreshes), main, refreshes=refreshes
-    )
+    return _document(f"headgate: {picture.pool}", _header(picture, view), main, refreshes=view.refreshes)
 
 
 def login_page(problem: str = "") -> bytes:
@@ -60,17 +59,16 @@ def _document(title: str, *parts: Child, refreshes: bool) -> bytes:
     return written(element("html", head, element("body", *parts), lang="en"))
 
 
-def _header(picture: ConsolePicture, find: str, *, refreshes: bool) -> Element:
+def _header(picture: ConsolePicture, view: View) -> Element:
     at = datetime.fromtimestamp(picture.now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    fields = [element("input", type="hidden", name="find", value=find)] if find else []
-    if refreshes:
-        said = f"{at}, again every {REFRESH_S} s"
-        fields.append(element("input", type="hidden", name="refresh", value="off"))
-    else:
-        said = f"{at}, not refreshed"
-    switch = element("form", *fields, element("button", "Stop" if refreshes else "Refresh"), method="get", action=PATH)
+    said = f"{at}, again every {REFRESH_S} s" if view.refreshes else f"{at}, not refreshed"
+    fields = replace(view, refreshes=not view.refreshes).fields(without="")
+    button = element("button", "Stop" if view.refreshes else "Refresh")
+    switch = element("form", *fields, button, method="get", action=PATH)
     logout = element("form", element("button", "Log out"), method="post", action=LOGOUT_PATH)
-    return element("header", element("h1", f"headgate: {picture.pool}"), element("span", said), switch, logout)
+    return element(
+        "header", element("h1", f"headgate: {picture.pool}"), *view.links(), element("span", said), switch, logout
+    )
 
 
 def _problem(problem: Problem) -> Element:

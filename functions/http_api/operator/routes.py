@@ -12,9 +12,10 @@ from starlette.routing import Route
 from dispatcher.operator_access import OperatorAccess
 from functions.http_api.callers import api_key, context_of
 from functions.http_api.connections import read_body
-from functions.http_api.operator.page import LOGIN_PATH, LOGOUT_PATH, PATH, login_page, operator_page
+from functions.http_api.operator.page import LOGIN_PATH, LOGOUT_PATH, login_page, operator_page
 from functions.http_api.operator.session import COOKIE, LIVES_S, is_session, is_token, new_session
 from functions.http_api.operator.style import HEADERS
+from functions.http_api.operator.view import PATH, View
 from functions.observability import logger
 
 FORM_BYTES_MAX = 4_096
@@ -27,10 +28,18 @@ async def _page(request: Request) -> Response:
     if not _may_read(request, access):
         wrong = _WRONG if "authorization" in request.headers else ""
         return HTMLResponse(login_page(wrong), 401, headers={**HEADERS, "www-authenticate": "Bearer"})
-    find = request.query_params.get("find", "").strip()[:FIND_CHARS_MAX]
-    picture = await access.console.look(find)
-    page = operator_page(picture, find=find, refreshes=request.query_params.get("refresh") != "off")
+    view = _view(request, access)
+    picture = await access.consoles[view.pool].look(view.find)
+    page = operator_page(picture, view)
     return HTMLResponse(page, 503 if picture.problems else 200, headers=HEADERS)
+
+
+def _view(request: Request, access: OperatorAccess) -> View:
+    """Return what the query asks for. A pool that does not exist is the first one."""
+    query, pools = request.query_params, tuple(access.consoles)
+    pool = query["pool"] if query.get("pool") in pools else pools[0]
+    find = query.get("find", "").strip()[:FIND_CHARS_MAX]
+    return View(pool, pools, find, refreshes=query.get("refresh") != "off")
 
 
 async def _login(request: Request) -> Response:

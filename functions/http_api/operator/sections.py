@@ -10,6 +10,7 @@ from dispatcher.monitor.hours import HOURS, TenantHours
 from dispatcher.monitor.picture import WorkerPicture
 from functions.http_api.operator.chart import hours_chart
 from functions.http_api.operator.elements import Child, element, table
+from functions.http_api.operator.view import PATH, View
 
 DASH = "–"
 GROUPS_MAX = 20
@@ -39,15 +40,19 @@ def summary(picture: ConsolePicture) -> Element:
     return element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts))
 
 
-def tenant_section(picture: ConsolePicture, find: str, *, refreshes: bool) -> Element:
+def tenant_section(picture: ConsolePicture, view: View) -> Element:
     columns = (
         "Tenant", "Tier", "Waiting", "Running", "Service/s now", "Share", "Guarantee/s", f"Last {HOURS} hours",
         "Wait P50 / P99", "First token P50 / P99",
     )  # fmt: skip
     caption = "Service units in the last minute, and by hour. Dashed: the guarantee. Pale: the hour that has not ended."
-    empty = f"No tenant with {find!r} in its name." if find else f"No tenant had a request in the last {HOURS} hours."
+    empty = (
+        f"No tenant with {view.find!r} in its name."
+        if view.find
+        else f"No tenant had a request in the last {HOURS} hours."
+    )
     rows = table(caption, columns, map(_tenant, picture.tenants), empty=empty, text=2)
-    return _section("Tenants", _search(find, refreshes=refreshes), element("p", _shown(picture)), rows)
+    return _section("Tenants", _search(view), element("p", _shown(picture)), rows)
 
 
 def tier_section(picture: ConsolePicture) -> Element:
@@ -117,16 +122,15 @@ def _section(title: str, *parts: Child) -> Element:
     return element("section", element("h2", title), *parts)
 
 
-def _search(find: str, *, refreshes: bool) -> Element:
-    kept = [] if refreshes else [element("input", type="hidden", name="refresh", value="off")]
+def _search(view: View) -> Element:
     return element(
         "form",
         element("label", "Find tenants", for_="find"),
-        element("input", type="search", name="find", id="find", value=find, maxlength="64"),
-        *kept,
+        element("input", type="search", name="find", id="find", value=view.find, maxlength="64"),
+        *view.fields(without="find"),
         element("button", "Find"),
         method="get",
-        action="/operator",
+        action=PATH,
         role="search",
     )
 

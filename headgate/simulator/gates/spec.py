@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dispatcher.model.tenants import Tenant
-from dispatcher.operations.context import GateSettings
+from dispatcher.operations.pools import PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
 from dispatcher.policies.service import ServiceFunction
@@ -14,7 +14,7 @@ from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings, TierFloors
 
-DEADLINE_S = GateSettings().deadline_s
+DEADLINE_S = PoolSettings().deadline_s
 QUEUE_MAX = Tenant("").queue_items_max
 SLOTS_MAX = 100_000
 REPORT_S = 1.0

@@ -70,7 +70,7 @@ async def parts_of(content: bytes) -> AsyncIterator[bytes]:
 @asynccontextmanager
 async def runner(gate: Gate, context: Context | None = None) -> AsyncIterator[asyncio.Task[None]]:
     """Run batches until the end of the block."""
-    serving = asyncio.create_task(serve_batches(context or gate.context, POOL))
+    serving = asyncio.create_task(serve_batches(context or gate.context))
     try:
         yield serving
     finally:

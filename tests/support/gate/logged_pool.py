@@ -34,7 +34,7 @@ class LoggedPool:
     def caller(self, token: str | None = TOKEN) -> Caller:
         app = make_app()
         app.state.context = self.gate.context
-        app.state.operator = OperatorAccess(TOKEN.encode(), self.console)
+        app.state.operator = OperatorAccess(TOKEN.encode(), {POOL: self.console})
         return Caller(app, token)
 
     async def page(self, query: str = "") -> str:

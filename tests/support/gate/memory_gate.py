@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dispatcher.model.facts import Ended
@@ -13,6 +13,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import new_key
 from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
@@ -24,6 +25,7 @@ from tests.support.gate.worker_client import ScriptedWorkers
 
 POOL = "default"
 MODEL = "m"
+POOL_FIELDS = {each.name for each in fields(PoolSettings)}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
 
@@ -62,10 +64,17 @@ class Gate:
     def context(self) -> Context:
         return self.contexts[0]
 
+    @property
+    def pool(self) -> Pool:
+        """The only pool of the first front."""
+        return self.context.pools.first
+
     def process(self, limits: LimitSettings | None = None, **settings: Any) -> Context:
         """Start another front: it shares the shard, the table and the workers, nothing else."""
+        link = self.shard.link(f"p{len(self.contexts)}")
+        own = {name: settings.pop(name) for name in POOL_FIELDS & set(settings)}
         context = Context(
-            link=self.shard.link(f"p{len(self.contexts)}"),
+            Pools(Pool(link, self.clock, PoolSettings(**own))),
             store=self.store,
             workers=self.workers,
             launcher=self.launcher,
@@ -78,7 +87,7 @@ class Gate:
         return context
 
     def link(self, context: Context | None = None) -> InProcessLink:
-        return self.shard.links[(context or self.context).link.process]
+        return self.shard.links[(context or self.context).pools.first.link.process]
 
     def caller(self, tenant: str | None = "a", context: Context | None = None) -> Caller:
         app = make_app()

@@ -22,7 +22,7 @@ async def submission(gate: Gate, tenant: str, key: str = "", **more: Any) -> Sub
     """Return a submission with the tenant in the configuration that the process of `context` knows."""
     context: Context = more.pop("context", gate.context)
     fields: dict[str, Any] = {"deadline_s": 300.0, **more}
-    wanted = {name: fields.pop(name) for name in ("max_tokens", "stream") if name in fields}
+    wanted = {name: fields.pop(name) for name in ("max_tokens", "stream", "model") if name in fields}
     request = fields.pop("request", None) or asked(**wanted)
     return Submission(await context.directory.tenant_of(gate.keys[tenant]), request, key, **fields)
 

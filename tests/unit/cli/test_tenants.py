@@ -18,7 +18,7 @@ from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import make_folder, write_history
 
 JSON_KEYS = {
-    "name", "line", "pool", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys", "now",
+    "name", "line", "terms", "tier", "models", "queue_items_max", "max_tokens_max", "version", "keys", "now",
     "slo_class",
 }  # fmt: skip
 """Of `tenants show --json`: a public face, whatever the fields of the class are called."""

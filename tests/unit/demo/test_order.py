@@ -20,6 +20,7 @@ from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context
 from dispatcher.operations.directory import new_key
+from dispatcher.operations.pools import Pool, Pools
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.stores.memory.store import MemoryStore
 from dispatcher.worker_client import HttpWorkerClient
@@ -87,7 +88,12 @@ async def play(order: str, policy: str) -> Played:
     worker = make_worker_app(executions, worker_id="w", secrets=SECRETS, clock=clock)
     client = HttpWorkerClient(secrets=SECRETS, clock=clock, connections=AsgiConnections(worker))
     front = Context(
-        link=shard.link("front"), store=store, workers=client, launcher=FakeLauncher(), clock=clock, ids=ids
+        Pools(Pool(shard.link("front"), clock)),
+        store=store,
+        workers=client,
+        launcher=FakeLauncher(),
+        clock=clock,
+        ids=ids,
     )
     agent = Agent(WORKER, link, executions, clock, Random(1))
     stop = asyncio.Event()

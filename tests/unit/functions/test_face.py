@@ -52,8 +52,8 @@ async def test_a_gate_that_cannot_read_its_table_is_not_ready(gate: Gate, monkey
         raise StoreUnavailable()
 
     assert (await gate.caller(None).get("/ready")).status == 200
-    monkeypatch.setattr(gate.context.link, "fleet", away)
-    monkeypatch.setattr(gate.context.fleet, "_read_at", -100.0)
+    monkeypatch.setattr(gate.pool.link, "fleet", away)
+    monkeypatch.setattr(gate.pool.fleet, "_read_at", -100.0)
     reply = await gate.caller(None).get("/ready")
     assert (reply.status, reply.json()["table"]) == (503, "unavailable")
     assert (await gate.caller(None).get("/health")).status == 200
@@ -71,7 +71,7 @@ async def test_probes_during_an_outage_are_one_read_and_end(
             await asyncio.sleep(60)
         raise StoreUnavailable()
 
-    monkeypatch.setattr(gate.context.link, "fleet", away)
+    monkeypatch.setattr(gate.pool.link, "fleet", away)
     began = gate.clock.now()
     replies = [await gate.caller(None).get("/ready") for _ in range(10)]
     assert {reply.status for reply in replies} == {503}
@@ -81,13 +81,13 @@ async def test_probes_during_an_outage_are_one_read_and_end(
 
 
 async def test_many_probes_are_one_read(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, read = [], gate.context.link.fleet
+    reads, read = [], gate.pool.link.fleet
 
     async def counted() -> object:
         reads.append(1)
         return await read()
 
-    monkeypatch.setattr(gate.context.link, "fleet", counted)
+    monkeypatch.setattr(gate.pool.link, "fleet", counted)
     for _ in range(20):
         await gate.caller(None).get("/ready")
     assert len(reads) == 1
@@ -174,7 +174,7 @@ async def test_each_input_has_its_embedding_and_only_input_is_charged(gate: Gate
         assert body.usage.prompt_tokens == body.usage.total_tokens > 0
     assert len(gate.workers.orders) == (1 if key else 2)
     assert gate.workers.orders[-1][1].max_tokens == 0
-    rows = await gate.context.link.usage("a", 0, 2**40)
+    rows = await gate.pool.link.usage("a", 0, 2**40)
     assert sum(row.output_tokens for row in rows) == 0
     assert sum(row.input_tokens for row in rows) > 0
 

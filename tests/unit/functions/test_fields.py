@@ -52,7 +52,7 @@ class TestCapabilities:
         assert (await gate.caller().post(CHAT, body(**usual))).status == 200
         assert last_order(gate).body == {"messages": [USER]}
         gate.add_worker("w", capabilities=(*TEXT, "sampling"))
-        await gate.context.fleet.workers(fresh_s=0)
+        await gate.pool.fleet.workers(fresh_s=0)
         assert (await gate.caller().post(CHAT, body(**usual), **key)).status == 200
         assert last_order(gate).body == {"messages": [USER], **usual}
 
@@ -60,7 +60,7 @@ class TestCapabilities:
         given = body(top_p=1)
         first = await gate.caller().post(CHAT, given, idempotency_key="k")
         gate.add_worker("w", capabilities=(*TEXT, "sampling"))
-        await gate.context.fleet.workers(fresh_s=0)
+        await gate.pool.fleet.workers(fresh_s=0)
         again = await gate.caller().post(CHAT, given, idempotency_key="k")
         assert (again.status, again.json()) == (200, first.json())
         assert len(gate.workers.orders) == 1

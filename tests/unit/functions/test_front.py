@@ -256,7 +256,7 @@ async def test_fields_that_cannot_be_honoured_are_named(gate: Gate, body: Any, p
 
 async def test_a_request_at_zero_starts_one_worker_and_is_told_when_to_come_back(gate: Gate) -> None:
     service = CountedService()
-    gate.context.waking = Waking(service, {"m"}, 120.0, gate.clock)
+    gate.pool.waking = Waking(service, {"m"}, 120.0, gate.clock)
     gate.shard.decide(Leave("w"))
     await asyncio.sleep(FRESH_S)
     replies = await asyncio.gather(*(gate.caller().post(CHAT, chat()) for _ in range(20)))
@@ -274,7 +274,7 @@ async def test_a_request_at_zero_starts_one_worker_and_is_told_when_to_come_back
 
 async def test_a_service_that_cannot_be_used_is_tried_again_later(gate: Gate) -> None:
     service = CountedService(fails=True)
-    gate.context.waking = Waking(service, {"m"}, 120.0, gate.clock)
+    gate.pool.waking = Waking(service, {"m"}, 120.0, gate.clock)
     gate.shard.decide(Leave("w"))
     await asyncio.sleep(FRESH_S)
     assert (await gate.caller().post(CHAT, chat())).headers["retry-after"] == "5"

@@ -123,7 +123,7 @@ def test_an_invocation_at_zero_waits_for_the_first_worker(sandbox: Sandbox) -> N
     """Its deadline begins with the worker: the start-up is longer than the deadline of 300 s."""
     service = CountedService()
     gate = sandbox.gate
-    gate.context.waking = Waking(service, {"m"}, 400.0, gate.clock)
+    gate.pool.waking = Waking(service, {"m"}, 400.0, gate.clock)
 
     async def empty() -> asyncio.Task[None]:
         gate.shard.decide(Leave("w"))
@@ -142,7 +142,7 @@ def test_an_invocation_at_zero_waits_for_the_first_worker(sandbox: Sandbox) -> N
 
 def test_an_invocation_whose_function_ends_before_the_first_worker_is_repeated_by_lambda(sandbox: Sandbox) -> None:
     service, gate = CountedService(), sandbox.gate
-    gate.context.waking = Waking(service, {"m"}, 400.0, gate.clock)
+    gate.pool.waking = Waking(service, {"m"}, 400.0, gate.clock)
 
     async def empty() -> None:
         gate.shard.decide(Leave("w"))

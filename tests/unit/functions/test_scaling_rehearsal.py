@@ -92,7 +92,7 @@ async def answered(gate: Gate, after_s: float) -> int:
 
 async def test_a_flood_at_zero_is_answered_and_the_pool_returns_to_zero(gate: Gate) -> None:
     ecs = EcsStandIn(gate)
-    gate.context.waking = Waking(ecs, {"m"}, START_S, gate.clock)
+    gate.pool.waking = Waking(ecs, {"m"}, START_S, gate.clock)
     gate.shard.decide(Leave("w"))
     sweeping = asyncio.ensure_future(sweeps(gate, Scaling(ecs, SETTINGS, gate.clock)))
     await asyncio.sleep(2 * SWEEP_S + FRESH_S)

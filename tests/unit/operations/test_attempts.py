@@ -25,7 +25,7 @@ from dispatcher.operations.following import LATE_S
 from dispatcher.operations.submit import Known
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.tiers import Tier
-from tests.support.gate.memory_gate import Gate
+from tests.support.gate.memory_gate import POOL, Gate
 from tests.support.gate.story import asked, begun, dispatched, followed, read, submitted
 from tests.support.gate.worker_client import FULL, SHED, UNREACHABLE, Act, dies_after, refuses
 
@@ -140,8 +140,8 @@ async def test_a_durable_call_begins_again_though_its_front_died_as_well(gate: G
     call = await dispatched(gate, "a", "k", context=there)
     await asyncio.sleep(0.25)
     gate.link(there).cut_off = True
-    gate.shard.decide(Silent(there.link.process, False))
-    gate.shard.decide(Gone(there.link.process, False))
+    gate.shard.decide(Silent(there.link(POOL).process, False))
+    gate.shard.decide(Gone(there.link(POOL).process, False))
     await asyncio.sleep(2.0)
     assert gate.launcher.launched == [(call.call.id, 2)]
     assert await execute_detached(gate.context, call.call.id)

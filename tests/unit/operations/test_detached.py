@@ -90,8 +90,8 @@ async def test_a_process_that_was_given_up_executes_its_call_when_it_is_launched
     await asyncio.sleep(0.01)
     waiting = begun(gate, "a", "k")
     await asyncio.sleep(0.01)
-    gate.shard.decide(Silent(gate.context.link.process, False))
-    gate.shard.decide(Gone(gate.context.link.process, False))
+    gate.shard.decide(Silent(gate.pool.link.process, False))
+    gate.shard.decide(Gone(gate.pool.link.process, False))
     await asyncio.gather(*busy)
     await gate.shard.settled()
     ((call_id, _),) = gate.launcher.launched
@@ -182,7 +182,7 @@ async def test_a_deleted_tenants_call_is_cancelled(gate: Gate) -> None:
 
 
 async def test_a_process_that_stays_executes_what_the_leader_gives_it(gate: Gate) -> None:
-    serving = asyncio.ensure_future(serve_launched(gate.context))
+    serving = asyncio.ensure_future(serve_launched(gate.context, gate.pool))
     call_id = await launched(gate)
     gate.link().launches.put_nowait((call_id, 1))
     await asyncio.sleep(1)

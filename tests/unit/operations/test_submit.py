@@ -36,7 +36,7 @@ from dispatcher.policies.throttling import Limits
 from dispatcher.policies.tiers import Tier
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.in_process import OFFER_S
-from tests.support.gate.memory_gate import Gate, make_gate
+from tests.support.gate.memory_gate import POOL, Gate, make_gate
 from tests.support.gate.store_faults import FailsOnce
 from tests.support.gate.story import accepted, asked, begun, dispatched, followed, queued, read, submitted
 from tests.support.gate.worker_client import SHED, Act, refuses
@@ -155,7 +155,7 @@ async def test_a_deadline_is_the_callers_but_never_later_than_the_gates(gate: Ga
     short = await dispatched(gate, "a", deadline_s=5.0)
     long = await dispatched(gate, "a", deadline_s=9999.0)
     assert short.call.deadline_at == gate.clock.now() + 5
-    assert long.call.deadline_at == gate.clock.now() + gate.context.settings.deadline_s
+    assert long.call.deadline_at == gate.clock.now() + gate.pool.settings.deadline_s
     assert [command.deadline_at for command in accepts(gate)] == [short.call.deadline_at, long.call.deadline_at]
     over(gate, short, long)
 
@@ -297,8 +297,8 @@ async def test_a_call_that_its_process_never_put_before_the_gate_is_put_there_by
     """The process wrote the item and stopped."""
     running = await dispatched(gate, "b")
     there = gate.process()
-    item = item_of(replace(running.call, id=there.link.new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
-    there.link.forget(item.id)
+    item = item_of(replace(running.call, id=there.link(POOL).new_id(), tenant=await tenant(gate, "a"), key="k"), "{}")
+    there.link(POOL).forget(item.id)
     await gate.store.create(item)
     again = await submitted(gate, "a", "k")
     assert isinstance(again, Known)

@@ -15,7 +15,7 @@ from dispatcher.operations.directory import CACHE_S, key_prefix
 from dispatcher.operations.tenant_settings import difference
 from dispatcher.operations.tenants import Booking, StoreAdmin, booking
 from dispatcher.policies.clocks import Share
-from tests.support.gate.memory_gate import POOL, Gate
+from tests.support.gate.memory_gate import Gate
 
 ACTOR = "arn:aws:iam::123456789012:user/ada"
 
@@ -79,7 +79,7 @@ async def test_a_tenant_that_is_created_again_has_a_higher_version(gate: Gate) -
 
 
 async def booked(gate: Gate) -> Booking:
-    return await booking(gate.store, await gate.context.link.fleet(), POOL)
+    return booking(await gate.store.list_tenants(), await gate.pool.link.fleet(), ())
 
 
 async def test_overbooking_is_seen_once_capacity_is_measured(gate: Gate) -> None:

@@ -37,7 +37,7 @@ async def test_every_call_is_counted_once_before_and_after_the_projection(gate: 
         ("", 1, 3, 16.0),
         ("chat", 2, 6, 32.0),
     ]
-    await gate.store.put_usage(gate.context.settings.shard, gate.shard.shard.usage_rows())
+    await gate.store.put_usage(gate.pool.name, gate.shard.shard.usage_rows())
     assert await usage_of(gate.context, "a", hour, hour) == rows
     await followed(gate, "a")
     rows = await usage_of(gate.context, None, hour, hour)

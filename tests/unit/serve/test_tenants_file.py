@@ -27,7 +27,7 @@ def read(tmp_path: Path, text: str) -> list[Tenant]:
 def test_every_field(tmp_path: Path) -> None:
     line = "{weight: 2, rate_per_s: 5, burst: 20, tier: premium, queue_max: 7, max_tokens: 9, models: [m]}"
     quiet, flood = read(tmp_path, f"tenants:\n  quiet: {line}\n  flood:\n")
-    assert quiet == Tenant("quiet", "default", Share(2.0, 5.0, 20.0), Tier.PREMIUM, ("m",), 7, 9)
+    assert quiet == Tenant("quiet", Share(2.0, 5.0, 20.0), Tier.PREMIUM, ("m",), 7, 9)
     assert flood == Tenant("flood")
 
 
@@ -54,7 +54,7 @@ def test_the_file_says_what_happens_to_unknown_fields(tmp_path: Path, word: str)
 def test_the_file_says_how_many_tokens_are_expected(tmp_path: Path) -> None:
     path = tmp_path / "tenants.yaml"
     path.write_text("tenants: {a: }\nexpected_tokens: 500\n")
-    assert load_config(read_tenants(path).environment()).gate_settings().expected_tokens == 500
+    assert load_config(read_tenants(path).environment()).pool_settings().expected_tokens == 500
 
 
 def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
     assert [tenant.slo_class for tenant in tenants.wanted()] == ["night", ""]
     config = load_config(tenants.environment())
     assert config.shard_settings().slack is not None
-    found = config.gate_settings().slo_classes
+    found = config.pool_settings().slo_classes
     assert found is not None
     assert [(each.name, each.first_token_s, each.is_deferred) for each in found.ordered] == [
         ("chat", 20.0, False),

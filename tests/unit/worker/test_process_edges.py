@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -54,16 +53,14 @@ def test_options_have_defaults() -> None:
 
 
 def test_a_worker_delivers_only_the_reports_of_its_own_pool(tmp_path: Path) -> None:
-    def options(pool: str) -> argparse.Namespace:
-        return parse_options(["--home", str(tmp_path), "--pool", pool])
-
-    dead = _journal(options("a"), "w-1")
+    options = parse_options(["--home", str(tmp_path)])
+    dead = _journal(options, "a", "w-1")
     dead.recover()
     dead.put(Return("p-1", 1, "failed", "w-1"))
     assert dead._fd is not None
     os.close(dead._fd)
-    assert not _journal(options("b"), "w-2").recover()
-    assert list(_journal(options("a"), "w-3").recover().values()) == [Return("p-1", 1, "failed", "w-1")]
+    assert not _journal(options, "b", "w-2").recover()
+    assert list(_journal(options, "a", "w-3").recover().values()) == [Return("p-1", 1, "failed", "w-1")]
 
 
 async def test_an_engine_that_cannot_be_made_is_one_line() -> None:

@@ -26,7 +26,7 @@ from tests.support.worker.harness import SECRETS, order
 LINES = [encode_event(event) for event in (Started(1), Token("a", 1), Finished("stop", 1, 1))]
 CALLS = 5
 ASKED = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
-CALL = Call("i", Tenant("a", "a"), ASKED, OutputLimit(1), 1.0, 0.0, 1e12)
+CALL = Call("i", Tenant("a"), ASKED, OutputLimit(1), 1.0, 0.0, 1e12)
 
 
 class Worker:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.commands import Report
 from dispatcher.model.errors import ConnectionLost, StoreUnavailable
-from dispatcher.operations.context import Context, GateSettings
+from dispatcher.operations.context import Context
 from dispatcher.operations.detached import serve_launched
+from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Connection, Log
 from dispatcher.service.gate_process import GateProcess, GateStores
@@ -116,11 +117,10 @@ class FrontNode(Node):
         super().__init__(world, name, incarnation)
         self.link = self.new_link(self.tag)
         workers = StormWorkerClient(self.transport, self.clock, self.random, world.weather.duplicates)
-        self.context = Context(
-            self.link, self.store, workers, world.launcher, self.clock, self.ids, GateSettings(deadline_s=DEADLINE_S)
-        )
+        pools = Pools(Pool(self.link, self.clock, PoolSettings(SHARD, DEADLINE_S)))
+        self.context = Context(pools, self.store, workers, world.launcher, self.clock, self.ids)
         if world.weather.executors:
-            self.spawn(serve_launched(self.context))
+            self.spawn(serve_launched(self.context, pools.first))
 
 
 class WorkerNode(Node):

@@ -1,0 +1,61 @@
+"""What the sweep does for one pool, once a minute: it decides what is due by the clock, and reads the pool's log.
+
+All methods raise StoreUnavailable; those that read the log also raise LogGap, LogCorrupt.
+"""
+
+from __future__ import annotations
+
+from dispatcher.bootstrap import make_log_keeper, make_scaler
+from dispatcher.config import Config
+from dispatcher.model.commands import Tick
+from dispatcher.model.pool_delays import PoolDelays
+from dispatcher.model.scaling import FleetLoad, ScaleReport
+from dispatcher.operations.context import Context
+from dispatcher.operations.pools import Pool
+from dispatcher.operations.scaling import Scaling
+from dispatcher.service.load_watch import LoadWatch
+
+
+class PoolSweep:
+    """`config`: that of the pool alone (Config.each_pool). It keeps its copy of the shard between two sweeps."""
+
+    def __init__(self, context: Context, pool: Pool, config: Config) -> None:
+        self.name = pool.name
+        self._pool, self._launcher = pool, context.launcher
+        self._watch = LoadWatch(context.store.log(config.shard), config.shard_settings(), context.clock)
+        self._scaling = Scaling(make_scaler(config), config.scale_settings(), context.clock)
+        self._keeper = make_log_keeper(config, context)
+        self._starts = 0
+
+    async def tick(self) -> None:
+        """Let the gate decide what is due, also while nothing else arrives."""
+        await self._pool.link.do(Tick())
+
+    async def load(self) -> FleetLoad:
+        return await self._watch.load()
+
+    async def delays(self) -> PoolDelays:
+        return await self._watch.delays()
+
+    async def scale(self, load: FleetLoad) -> ScaleReport:
+        """Decide how many workers the pool should have, and set the number if the configuration names a service."""
+        return await self._scaling.sweep(load)
+
+    async def start_executor(self) -> bool:
+        """Start an executor for one suspended call that no process holds. Return whether there was one.
+
+        A leader does this every AGAIN_S (service/launches.py). Without a gate process nothing else would: the executor
+        of each call was started once, with its offer. When an executor holds its call, all these calls get offers
+        again. Each sweep takes another call, because the executor of one call may fail each time.
+        """
+        waiting = await self._watch.suspended()
+        if not waiting:
+            return False
+        call = waiting[self._starts % len(waiting)]
+        self._starts += 1
+        await self._launcher.launch(call.id, call.attempt)
+        return True
+
+    async def keep_log(self) -> bool:
+        """Save a snapshot of the log if one is due and no gate process does it. Return whether one was saved."""
+        return await self._keeper.keep()

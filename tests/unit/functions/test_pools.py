@@ -1,0 +1,164 @@
+"""Several pools behind one HTTP address, and in the sweep: models, readiness, metrics, the operator's page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dispatcher.config import load_config
+from dispatcher.model.commands import Leave, Tick
+from dispatcher.model.errors import StoreUnavailable
+from dispatcher.operations.fleet import FRESH_S
+from dispatcher.operator_access import make_operator
+from dispatcher.sandbox import Runtime
+from functions.sweep import handler as sweep
+from headgate.simulator.virtual_time import VirtualTimeLoop
+from tests.support.gate.memory_gate import CHAT, Gate
+from tests.support.gate.two_pools import TwoPools, two_pools
+from tests.support.html import Page
+from tests.unit.functions.test_handlers import LambdaContext
+
+POOLS = json.dumps({"chat": {"models": ["m"]}, "code": {"models": ["n"]}})
+TOKEN = "operator-token-of-the-tests-0123456789"
+EVENT = {"id": "e", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
+
+
+def chat(model: str) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+
+
+@pytest.fixture
+async def pools() -> TwoPools:
+    return await two_pools()
+
+
+async def models(pools: TwoPools) -> list[str]:
+    return [each["id"] for each in (await pools.gate.caller("a").get("/v1/models")).json()["data"]]
+
+
+async def test_models_are_those_of_all_pools_that_can_be_read(pools: TwoPools) -> None:
+    assert await models(pools) == ["m", "n"]
+    cold = pools.process()
+    pools.code.down = True
+    app = pools.gate.caller("a", cold)
+    assert [each["id"] for each in (await app.get("/v1/models")).json()["data"]] == ["m"]
+    pools.chat.down = True
+    assert (await pools.gate.caller("a", pools.process()).get("/v1/models")).status == 503
+
+
+async def test_readiness_names_every_pool_and_one_is_enough(pools: TwoPools) -> None:
+    caller = pools.gate.caller(None)
+    every = await caller.get("/ready")
+    assert (every.status, every.json()["pools"]) == (
+        200,
+        {"chat": {"workers": {"serving": 1}}, "code": {"workers": {"serving": 1}}},
+    )
+    pools.code.down = True
+    await asyncio.sleep(FRESH_S)
+    assert (await caller.get("/ready")).json()["pools"]["code"] == {"log": "unavailable"}
+    pools.code.down = False
+    pools.code.decide(Leave("coder"))
+    pools.chat.decide(Leave("w"))
+    await asyncio.sleep(FRESH_S)
+    none = await caller.get("/ready")
+    assert (none.status, none.json()["reason"]) == (503, "The pools 'chat', 'code' have no serving worker.")
+
+
+async def test_the_metrics_of_a_request_name_the_pool_that_served(
+    pools: TwoPools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model in ("m", "n"):
+        assert (await pools.gate.caller("a").post(CHAT, chat(model))).status == 200
+    records = [json.loads(row) for row in capsys.readouterr().out.splitlines() if '"outcome_done"' in row]
+    assert [record["pool"] for record in records if "_aws" in record] == ["chat", "code"]
+
+
+async def test_the_usage_that_a_tenant_reads_is_of_all_pools(pools: TwoPools) -> None:
+    for model in ("m", "n"):
+        await pools.gate.caller("a").post(CHAT, chat(model))
+    totals = (await pools.gate.caller("a").get("/v1/usage")).json()["totals"]
+    assert (totals["requests"], totals["output_tokens"]) == (2, 6)
+
+
+# ── The operator's page ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def page(gate: Gate, query: str = "") -> Page:
+    caller = gate.caller(None)
+    caller.key = TOKEN
+    access = make_operator(gate.context, load_config({"HEADGATE_POOLS": POOLS, "HEADGATE_OPERATOR_TOKEN": TOKEN}))
+    caller.app.state.operator = access
+    return Page((await caller.start("GET", "/operator", query=query).finished()).body.decode())
+
+
+def links(page: Page) -> list[str]:
+    return [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+
+
+async def test_the_page_shows_one_pool_and_leads_to_the_others(pools: TwoPools) -> None:
+    first = await page(pools.gate)
+    assert "headgate: chat" in first.text
+    assert links(first) == ["/operator?pool=chat", "/operator?pool=code"]
+    second = await page(pools.gate, "pool=code&find=acme&refresh=off")
+    assert "headgate: code" in second.text
+    assert links(second)[0] == "/operator?pool=chat&find=acme&refresh=off"
+    hidden = [each["name"] for tag, each in second.elements if tag == "input" and each["type"] == "hidden"]
+    assert hidden == ["pool", "find", "pool", "refresh"], "of the refresh switch, and of the search"
+    assert "headgate: chat" in (await page(pools.gate, "pool=none")).text
+
+
+# ── The sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Sandbox:
+    """A sweep's sandbox over two pools, in virtual time."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
+        self.pools: TwoPools = self.runner.run(two_pools())
+        self.runtime = Runtime(self.pools.context)
+        self.runtime._runner.close()
+        self.runtime._runner = self.runner
+
+
+@pytest.fixture
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    monkeypatch.setenv("HEADGATE_POOLS", POOLS)
+    made = Sandbox()
+    monkeypatch.setattr(sweep, "runtime", lambda: made.runtime)
+    yield made
+    made.runner.close()
+
+
+def published(capsys: pytest.CaptureFixture[str]) -> set[tuple[str, str]]:
+    """Return the pool and the name of each metric that has a pool."""
+    records = [json.loads(row) for row in capsys.readouterr().out.splitlines() if '"_aws"' in row]
+    names = ("workers_running", "workers_wanted", "overdue_s", "waiting", "scaling_failed")
+    return {(record["pool"], name) for record in records if "pool" in record for name in names if name in record}
+
+
+def test_a_sweep_ticks_and_publishes_each_pool(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.handler(EVENT, LambdaContext()) == {"ticks": 2}
+    assert sandbox.pools.chat.commands[-1] == sandbox.pools.code.commands[-1] == Tick()
+    seen = published(capsys)
+    assert {name for pool, name in seen if pool == "chat"} == {name for pool, name in seen if pool == "code"}
+    assert len(seen) == 10
+
+
+@pytest.mark.parametrize(("broken", "whole"), [("chat", "code"), ("code", "chat")])
+def test_a_pool_that_fails_stops_no_other_and_the_sweep_fails(
+    sandbox: Sandbox,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+    whole: str,
+) -> None:
+    {"chat": sandbox.pools.chat, "code": sandbox.pools.code}[broken].down = True
+    with pytest.raises(StoreUnavailable):
+        sweep.handler(EVENT, LambdaContext())
+    assert [vars(each)["pool"] for each in caplog.records if each.getMessage() == "sweep failed"] == [broken]
+    assert {pool for pool, _ in published(capsys)} == {whole}
