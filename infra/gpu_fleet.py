@@ -1,4 +1,4 @@
-"""The GPU fleet of a pool: workers on ECS, on GPU instances of an Auto Scaling group.
+"""The GPU fleet of a pool: workers on ECS, on GPU instances (gpu_capacity.py, managed_capacity.py).
 
 A task has three containers. `weights` copies the model from S3 to the instance's own disk and ends; then `worker` loads
 it; `gate` is the gate process beside it, which may lead. ECS starts and stops instances as tasks need them. Instances,
@@ -12,25 +12,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from aws_cdk import CfnOutput, Duration, Stack
-from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from headgate.deployment.model import Pool
+from headgate.deployment.pool import Pool
 from infra.findings import acknowledge
+from infra.gpu_capacity import DISK, WORKER_UID, GpuCapacity
+from infra.managed_capacity import ManagedCapacity
 from infra.network import GATE_PORT, PRIVATE, WORKER_PORT, Network
 from infra.watched import FIVE_MINUTES
 
-ROOT_DISK_GB = 100
-"""For the system and the image; the model lies on the instance's own disk."""
-DISK, MODEL, HOME = "/opt/headgate", "/model", "/var/lib/headgate"
-WORKER_UID = 10001
-"""Of gpu_worker/Dockerfile."""
+MODEL, HOME = "/model", "/var/lib/headgate"
 WEIGHTS_MB, GATE_MB = 2048, 1024
 SYSTEM_MB = 2048
 """Of an instance's memory, for the system and ECS's agent."""
@@ -38,8 +34,6 @@ STOP_MARGIN_S = 60
 """Beyond the drain, until ECS kills the container."""
 CACHES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Compiled kernels are kept on the instance's disk, beside the model; the container's own files are read-only."""
-
-AGENT_WILDCARDS = ("AwsSolutions-IAM5[Resource::*]", "AwsSolutions-IAM5[Action::ecs:Submit*]")
 
 
 def service_name(stack: str, pool: str) -> str:
@@ -68,10 +62,12 @@ class GpuFleet(Construct):
         super().__init__(scope, construct_id)
         self._name, self._pool, self._network, self._log = name, pool, network, log
         self._environment = dict(environment)
-        provider = self._instances(cluster)
+        self._is_managed = pool.capacity == "managed_instances"
+        make = ManagedCapacity if self._is_managed else GpuCapacity
+        capacity = make(self, "Capacity", pool=pool, network=network, cluster=cluster)
         image = self._image(root)
         task = self._task(image, role)
-        self.service = self._service(cluster, provider, task)
+        self.service = self._service(cluster, capacity.strategies, task)
         title = construct_id.removesuffix("Fleet")
         description = f"ECS service of the workers of pool {name}"
         CfnOutput(Stack.of(self), f"Workers{title}", value=self.service.service_name, description=description)
@@ -80,69 +76,6 @@ class GpuFleet(Construct):
         """Return how often running workers were measured in five minutes: none is measured without a worker."""
         return self.service.metric_cpu_utilization(statistic="SampleCount", period=FIVE_MINUTES)
 
-    def _instances(self, cluster: ecs.Cluster) -> ecs.AsgCapacityProvider:
-        pool = self._pool
-        role = iam.Role(self, "InstanceRole", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
-        template = ec2.LaunchTemplate(
-            self,
-            "Template",
-            machine_image=ecs.EcsOptimizedImage.amazon_linux2023(ecs.AmiHardwareType.GPU),
-            instance_type=ec2.InstanceType(pool.instance_types[0]),
-            role=role,
-            security_group=ec2.SecurityGroup(
-                self,
-                "InstanceGroup",
-                vpc=self._network.vpc,
-                description="headgate: instances, which nobody connects to",
-            ),
-            user_data=_user_data(),
-            require_imdsv2=True,
-            http_put_response_hop_limit=1,
-            block_devices=[
-                ec2.BlockDevice(
-                    device_name="/dev/xvda",
-                    volume=ec2.BlockDeviceVolume.ebs(
-                        ROOT_DISK_GB, encrypted=True, volume_type=ec2.EbsDeviceVolumeType.GP3
-                    ),
-                )
-            ],
-        )
-        group = autoscaling.AutoScalingGroup(
-            self,
-            "Instances",
-            vpc=self._network.vpc,
-            vpc_subnets=PRIVATE,
-            min_capacity=0,
-            max_capacity=pool.count.max,
-            mixed_instances_policy=autoscaling.MixedInstancesPolicy(
-                launch_template=template,
-                launch_template_overrides=[
-                    autoscaling.LaunchTemplateOverrides(instance_type=ec2.InstanceType(name))
-                    for name in pool.instance_types
-                ],
-                instances_distribution=autoscaling.InstancesDistribution(
-                    on_demand_base_capacity=pool.on_demand_base,
-                    on_demand_percentage_above_base_capacity=100 - pool.spot_percent,
-                    spot_allocation_strategy=autoscaling.SpotAllocationStrategy.PRICE_CAPACITY_OPTIMIZED,
-                ),
-            ),
-        )
-        reason = "ECS starts and ends instances as tasks need them; the alarm without workers tells of failed launches."
-        volume = "The volume of the launch template is encrypted."
-        acknowledge(group, {"AwsSolutions-AS3": reason, "AwsSolutions-EC26": volume})
-        provider = ecs.AsgCapacityProvider(
-            self,
-            "Provider",
-            auto_scaling_group=group,
-            enable_managed_scaling=True,
-            enable_managed_draining=True,
-            enable_managed_termination_protection=True,
-        )
-        cluster.add_asg_capacity_provider(provider)
-        reason = "The actions of ECS's agent; those with a wildcard are limited to this cluster by a condition."
-        acknowledge(role, dict.fromkeys(AGENT_WILDCARDS, reason))
-        return provider
-
     def _image(self, root: Path) -> ecs.ContainerImage:
         """Return the configured image, or the one that is built here from gpu_worker/Dockerfile when it is deployed."""
         if self._pool.image is not None:
@@ -150,18 +83,15 @@ class GpuFleet(Construct):
         platform = ecr_assets.Platform.LINUX_AMD64
         return ecs.ContainerImage.from_asset(str(root), file="gpu_worker/Dockerfile", platform=platform)
 
-    def _task(self, image: ecs.ContainerImage, role: iam.Role) -> ecs.Ec2TaskDefinition:
+    def _task(self, image: ecs.ContainerImage, role: iam.Role) -> ecs.TaskDefinition:
         pool = self._pool
-        task = ecs.Ec2TaskDefinition(
+        task = ecs.TaskDefinition(
             self,
             "Task",
+            compatibility=ecs.Compatibility.MANAGED_INSTANCES if self._is_managed else ecs.Compatibility.EC2,
             network_mode=ecs.NetworkMode.AWS_VPC,
             task_role=role,
-            volumes=[
-                ecs.Volume(name="model", host=ecs.Host(source_path=f"{DISK}/model")),
-                ecs.Volume(name="home", host=ecs.Host(source_path=f"{DISK}/home")),
-                ecs.Volume(name="tmp"),
-            ],
+            volumes=[self._volume("model"), self._volume("home"), ecs.Volume(name="tmp")],
         )
         copy = ["-m", "gpu_worker.weights", str(pool.model), _model_path(pool)]
         gate = ["-m", "dispatcher", "--host", "0.0.0.0", "--port", str(GATE_PORT)]  # noqa: S104
@@ -176,7 +106,11 @@ class GpuFleet(Construct):
         acknowledge(task.obtain_execution_role(), {"AwsSolutions-IAM5[Resource::*]": reason})
         return task
 
-    def _worker(self, task: ecs.Ec2TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
+    def _volume(self, name: str) -> ecs.Volume:
+        """Return a folder of the instance, which outlives the task; on Managed Instances one of the task alone."""
+        return ecs.Volume(name=name, host=None if self._is_managed else ecs.Host(source_path=f"{DISK}/{name}"))
+
+    def _worker(self, task: ecs.TaskDefinition, image: ecs.ContainerImage) -> ecs.ContainerDefinition:
         pool, memory_mb = self._pool, _memory_mb(self._pool)
         alive = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{WORKER_PORT}/health', timeout=2)"
         container = self._container(
@@ -187,7 +121,10 @@ class GpuFleet(Construct):
             gpu_count=pool.tensor_parallel,
             memory_limit_mib=memory_mb,
             linux_parameters=ecs.LinuxParameters(
-                self, "Linux", init_process_enabled=True, shared_memory_size=memory_mb // 4
+                self,
+                "Linux",
+                init_process_enabled=True,
+                shared_memory_size=None if self._is_managed else memory_mb // 4,
             ),
             stop_timeout=Duration.seconds(pool.drain_s + STOP_MARGIN_S),
             health_check=ecs.HealthCheck(
@@ -205,7 +142,7 @@ class GpuFleet(Construct):
         return container
 
     def _container(
-        self, task: ecs.Ec2TaskDefinition, name: str, arguments: Sequence[str], **options: Any
+        self, task: ecs.TaskDefinition, name: str, arguments: Sequence[str], **options: Any
     ) -> ecs.ContainerDefinition:
         """Add a container that runs Python with these arguments, not as root, and with /tmp as its only own files."""
         container = task.add_container(
@@ -224,47 +161,32 @@ class GpuFleet(Construct):
         return container
 
     def _service(
-        self, cluster: ecs.Cluster, provider: ecs.AsgCapacityProvider, task: ecs.Ec2TaskDefinition
-    ) -> ecs.Ec2Service:
+        self, cluster: ecs.Cluster, strategies: list[ecs.CapacityProviderStrategy], task: ecs.TaskDefinition
+    ) -> ecs.BaseService:
         """Return the service. A deployment replaces half of the workers at a time, or the only one.
 
-        The template has no desired count: the sweep sets it, and each deployment would set it back.
+        The template has no desired count: the sweep sets it, and each deployment would set it back. For Managed
+        Instances CDK has no class of its own: a service with their strategies is made by that for Fargate.
         """
-        count = self._pool.count
-        service = ecs.Ec2Service(
-            self,
-            "Workers",
-            cluster=cluster,
-            task_definition=task,
-            service_name=service_name(Stack.of(self).stack_name, self._name),
-            min_healthy_percent=50 if count.min > 1 else 0,
-            max_healthy_percent=100,
-            circuit_breaker=ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
-            capacity_provider_strategies=[
-                ecs.CapacityProviderStrategy(capacity_provider=provider.capacity_provider_name, weight=1)
-            ],
-            placement_strategies=[ecs.PlacementStrategy.spread_across(ecs.BuiltInAttributes.AVAILABILITY_ZONE)],
-            security_groups=[self._network.worker],
-            vpc_subnets=PRIVATE,
+        options: dict[str, Any] = {
+            "cluster": cluster,
+            "task_definition": task,
+            "service_name": service_name(Stack.of(self).stack_name, self._name),
+            "min_healthy_percent": 50 if self._pool.count.min > 1 else 0,
+            "max_healthy_percent": 100,
+            "circuit_breaker": ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
+            "capacity_provider_strategies": strategies,
+            "security_groups": [self._network.worker],
+            "vpc_subnets": PRIVATE,
+        }
+        spread = ecs.PlacementStrategy.spread_across(ecs.BuiltInAttributes.AVAILABILITY_ZONE)
+        service: ecs.BaseService = (
+            ecs.FargateService(self, "Workers", **options)
+            if self._is_managed
+            else ecs.Ec2Service(self, "Workers", placement_strategies=[spread], **options)
         )
         cast(ecs.CfnService, service.node.default_child).add_property_deletion_override("DesiredCount")
         return service
-
-
-def _user_data() -> ec2.UserData:
-    """Return what an instance does at its start: format its own disk, make the folders of the volumes on it, and
-    configure ECS's agent: drain at a spot notice, and keep containers away from the instance's own credentials."""
-    data = ec2.UserData.for_linux()
-    data.add_commands(
-        f"mkdir -p {DISK}",
-        "disk=$(lsblk -dpno NAME,MODEL | awk '/Instance Storage/ {print $1; exit}')",
-        f'if [ -n "$disk" ]; then mkfs.xfs -f "$disk" && mount "$disk" {DISK}; fi',
-        f"mkdir -p {DISK}/model {DISK}/home",
-        f"chown {WORKER_UID}:{WORKER_UID} {DISK}/model {DISK}/home",
-        "echo ECS_ENABLE_SPOT_INSTANCE_DRAINING=true >> /etc/ecs/ecs.config",
-        "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
-    )
-    return data
 
 
 def _worker_arguments(pool: Pool) -> list[str]:

@@ -13,7 +13,7 @@ nothing, and AWS's other services through the NAT gateway.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
@@ -34,6 +34,11 @@ def gate_ports(pools: Iterable[str]) -> dict[str, int]:
     return {pool: GATE_PORT + number for number, pool in enumerate(pools)}
 
 
+def _zones(zones: int | Sequence[str]) -> list[str]:
+    """Return the names of the zones: those that are given, or so many of the account's own ones."""
+    return list(zones) if not isinstance(zones, int) else [Fn.select(each, Fn.get_azs()) for each in range(zones)]
+
+
 class Network(Construct):
     """`front`, `function`, `worker`: the security groups of these processes. A gate process is in the group of the
     process beside which it runs. `cluster`: of the fronts and workers. `pools`: their names."""
@@ -43,7 +48,7 @@ class Network(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        zones: int,
+        zones: int | Sequence[str],
         nat_gateways: int,
         pools: Collection[str],
         flow_log: logs.LogGroup,
@@ -53,7 +58,7 @@ class Network(Construct):
         self.vpc = ec2.Vpc(
             self,
             "Vpc",
-            availability_zones=[Fn.select(number, Fn.get_azs()) for number in range(zones)],
+            availability_zones=_zones(zones),
             nat_gateways=nat_gateways,
             subnet_configuration=[
                 ec2.SubnetConfiguration(name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=22),

@@ -14,7 +14,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from headgate.deployment.model import Deployment, Pool
+from headgate.deployment.model import Deployment
+from headgate.deployment.pool import Pool
 from infra.api import Api
 from infra.bundle import Bundle
 from infra.front import Front

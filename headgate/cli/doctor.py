@@ -56,7 +56,7 @@ def before(
     else:
         deployment = load(file)
         fleets = [fleet_of(pool) for pool in deployment.pools.values()]
-        found = Account(region or deployment.region).findings(fleets, deployment.zones)
+        found = Account(region or deployment.region).findings(fleets, deployment.zone_count)
         _report(found, json)
 
 

@@ -5,7 +5,7 @@ Each check reads, and changes nothing. A later check is skipped if one that it n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headgate.deployment.model import Pool
+from headgate.deployment.pool import CapacityBlock, Pool
 from headgate.doctor.finding import Finding, Result, failed, ok, skipped, warning
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
@@ -41,12 +41,13 @@ class Fleet:
     on_demand_max: int
     vcpus: int
     """Of the largest of the instance types."""
+    block: CapacityBlock | None = None
 
 
 def fleet_of(pool: Pool) -> Fleet:
     """Return the fleet of a pool of headgate.yaml at its largest."""
     vcpus = max(kind.vcpus for kind in pool.types().values())
-    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus)
+    return Fleet(pool.instance_types, pool.count.max, pool.on_demand_max, vcpus, pool.capacity_block)
 
 
 class Account:
@@ -111,7 +112,21 @@ class Account:
         return ok("quota of Lambda", seen)
 
     def _fleets(self, fleets: Sequence[Fleet], zones: int) -> list[Finding]:
-        return [finding for fleet in fleets for finding in (self._offered(fleet, zones), *self._gpu_quotas(fleet))]
+        return [finding for fleet in fleets for finding in self._fleet(fleet, zones)]
+
+    def _fleet(self, fleet: Fleet, zones: int) -> list[Finding]:
+        """A capacity block needs no quota, and is in one zone."""
+        if fleet.block is not None:
+            return [self._reserved(fleet, fleet.block)]
+        return [self._offered(fleet, zones), *self._gpu_quotas(fleet)]
+
+    def _reserved(self, fleet: Fleet, block: CapacityBlock) -> Finding:
+        try:
+            reservations = self.client("ec2").describe_capacity_reservations(CapacityReservationIds=[block.id])
+        except (BotoCoreError, ClientError) as error:
+            advice = "check the id in headgate.yaml, and allow ec2:DescribeCapacityReservations"
+            return failed("capacity block", reason(error), advice)
+        return judged_block(fleet, block, reservations["CapacityReservations"])
 
     def _offered(self, fleet: Fleet, zones: int) -> Finding:
         """Return in how many zones all of the instance types are offered."""
@@ -163,6 +178,26 @@ class Account:
         except (BotoCoreError, ClientError) as error:
             return warning(name, reason(error), f"look it up in Service Quotas: {service}, {code}")
         return float(quota["Quota"]["Value"])
+
+
+def judged_block(fleet: Fleet, block: CapacityBlock, found: Sequence[Mapping[str, Any]]) -> Finding:
+    """Compare a reservation, as EC2 describes it, with the pool that uses it."""
+    if not found:
+        return failed("capacity block", f"{block.id} does not exist", "buy it, or correct the id in headgate.yaml")
+    (reservation,) = found
+    ends = reservation.get("EndDate")
+    seen = (
+        f"{block.id}: {reservation['TotalInstanceCount']} x {reservation['InstanceType']} in "
+        f"{reservation['AvailabilityZone']}, {reservation['State']}, until {ends or 'it is cancelled'}"
+    )
+    wrong = [
+        (reservation["InstanceType"] not in fleet.instance_types, "name its type in `instance_types`"),
+        (reservation["AvailabilityZone"] != block.zone, "name its zone in `capacity_block`, and in `zones`"),
+        (reservation["State"] not in ("active", "scheduled", "payment-pending"), "it cannot be used any more"),
+        (reservation["TotalInstanceCount"] < fleet.workers_max, "set `count.max` to what it has"),
+    ]
+    advice = "; ".join(text for is_wrong, text in wrong if is_wrong)
+    return failed("capacity block", seen, advice) if advice else ok("capacity block", seen)
 
 
 def reason(error: BotoCoreError | ClientError) -> str:

@@ -18,9 +18,11 @@ from pydantic import BaseModel
 from dispatcher.model.errors import ConfigurationError
 from headgate.deployment.instances import INSTANCE_TYPES
 from headgate.deployment.loading import load
-from headgate.deployment.model import Deployment, Pool, Range
+from headgate.deployment.model import Deployment
+from headgate.deployment.pool import CapacityBlock, Pool, Range
 
 ROOT = Path(__file__).parents[3]
+BLOCK = "capacity: capacity_block, capacity_block: {id: cr-0123456789abcdef0, zone: us-east-2a}"
 CERTIFICATE = "arn:aws:acm:us-east-1:123456789012:certificate/a-b"
 
 
@@ -48,6 +50,22 @@ def test_the_committed_file_has_the_defaults() -> None:
         ("pools: {chat: {deadline_s: 901}}", "key 'pools.chat.deadline_s': should be less than or equal to 900"),
         ("pools: {chat: {slo_classes: {a: {first_token_s: 9, late: 1}}}}", "there are first_token_s, deferred"),
         ("pools: {chat: {count: 3}}", "should be a mapping of min, max"),
+        ("zones: 1", "key 'zones': should be greater than or equal to 2"),
+        ("zones: [us-east-1a]", "at least 2 items"),
+        ("zones: [us-east-1a, us-east-1]", "key 'zones[1]'"),
+        ("zones: [us-east-1a, us-east-1a]", "each zone once"),
+        ("region: eu-west-1\nzones: [us-east-1a, us-east-1b]", "us-east-1a is not in the region eu-west-1"),
+        ("zones: a", "key 'zones': should be a valid integer"),
+        ("pools: {chat: {capacity: spot}}", "should be 'auto_scaling', 'managed_instances' or 'capacity_block'"),
+        ("pools: {chat: {capacity: capacity_block}}", "the field capacity_block (id, zone) belong together"),
+        (f"pools: {{chat: {{{BLOCK}}}}}", "EC2 sells capacity blocks of p4d, p4de, p5"),
+        (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge, p5e.48xlarge]}}}}", "has one instance type"),
+        (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge], spot_percent: 1}}}}", "has no spot instances"),
+        (f"pools: {{chat: {{{BLOCK}, instance_types: [p5.48xlarge]}}}}", "such as zones: [us-east-2a"),
+        (
+            "pools: {chat: {capacity: managed_instances, instance_types: [g6e.12xlarge], tensor_parallel: 4}}",
+            "no shared memory for several GPUs",
+        ),
         ("pools: {Chat: {}}", "key 'pools.Chat'"),
         ("pools: {}", "at least 1 item"),
         ("pools: [chat]", "should be a mapping of names to mappings"),
@@ -147,7 +165,9 @@ def test_every_field_is_on_the_page() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", page, re.MULTILINE)
     shown = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
-    nested: dict[str, type[BaseModel]] = {"front_count": Range, "pools": Pool}
-    expected = {name for name in Deployment.model_fields if name not in nested}
-    expected |= {f"{name}.{field}" for name, model in nested.items() for field in model.model_fields}
+    nested: dict[str, type[BaseModel]] = {"front_count": Range, "pools": Pool, "pools.capacity_block": CapacityBlock}
+    expected = {*Deployment.model_fields} | {
+        f"{name}.{field}" for name, model in nested.items() for field in model.model_fields
+    }
+    expected -= {*nested}
     assert shown == expected

@@ -12,7 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet
+from headgate.deployment.pool import CapacityBlock
+from headgate.doctor.account import BOOTSTRAP_PARAMETER, Account, Fleet, judged_block
 from headgate.doctor.finding import Finding, Result
 from tests.unit.cli.command import headgate
 
@@ -172,3 +173,33 @@ def test_a_file_with_a_mistake_is_bad_input(tmp_path: Path, capsys: pytest.Captu
     path.write_text("front: ecs")
     assert headgate("doctor", "before", "--file", str(path)) == 2
     assert "'fargate' or 'lambda'" in capsys.readouterr().err
+
+
+BLOCK = CapacityBlock(id="cr-0123456789abcdef0", zone="us-east-2b")
+RESERVATION: dict[str, Any] = {
+    "InstanceType": "p5.48xlarge",
+    "AvailabilityZone": "us-east-2b",
+    "State": "scheduled",
+    "TotalInstanceCount": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, ""),
+        ({"InstanceType": "p5e.48xlarge"}, "name its type"),
+        ({"AvailabilityZone": "us-east-2a"}, "name its zone"),
+        ({"State": "expired"}, "cannot be used any more"),
+        ({"TotalInstanceCount": 1}, "set `count.max`"),
+    ],
+)
+def test_a_capacity_block_is_compared_with_the_file(changed: dict[str, Any], words: str) -> None:
+    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus=192, block=BLOCK)
+    found = judged_block(fleet, BLOCK, [{**RESERVATION, **changed}])
+    assert (found.result, words in found.advice) == (Result.FAILED if changed else Result.OK, True)
+
+
+def test_a_capacity_block_that_does_not_exist() -> None:
+    fleet = Fleet(("p5.48xlarge",), workers_max=2, on_demand_max=2, vcpus=192, block=BLOCK)
+    assert judged_block(fleet, BLOCK, []).result is Result.FAILED

@@ -1,0 +1,156 @@
+"""A pool of headgate.yaml: the workers of one model, and the instances on which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, LiteralString
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from dispatcher.sections import SloClassesSection, ThrottlingSection, TiersSection
+from headgate.deployment.instances import INSTANCE_TYPES, InstanceType, near
+
+ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]"
+MODEL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+/?"
+IMAGE = r"[A-Za-z0-9./_:-]+@sha256:[0-9a-f]{64}"
+LAMBDA_S = 900
+"""The longest time of a Lambda function, and so of an invocation."""
+IN_BLOCKS = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.")
+USABLE = 0.9
+"""The part of a GPU's memory that an engine uses; weights must leave room for its KV cache."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Range(Section):
+    """The least and the most of something."""
+
+    min: Annotated[int, Field(ge=0, le=10_000)]
+    max: Annotated[int, Field(ge=1, le=10_000)]
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Range:
+        if self.min > self.max:
+            raise PydanticCustomError("range", "min ({min}) should not be above max", {"min": self.min})
+        return self
+
+
+class CapacityBlock(Section):
+    """GPU instances that were reserved for some days (EC2 Capacity Blocks for ML)."""
+
+    id: Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
+    """Of the capacity reservation."""
+    zone: Annotated[str, Field(pattern=f"^{ZONE}$")]
+
+
+class GateSections(Section):
+    """What a pool's gate decides by. In a pool, None: as the stack has it."""
+
+    tiers: TiersSection | None = None
+    throttling: ThrottlingSection | None = None
+    slo_classes: SloClassesSection | None = None
+    """As in the file of tenants (headgate/tenants_file.py)."""
+
+
+class Pool(GateSections):
+    """Workers that serve one model, and the GPU instances on which they run. A pool's tenants wait in queues of its
+    own, and its log decides their order."""
+
+    model: Annotated[str, Field(pattern=f"^{MODEL}$")] | None = None
+    """Where the model's files are. None: the stack starts no worker."""
+    image: Annotated[str, Field(pattern=f"^{IMAGE}$")] | None = None
+    """The worker's image, with its digest. None: it is built from gpu_worker/Dockerfile."""
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=20, strict=False)] = ("g6e.xlarge",)
+    capacity: Literal["auto_scaling", "managed_instances", "capacity_block"] = "auto_scaling"
+    """From where the instances come: an Auto Scaling group, ECS Managed Instances, or a capacity block of EC2."""
+    capacity_block: CapacityBlock | None = None
+    on_demand_base: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """So many instances are never spot instances."""
+    spot_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """The part of all further instances that are spot instances."""
+    count: Range = Range(min=1, max=4)
+    tensor_parallel: Annotated[int, Field(ge=1, le=8)] = 1
+    """The GPUs that one model uses."""
+    slots: Annotated[int, Field(ge=1, le=100_000)] = 320
+    batch: Annotated[int, Field(ge=1, le=100_000)] = 256
+    engine_arguments: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
+    """Further arguments of vLLM's server."""
+    drain_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] = 300
+    """A worker that ends lets its requests run for so long."""
+    weights_gb: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    """The size of the model's weights. If it is given, it must fit into the GPUs."""
+    deadline_s: Annotated[int, Field(ge=1, le=LAMBDA_S)] | None = None
+    """The longest time of an invocation. None: that of the stack."""
+
+    @field_validator("instance_types")
+    @classmethod
+    def _are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in INSTANCE_TYPES:
+                raise PydanticCustomError(
+                    "instance_type",
+                    "{name} is no GPU instance type that headgate knows; do you mean {near}?",
+                    {"name": name[:40], "near": near(name[:40])},
+                )
+        return names
+
+    @model_validator(mode="after")
+    def _fit(self) -> Pool:
+        for name, kind in self.types().items():
+            if kind.gpus < self.tensor_parallel:
+                raise PydanticCustomError(
+                    "gpus",
+                    "tensor_parallel is {wanted}, but {name} has {gpus} GPU(s)",
+                    {"wanted": self.tensor_parallel, "name": name, "gpus": kind.gpus},
+                )
+            usable_gb = USABLE * kind.gpu_gb * self.tensor_parallel
+            if self.weights_gb is not None and self.weights_gb > usable_gb:
+                raise PydanticCustomError(
+                    "weights",
+                    "weights of {weights} GB do not fit into {gpus} GPU(s) of {name}: {usable} GB are usable",
+                    {"weights": f"{self.weights_gb:g}", "gpus": self.tensor_parallel, "name": name,
+                     "usable": f"{usable_gb:.0f}"},
+                )  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _has_its_capacity(self) -> Pool:
+        for is_wrong, message in self._impossible():
+            if is_wrong:
+                raise PydanticCustomError("capacity", message)
+        return self
+
+    def _impossible(self) -> Iterator[tuple[bool, LiteralString]]:
+        """Yield what cannot be, with its reason."""
+        is_block, is_managed = self.capacity == "capacity_block", self.capacity == "managed_instances"
+        yield (
+            is_block != (self.capacity_block is not None),
+            ("capacity: capacity_block and the field capacity_block (id, zone) belong together: give both or none"),
+        )
+        yield is_block and len(self.instance_types) > 1, "a capacity block has one instance type: name it alone"
+        yield (
+            is_block and not self.instance_types[0].startswith(IN_BLOCKS),
+            ("EC2 sells capacity blocks of p4d, p4de, p5, p5e and p5en instances only"),
+        )
+        yield is_block and self.spot_percent > 0, "a capacity block has no spot instances: leave out spot_percent"
+        yield (
+            is_managed and self.tensor_parallel > 1,
+            ("on Managed Instances a task has no shared memory for several GPUs: use capacity: auto_scaling"),
+        )
+
+    @property
+    def model_name(self) -> str:
+        """The name by which tenants ask for the model: the last part of its address."""
+        return (self.model or "").rstrip("/").rpartition("/")[2]
+
+    def types(self) -> dict[str, InstanceType]:
+        return {name: INSTANCE_TYPES[name] for name in self.instance_types}
+
+    @property
+    def on_demand_max(self) -> int:
+        """The most instances at once that are not spot instances."""
+        above = max(0, self.count.max - self.on_demand_base)
+        return self.count.max - above * self.spot_percent // 100
