@@ -64,9 +64,8 @@ def test_an_only_pool_needs_no_model_because_its_workers_name_them() -> None:
 
 
 def test_the_open_batches_of_a_stack_are_found_whatever_its_pools_are() -> None:
-    queues = {
-        config(pools).gate_settings().batch_queue for pools in (TWO, {"default": {}}, {"chat": {"models": ["m"]}})
-    }
+    several: list[dict[str, Any]] = [TWO, {"default": {}}, {"chat": {"models": ["m"]}}]
+    queues = {config(pools).gate_settings().batch_queue for pools in several}
     assert queues == {load_config({}).gate_settings().batch_queue}
     assert load_config({"HEADGATE_POOL": "own"}).gate_settings().batch_queue == "own"
 
