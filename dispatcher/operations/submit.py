@@ -101,6 +101,8 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
         if isinstance(error, NoWorker) and pool.waking is not None:
             raise await pool.waking.error_for(submission.request.model) from None
         raise
+    if not unnamed.is_durable:
+        context.limits.full_queues.check(unnamed.queue, context.clock.monotonic())
     waiting = context.limits.waiting_request(*_size_of(unnamed))
     named = replace(unnamed, id=pool.link.new_id())
     span = context.tracing.begin("admitted", submission.traceparent, span_attributes(named))
@@ -118,7 +120,6 @@ async def submit(context: Context, submission: Submission) -> Accepted | Known:
 
 async def _sent(context: Context, call: Call, waiting: WaitingRequest) -> Accepted | Known:
     if not call.is_durable:
-        context.limits.full_queues.check(call.queue, context.clock.monotonic())
         return await _accepted(context, Following(context, call, waiting))
     try:
         return await _submit_durable(context, call, waiting)

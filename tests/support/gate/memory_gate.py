@@ -12,7 +12,7 @@ from dispatcher.model.invocation import Answer, Invocation
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.context import Context, GateSettings
 from dispatcher.operations.directory import new_key
-from dispatcher.operations.limits import LimitSettings
+from dispatcher.operations.limits import Limits, LimitSettings
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.policies.clocks import Share
 from dispatcher.shard.settings import ShardSettings
@@ -137,10 +137,15 @@ class Gate:
         assert self.shard.shard.state.calls == {}
         assert self.workers.live == {}
         for context in self.contexts:
-            link, limits = self.link(context), context.limits
+            link = self.link(context)
             assert (dict(link.waiting), link.open_ids, context.durable_calls) == ({}, [], {})
-            budgets = (limits.requests, limits.waiting_items, limits.waiting_bytes, limits.waiting_tokens, limits.keys)
-            assert [budget.total for budget in budgets] == [0] * 5
+            assert held(context.limits) == [0] * 5
+
+
+def held(limits: Limits) -> list[int]:
+    """Return what requests hold of a front's limits: open requests, waiting items, bytes and tokens, and keys."""
+    budgets = (limits.requests, limits.waiting_items, limits.waiting_bytes, limits.waiting_tokens, limits.keys)
+    return [budget.total for budget in budgets]
 
 
 async def make_gate(slots: int = 2, settings: ShardSettings | None = None) -> Gate:

@@ -12,7 +12,7 @@ from dispatcher.operations.context import Context
 from dispatcher.operations.pools import Pool, Pools, PoolSettings
 from dispatcher.shard.settings import ShardSettings
 from tests.support.gate.in_process import InProcessGate
-from tests.support.gate.memory_gate import Gate, make_gate
+from tests.support.gate.memory_gate import Gate, held, make_gate
 from tests.support.gate.worker_client import ScriptedWorkers
 from tests.support.memory_files import MemoryFiles
 
@@ -77,9 +77,13 @@ class TwoPools:
                 await shard.settled()
 
     async def at_rest(self) -> None:
-        """Check that no call is left in either shard."""
+        """Check that no call is left in either shard or in a front."""
         await self.settled()
         assert self.chat.shard.state.calls == self.code.shard.state.calls == {}
+        for context in self.gate.contexts:
+            assert held(context.limits) == [0] * 5
+            for pool, shard in zip(context.pools, (self.chat, self.code), strict=True):
+                assert shard.links[pool.link.process].open_ids == []
 
 
 async def two_pools(slots: int = 2, settings: ShardSettings | None = None, **more: Mapping[str, Any]) -> TwoPools:
