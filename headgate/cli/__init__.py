@@ -24,6 +24,7 @@ COMMANDS = {
     "invoke": ("headgate.cli.invoke", "Call the service once, over HTTP or lambda.invoke."),
     "tenants": ("headgate.cli.tenants", "Create, list, show, set and delete tenants; rotate their keys."),
     "doctor": ("headgate.cli.doctor", "Check an AWS account before a deployment, and a service after it."),
+    "table": ("headgate.cli.table", "Create the table of a service outside AWS."),
     "top": ("headgate.cli.top", "Watch shares, waiting, latencies, workers and the leader."),
     "plan": ("headgate.cli.plan", "Show queues, models, swaps and lateness of a fleet with several models."),
     "usage": ("headgate.cli.usage", "Print tokens and service per tenant, application and hour."),

@@ -67,9 +67,10 @@ def _actor(config: Config) -> str:
         import boto3
         from botocore.config import Config as ClientConfig
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError  # DynamoDB Local answers, and knows no STS
 
         limits = ClientConfig(connect_timeout=STS_S, read_timeout=STS_S, retries={"total_max_attempts": 1})
-        with suppress(BotoCoreError, ClientError):
+        with suppress(BotoCoreError, ClientError, ResponseParserError):
             return str(boto3.client("sts", config=limits).get_caller_identity()["Arn"])
     return f"local:{_user()}@{socket.gethostname()}"
 

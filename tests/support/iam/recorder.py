@@ -33,7 +33,8 @@ class Recorder:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         body = environ["wsgi.input"].read()
         environ["wsgi.input"] = io.BytesIO(body)
-        self._record(environ, body)
+        if len(body) == int(environ.get("CONTENT_LENGTH") or 0):  # a killed process leaves a part of a request
+            self._record(environ, body)
         return self._app(environ, start_response)
 
     def _record(self, environ: dict[str, Any], body: bytes) -> None:
